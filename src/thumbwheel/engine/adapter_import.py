@@ -165,7 +165,7 @@ class _Layers:
         self.folder = base.folder
 
     def find(self, name: str) -> str | None:
-        """The base's own name of the module `name`; None where it has none."""
+        """Return the base's own name of the module `name`, or None if it has none."""
         if name in self.modules:
             return name
         for prefix in NESTED:
@@ -175,7 +175,7 @@ class _Layers:
         return None
 
     def shape(self, module: str) -> tuple[int, int] | None:
-        """(outputs, inputs) of a linear layer; None for any other module."""
+        """Return (outputs, inputs) of a linear layer, or None for any other module."""
         layer = self.modules[module]
         kind = type(layer).__name__
         if kind == "Linear":
@@ -196,7 +196,7 @@ class _Adapter:
 
 
 def _read(source: Path, config: Mapping[str, Any], layers: _Layers) -> _Adapter:
-    """All tensors of the file; raises ModelError for one that has no place in the base."""
+    """Read all tensors of the file. Raises ModelError for one that does not belong to the base."""
     parts: Tensors = {}
     copies: Tensors = {}
     for stored, tensor in _tensors(source):
@@ -222,7 +222,8 @@ def _read(source: Path, config: Mapping[str, Any], layers: _Layers) -> _Adapter:
 
 
 def _place(source: Path, stored: str, layers: _Layers) -> tuple[str, str, bool]:
-    """(module of the base, part of it, whether that is a low-rank matrix) of a stored tensor."""
+    """Return (module of the base, part of it, whether that is a low-rank matrix) of a stored
+    tensor."""
     name = WRAPPERS.sub("", stored).removeprefix(PREFIX)
     if EMBEDDING.fullmatch(name):
         raise _refusal(source, "it adapts the embedding by low-rank matrices")
@@ -245,7 +246,8 @@ def _place(source: Path, stored: str, layers: _Layers) -> tuple[str, str, bool]:
 def _saved_modules(
     source: Path, config: Mapping[str, Any], copies: Tensors, layers: _Layers
 ) -> tuple[str, ...]:
-    """The modules of which the adapter has a whole copy; others have to be the base's own."""
+    """Return the modules of which the adapter has a whole copy; any other module must equal the
+    base's own."""
     wanted = [str(name) for name in config.get("modules_to_save") or []]
     saved = []
     for module, copy in copies.items():
@@ -273,7 +275,8 @@ def _tensors(source: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _checked(source: Path, name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in float32; raises ModelError where it holds anything but finite numbers."""
+    """Return the tensor in float32. Raises ModelError if it contains anything but finite
+    numbers."""
     if not tensor.dtype.is_floating_point or not bool(tensor.isfinite().all()):
         raise _refusal(source, f"its tensor {name!r:.120} holds no finite numbers")
     return tensor.float().contiguous()
@@ -286,7 +289,8 @@ def _check_matrices(
     config: Mapping[str, Any],
     layers: _Layers,
 ) -> int:
-    """The rank of an adapted layer; raises ModelError where its matrices do not fit the layer."""
+    """Return the rank of an adapted layer. Raises ModelError if its matrices do not fit the
+    layer."""
     shape = layers.shape(module)
     if shape is None:
         raise _refusal(source, f"it adapts {module!r}, which is no linear layer")
@@ -383,7 +387,8 @@ def _written_config(
     layers: _Layers,
     base: Base,
 ) -> dict[str, Any]:
-    """The configuration of the adapter as its tensors say it, with plain names of modules."""
+    """Return the configuration of the adapter as its tensors define it, with plain names of
+    modules."""
     rank = int(config.get("r") or next(iter(adapter.ranks.values())))
     alpha = _number(source, "lora_alpha", config.get("lora_alpha", 8))
     patterns = config.get("alpha_pattern") or {}
@@ -421,8 +426,8 @@ def _number(source: Path, name: str, value: Any) -> float:
 
 
 def _by_pattern(source: Path, patterns: Mapping[str, Any], module: str, default: float) -> float:
-    """What `patterns` say about a module, as PEFT reads them: the first one that its name ends
-    with. The expressions were checked."""
+    """Return the value of the first of `patterns` that the module's name ends with, as PEFT reads
+    them, else `default`. The expressions were checked."""
     for pattern, value in patterns.items():
         try:
             if re.match(rf"(.*\.)?({pattern})$", module):
@@ -434,7 +439,8 @@ def _by_pattern(source: Path, patterns: Mapping[str, Any], module: str, default:
 
 
 def _target_modules(ranks: Mapping[str, int], layers: _Layers) -> list[str]:
-    """The adapted modules: by the last part of their names where these mean no others."""
+    """Return the adapted modules: by the last part of their names if no other linear layer has it,
+    else by their full names."""
     last_parts = {module.rpartition(".")[2] for module in ranks}
     same = {
         module

@@ -37,7 +37,7 @@ def install(model: Any) -> Callable[[], None] | None:
 
 
 def _layers(model: Any) -> Any:
-    """The list of the model's layers; None where it is not plain which one that is."""
+    """Return the list of the model's layers, or None if it is not clear which one that is."""
     import torch
 
     count = getattr(model.config.get_text_config(), "num_hidden_layers", 0)
@@ -49,8 +49,8 @@ def _layers(model: Any) -> Any:
 
 
 def _note_rows(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Before the layer runs, and before it runs again in the backward pass of gradient
-    checkpointing."""
+    """Store the rows to compute before the layer runs, and before it runs again in the backward
+    pass of gradient checkpointing."""
     layer.mlp.rows = getattr(kwargs.get("tree"), "rows", None)
 
 

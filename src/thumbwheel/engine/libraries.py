@@ -86,7 +86,8 @@ def tell_of_bitsandbytes() -> None:
 
 
 def _questions() -> list[Any]:
-    """The questions that this version of PEFT has; a version without them is only slower."""
+    """Return the cached functions of QUESTIONS that this version of PEFT has; a version without
+    them is only slower."""
     with suppress(ImportError):
         module = import_module(f"{PEFT}.import_utils")
         functions = [getattr(module, name, None) for name in QUESTIONS]

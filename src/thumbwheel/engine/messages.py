@@ -108,7 +108,8 @@ def _argument_text(arguments: Any) -> str:
 
 
 def turns(messages: Sequence[Message]) -> tuple[list[Message], list[list[Message]]]:
-    """(leading instructions, turns): a turn is a user message with all up to the next one."""
+    """Split into (leading instructions, turns): a turn is a user message with everything up to the
+    next one."""
     start = 0
     while start < len(messages) and messages[start]["role"] in INSTRUCTIONS:
         start += 1

@@ -241,7 +241,7 @@ class PromptBuilder:
     def prompt(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> list[int]:
-        """The token ids up to where the model answers."""
+        """Return the token ids up to where the model answers."""
         return self._with_bos(self._encode(self._escaped(messages, tools)))
 
     def row(
@@ -253,8 +253,8 @@ class PromptBuilder:
         captured_ids: Sequence[int] | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> TokenRow:
-        """Prompt and completion ids; the completion ends with the turn-end token unless it was cut
-        (`finish_reason`)."""
+        """Return prompt and completion ids; the completion ends with the turn-end token unless it
+        was cut (`finish_reason`)."""
         captured = None if captured_ids is None else tuple(captured_ids)
         target = Target(completion, finish_reason, captured)
         return self._rows(messages, [target], tools)[0]
@@ -266,8 +266,8 @@ class PromptBuilder:
         max_length: int,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> Fitted:
-        """Rows of `targets` after one common prompt, the oldest turns dropped until the longest
-        fits `max_length`.
+        """Return rows of `targets` after one common prompt, with the oldest turns dropped until the
+        longest row fits `max_length`.
 
         Leading instructions and the last turn are kept and no completion is ever cut; what then
         does not fit, what the template refuses and what has no tokens is refused with the reason,
@@ -356,7 +356,8 @@ class PromptBuilder:
     def _target_row(
         self, text: str, prompt: tuple[int, ...], target: Target, rendered: str | None
     ) -> TokenRow:
-        """`rendered`: the answer as the template has it, with the end of its turn."""
+        """Return the row of `target`; `rendered` is the answer as the template has it, with the end
+        of its turn."""
         if target.captured_ids is not None and self._decode_to(target.captured_ids, target.text):
             ids, mismatch = list(target.captured_ids), False
         else:
@@ -377,8 +378,8 @@ class PromptBuilder:
         return ids if first is None else ids[: first + 1]
 
     def _decode_to(self, captured: Sequence[int], text: str) -> bool:
-        """Whether these ids are that text in this tokenizer; those that another model's tokenizer
-        made are not."""
+        """Return whether these ids decode to that text in this tokenizer; ids of another model's
+        tokenizer do not."""
         if not all(0 <= token < len(self.tokenizer) for token in captured):
             return False
         decoded = self.tokenizer.decode(
@@ -389,8 +390,8 @@ class PromptBuilder:
     def _completion(
         self, text: str, prompt: tuple[int, ...], completion: str
     ) -> tuple[list[int], bool]:
-        """The ids that continue the fixed prompt ids; where one tokenisation would move the border,
-        those of the text alone."""
+        """Return the ids that continue the fixed prompt ids, and whether tokenising prompt and
+        completion together would move the border; then they are the ids of the completion alone."""
         joint = self._with_bos(self._encode(text + completion))
         if tuple(joint[: len(prompt)]) == prompt:
             return joint[len(prompt) :], False

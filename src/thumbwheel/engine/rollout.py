@@ -85,8 +85,8 @@ class RolloutSource(Protocol):
         sampling: Sampling,
         on_rollout: RolloutCallback | None = None,
     ) -> list[list[Rollout]]:
-        """`n` answers to each prompt (token ids), as [prompt][n] in the order given; `on_rollout`
-        gets each of these objects."""
+        """Sample `n` answers to each prompt (token ids), as [prompt][n] in the order given;
+        `on_rollout` gets each of these objects."""
 
 
 class StopCondition:
@@ -102,7 +102,7 @@ class StopCondition:
         self._window = max((len(text.encode()) for text in self._texts), default=0) + 8
 
     def reached(self, ids: Sequence[int]) -> bool:
-        """Whether the last of `ids` ended the answer."""
+        """Return whether the last of `ids` ended the answer."""
         if ids[-1] in self._ids:
             return True
         if not self._texts:
@@ -119,7 +119,8 @@ class StopCondition:
         return min(present, key=answer.find, default=None)
 
     def text(self, ids: Sequence[int], ended: bool) -> str:
-        """The answer as text; special tokens are left out."""
+        """Return the answer as text, without special tokens, and up to the stop text that ended
+        it."""
         if ended and ids[-1] in self._ids:
             ids = ids[:-1]
         answer = self._decoded(ids)
