@@ -74,8 +74,8 @@ class ImportedAdapter:
 def import_adapter(source: Path, base: Base, target: Path) -> ImportedAdapter:
     """Write the adapter of the folder `source` into the empty folder `target`, for `base`.
 
-    Raises ModelError for a folder that holds none, for one that does not fit the base, and for one
-    that asks for what is not honoured here.
+    Raises ModelError for a folder without an adapter, for one that does not fit the base, and for
+    one with features that are not supported here.
     """
     from safetensors.torch import save_file
 
@@ -124,7 +124,7 @@ def _check_files(source: Path) -> None:
 
 
 def _check_features(source: Path, config: Mapping[str, Any]) -> None:
-    """Raise ModelError for an adapter that would compute something else here."""
+    """Raise ModelError for an adapter that would compute something different here."""
     import dataclasses
 
     from peft import LoraConfig
@@ -322,7 +322,7 @@ def _is_saved(module: str, wanted: list[str]) -> bool:
 def _check_copy(
     source: Path, module: str, copy: Mapping[str, torch.Tensor], layers: _Layers
 ) -> None:
-    """Raise ModelError for a copy of a module that has another shape than the base's."""
+    """Raise ModelError for a copy of a module whose shape differs from the base's."""
     for leaf, parameter in layers.modules[module].named_parameters():
         if leaf not in copy or tuple(copy[leaf].shape) != tuple(parameter.shape):
             shape = tuple(copy[leaf].shape) if leaf in copy else "none"
@@ -336,8 +336,8 @@ def _check_copy(
 def _check_equal(
     source: Path, module: str, copy: Mapping[str, torch.Tensor], layers: _Layers
 ) -> None:
-    """Raise ModelError for a copy that was not announced, unless it is what the base has: PEFT
-    saves embeddings beside an adapter when it cannot tell."""
+    """Raise ModelError for a copy that `modules_to_save` does not name, unless it equals the
+    base's: PEFT saves embeddings beside an adapter when it cannot tell."""
     import torch
     from safetensors import safe_open
 

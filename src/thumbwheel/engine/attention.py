@@ -115,7 +115,7 @@ def causal_bias(
 
 @cache
 def register() -> str:
-    """Make `NAME` known to transformers; returns it."""
+    """Register `NAME` with transformers and return it."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
@@ -198,7 +198,7 @@ def attend_run(
     causal.
 
     Without soft-capping it is torch's SDPA, or on a CPU in half precision `explicit_attention`,
-    which is faster there for what fits.
+    which is faster there for up to EXPLICIT_MAX_SCORES scores.
     """
     import torch.nn.functional as F
 
@@ -259,9 +259,9 @@ def _explicit_function() -> Any:
     """Return the function (rows [kv heads, n * q, d], keys and values [kv heads, k, d], bias [q,
     k]) -> [kv heads, n * q, d].
 
-    The probabilities, a quarter of what a forward pass would keep, are computed again in the
-    backward pass. The class is made on first use because torch may not be imported with this
-    module.
+    The probabilities, a quarter of the tensors that a forward pass would store, are computed again
+    in the backward pass. The class is created on first use because torch may not be imported with
+    this module.
     """
     import torch
 

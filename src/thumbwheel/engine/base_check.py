@@ -93,7 +93,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, remembered: dict[str, Any]) -> None:
-    """Replace the file. Without it a fingerprint is only read anew, so a full disk is no error."""
+    """Replace the file. If it is missing, a fingerprint is only computed again, so a full disk is
+    no error."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace(path, json.dumps(remembered, indent=2))

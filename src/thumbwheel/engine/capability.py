@@ -133,7 +133,7 @@ def _trial_tree(model: Any) -> str:
 
 
 def _trial_last_layer_skip(model: Any, tree: TreeBatch, expected: torch.Tensor) -> None:
-    """Skip rows of the last layer from now on, where that gives the hidden states `expected`."""
+    """Skip rows of the last layer from now on, if that gives the hidden states `expected`."""
     import torch
 
     undo = last_layer_skip.install(model)

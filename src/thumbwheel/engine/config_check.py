@@ -146,12 +146,12 @@ def _least_parameters(config: Mapping[str, Any]) -> int:
 
 
 def _stored_parameters(file: Path) -> int:
-    """Count the numbers in a safetensors file, by its header; raises ModelError."""
+    """Count the numbers in a safetensors file, by its header. Raises ModelError."""
     return sum(prod(shape) for shape in stored_shapes(file))
 
 
 def stored_shapes(file: Path) -> list[list[int]]:
-    """Return the shapes of the tensors in a safetensors file, by its header; raises ModelError."""
+    """Return the shapes of the tensors in a safetensors file, by its header. Raises ModelError."""
     what = f"model {str(file.parent)!r}"
     try:
         with file.open("rb") as stream:

@@ -34,7 +34,7 @@ class Decoding(Protocol):
     logits: torch.Tensor
 
     def select(self, rows: Sequence[int]) -> None:
-        """Go on with these rows, in this order; a row may come several times."""
+        """Continue with these rows, in this order; a row may come several times."""
 
     def advance(self, tokens: torch.Tensor) -> None:
         """Append one token [rows] to every row."""
@@ -115,8 +115,8 @@ class Cached:
 
 @contextmanager
 def _dense_head(model: Any) -> Iterator[None]:
-    """Make the last hidden states of several prompts contiguous before the head. Of rows that lie
-    apart, torch's product copies the whole vocabulary once a row."""
+    """Make the last hidden states of several prompts contiguous before the head. With scattered
+    rows, torch's product copies the whole vocabulary once per row."""
     head = language_model(model).get_output_embeddings()
     if head is None:
         yield
@@ -163,9 +163,9 @@ def choose(model: Any) -> tuple[Callable[..., Decoding], str]:
     """Choose how `model` (in evaluation mode) decodes; return that, and why it cannot use its
     cache, or an empty text.
 
-    On a tiny batch, rows of different lengths are forked, dropped and continued, and have to give
-    what the plain computation gives; once more after an opening that all of them share, which is
-    not shared where that fails.
+    The trial forks, drops and continues rows of different lengths on a tiny batch, and must give
+    the same as the plain computation. A second trial follows a common prefix; if it fails, prefixes
+    are not shared.
     """
     vocabulary = int(language_model(model).config.get_text_config().vocab_size)
     ids = [(7 + 31 * index) % vocabulary for index in range(12 + SHARE_AT_LEAST)]
@@ -279,8 +279,8 @@ def _growing() -> Any:
             return self.keys, self.values
 
         def shift(self, padding: Sequence[int]) -> None:
-            """Copy the one row to a row for each of `padding`, moved right by so much and cut to
-            the same length. What is moved in at the left is masked."""
+            """Copy the one row to a row for each of `padding`, shifted right by that many tokens
+            and cut to the same length. The padding on the left is masked."""
             import torch
 
             length, device = self.keys.shape[-2], self.keys.device

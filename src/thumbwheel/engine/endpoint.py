@@ -110,8 +110,8 @@ class EndpointSource(RolloutSource):
         sampling: Sampling,
         on_rollout: RolloutCallback | None = None,
     ) -> list[list[Rollout]]:
-        """See RolloutSource. Raises ConfigError for settings whose log-probabilities would be
-        wrong, ModelError for unusable replies."""
+        """Sample as RolloutSource does. Raises ConfigError for settings whose log-probabilities
+        would be wrong, ModelError for unusable replies."""
         if self._logprobs == "raw" and sampling.temperature not in (0, 1):
             raise ConfigError(
                 f"temperature {sampling.temperature:g} with rollouts from {self._client.url}",

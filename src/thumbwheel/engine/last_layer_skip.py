@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def install(model: Any) -> Callable[[], None] | None:
-    """Skip rows in the last layer of `model` where a forward has a tree that says which rows are
-    read. Returns the way back, or None where the layer has no feed-forward part named `mlp`."""
+    """Skip rows in the last layer of `model` if a forward has a tree that names the rows to read.
+    Returns a function that undoes it, or None if the layer has no feed-forward part named `mlp`."""
     layers = _layers(model)
     mlp = getattr(layers[-1], "mlp", None) if layers is not None else None
     if mlp is None or isinstance(mlp.__dict__.get("forward"), partial):

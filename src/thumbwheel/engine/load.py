@@ -60,9 +60,9 @@ def load_base(
     """Load (model, tokenizer) of a Hugging Face causal LM, frozen; "auto" is the dtype that it was
     saved in.
 
-    A quantised one is loaded onto `device` at once and computes in `dtype`; others go where their
-    user puts them. Raises ModelError for an unknown base, for weights that are no safetensors and
-    for a model that needs code of its own, MissingExtra without bitsandbytes.
+    A quantised one is loaded onto `device` at once and computes in `dtype`; others are left on the
+    CPU for the caller to move. Raises ModelError for an unknown base, for weights that are no
+    safetensors and for a model that needs its own code, MissingExtra without bitsandbytes.
     """
     model, tokenizer, _ = _pretrained(
         "AutoModelForCausalLM", path_or_hub_id, dtype, local_only, quantization, device
@@ -340,9 +340,9 @@ def attach_lora(
     """Return (PEFT model, names of the adapted modules); adapter weights are fp32 masters whatever
     the base (fp64 on fp64).
 
-    Of a scorer what follows its trunk (pooler, head) trains wholly and is saved with the adapter.
-    Stacked weights of experts are no layers: they get an adapter where PEFT knows the architecture,
-    or by name. Raises ModelError where nothing matches. `seed` makes the initial adapter
+    In a scorer the modules after its trunk (pooler, head) train wholly and are saved with the
+    adapter. Stacked weights of experts are no layers: they get an adapter if PEFT knows the
+    architecture, or by name. Raises ModelError if nothing matches. `seed` makes the initial adapter
     reproducible.
     """
     import torch
@@ -391,8 +391,8 @@ def attach_full(model: Any) -> tuple[Any, list[str]]:
     embeddings and head has a trained copy.
 
     The copies are an adapter of PEFT's kind LN_TUNING, which holds whole layers. So the base stays
-    where it is, as the reference, and what was trained is saved, loaded, switched off and merged
-    like any adapter. Embeddings and head stay the base's.
+    where it is, as the reference, and the trained weights are saved, loaded, switched off and
+    merged like any adapter. Embeddings and head stay the base's.
     """
     from peft import LNTuningConfig, get_peft_model
 
@@ -495,9 +495,9 @@ def base_fingerprint(source: Any) -> str:
     """Return the sha256 over name, shape, dtype and content of the base's tensors, without
     adapters.
 
-    `source` is a model or the folder of one. Of a tensor above 3 MiB the first, middle and last MiB
-    are read, so that a large base costs seconds; a fine-tune changes them all. A folder and the
-    model loaded from it differ where tied weights or the dtype do.
+    `source` is a model or the folder of one. A tensor above 3 MiB is read in its first, middle and
+    last MiB only, so that a large base costs seconds; a fine-tune changes them all. A folder and
+    the model loaded from it differ if tied weights or the dtype do.
     """
     tensors = (
         _stored_tensors(Path(source))

@@ -123,9 +123,9 @@ def switched(model: Any, layers: list[Any], adapter: str | None) -> Iterator[Non
 
 
 def install(model: Any) -> int:
-    """Give every LoRA layer on a plain linear layer the fused forward; returns how many.
+    """Install the fused forward in every LoRA layer on a plain linear layer; return their number.
 
-    Each call still looks whether its layer is in a state that the fused arithmetic covers, and
+    Each call still checks whether its layer is in a state that the fused arithmetic covers, and
     takes PEFT's forward if not.
     """
     layers = [layer for layer in adapter_layers(model) if plain_layer(layer)]

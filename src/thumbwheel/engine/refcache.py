@@ -56,7 +56,7 @@ class RefCache:
         return logps
 
     def put(self, logps: Mapping[bytes, torch.Tensor]) -> None:
-        """Store all of `logps` in one transaction; an entry that is there is replaced."""
+        """Store all of `logps` in one transaction; existing entries are replaced."""
         rows = [(key, *_encode(values)) for key, values in logps.items()]
         try:
             connection = self._connection()
@@ -140,9 +140,9 @@ def reference_logps(
 ) -> dict[bytes, torch.Tensor]:
     """Return the reference log-probabilities of every branch of `examples` by its key.
 
-    What `cache` does not have is scored, whole examples only and `tokens` at once, and stored in
-    one transaction: what a run computes depends on its rows, not on what another thread or process
-    finds meanwhile.
+    Examples with a branch missing from `cache` are scored whole, `tokens` at once, and stored in
+    one transaction: the computation of a run depends on its rows, not on entries that another
+    thread or process adds meanwhile.
     """
     # the keys of every example, and how many tokens each has
     identity = engine.reference_identity

@@ -40,9 +40,9 @@ def render_chat(
 ) -> str:
     """Render `messages` by a Jinja chat template, as transformers' apply_chat_template does.
 
-    `variables` are what else the template sees: special tokens by name, options. Raises DataError
-    where the template refuses the messages, ModelError where it does not end, needs too much or is
-    no text.
+    `variables` are the template's other variables: special tokens by name, options. Raises
+    DataError if the template refuses the messages, ModelError if it does not end, needs too much or
+    is no text.
     """
     if not isinstance(template, str):
         raise _template_error(f"it is {type(template).__name__}, not a text")

@@ -237,8 +237,8 @@ class RewardModel:
         """Return the reward of each answer in training: the probability that it is good from a
         model that learned classes, otherwise its score.
 
-        A probability is bounded: from an already good answer there is little more to gain by what
-        the model happens to overrate.
+        A probability is bounded: an already good answer can gain little more from features that the
+        model happens to overrate.
         """
         import torch
 
@@ -250,9 +250,9 @@ class RewardModel:
 
 def start_from_adapter(model: Any, directory: str | Path) -> None:
     """Copy the weights of the adapter in `directory` into the new adapter of a scorer, whose head
-    stays as it was drawn.
+    keeps its random weights.
 
-    Raises ModelError where the layers are not the same ones.
+    Raises ModelError if the layers differ.
     """
     import torch
     from safetensors.torch import load_file

@@ -71,11 +71,11 @@ class RolloutSource(Protocol):
         return False
 
     def sync(self) -> None:
-        """Sample from the weights that the policy has now, as far as the source can."""
+        """Sample from the policy's current weights from now on, as far as the source can."""
         return
 
     def close(self) -> None:
-        """Let go of threads and connections."""
+        """Close threads and connections."""
         return
 
     def sample(
@@ -111,7 +111,7 @@ class StopCondition:
         return any(text in tail for text in self._texts)
 
     def stop_text(self, ids: Sequence[int]) -> str | None:
-        """Return the stop text at which the answer ended; None where a token ended it."""
+        """Return the stop text at which the answer ended, or None if a token ended it."""
         if not self._texts or ids[-1] in self._ids:
             return None
         answer = self._decoded(ids)

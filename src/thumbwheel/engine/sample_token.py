@@ -51,7 +51,7 @@ class TokenSampler:
         return cls(sampling, torch.from_numpy(np.stack(rows)).to(device))
 
     def select(self, rows: Sequence[int]) -> None:
-        """Go on with these rows."""
+        """Continue with these rows."""
         if self._uniforms is not None:
             self._uniforms = self._uniforms[list(rows)]
 

@@ -74,7 +74,7 @@ class GroupSampler(RolloutSource):
         return self._merged is None
 
     def sync(self) -> None:
-        """Sample from the weights that the policy has now."""
+        """Sample from the policy's current weights from now on."""
         if self._merged is not None:
             self._merged.sync()
 

@@ -124,8 +124,9 @@ class ScoreEngine:
         self.set_checkpointing(checkpointing)
 
     def add(self, role: Role, role_model: RoleModel) -> None:
-        """Let `role_model` answer for `role` from now on. What trains is left as it is: see
-        `parameters_of`."""
+        """Make `role_model` answer for `role` from now on. It does not change which parameters
+        train: see `parameters_of`. Raises ModelError for an adapter that the model does not
+        have."""
         adapters = getattr(self.model, "peft_config", {})
         if role_model.adapter is not None and role_model.adapter not in adapters:
             raise ModelError(
@@ -172,7 +173,7 @@ class ScoreEngine:
         return frozenset(self._role_models)
 
     def set_checkpointing(self, wanted: bool) -> None:
-        """Compute activations again in the backward pass from now on, or keep them."""
+        """Recompute activations in the backward pass from now on, or store them."""
         if wanted and not self.checkpointing:
             self.language_model.gradient_checkpointing_enable(
                 {"use_reentrant": False, "context_fn": self._recompute}
@@ -182,7 +183,7 @@ class ScoreEngine:
         self.drop_replicas()
 
     def drop_replicas(self) -> None:
-        """End the threads that compute side by side; the next ones see what has changed."""
+        """End the threads that compute side by side; the next ones see the changes."""
         for replicas in self._replicas.values():
             replicas.close()
         self._replicas = {}
@@ -202,7 +203,7 @@ class ScoreEngine:
         return list(parameters)
 
     def zero_grad(self) -> None:
-        """Forget the gradients of the model and of all heads."""
+        """Clear the gradients of the model and of all heads."""
         for module in self.modules:
             for parameter in module.parameters():
                 parameter.grad = None
@@ -248,8 +249,8 @@ class ScoreEngine:
             yield batch, result
 
     def _gradients(self, loss: torch.Tensor) -> Gradients:
-        """Add those of `loss` to the parameters'. A replica, beside which others compute, returns
-        them instead, one for each of `trainable`."""
+        """Add the gradients of `loss` to the parameters'. A replica, beside which others compute,
+        returns them instead, one for each of `trainable`."""
         import torch
 
         if self._is_replica:

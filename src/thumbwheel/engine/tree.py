@@ -162,8 +162,8 @@ def plan(examples: Sequence[Example], token_budget: int, layout: Layout) -> list
     """Pack one optimiser batch into forward passes of about `token_budget` rows each (padded kind:
     cells, padding included).
 
-    Deterministic. Every example is in exactly one batch; one that is larger than the budget gets a
-    batch of its own.
+    The plan is deterministic. Every example is in exactly one batch; one that is larger than the
+    budget gets its own batch.
     """
     if token_budget < 1:
         raise ValueError(f"token budget {token_budget}")

@@ -78,7 +78,7 @@ class Trie:
         return node
 
     def lay_out(self) -> tuple[list[int], tuple[Run, ...]]:
-        """Give every node its rows; returns the token of each row and the runs that partition the
+        """Assign rows to every node; return the token of each row and the runs that partition the
         rows."""
         ids: list[int] = []
         runs: list[Run] = []
@@ -140,8 +140,8 @@ def _append(parent: Node, ids: Sequence[int]) -> Node:
 
 
 def _split(node: Node, length: int) -> Node:
-    """Put a new node with the first `length` tokens above `node`, which keeps the rest and its
-    identity as an end."""
+    """Insert a new node with the first `length` tokens above `node`, which keeps the rest and its
+    identity as an end; return the new node."""
     parent = node.parent
     assert parent is not None  # noqa: S101 - the root is empty and never split
     upper = Node(node.ids[:length], parent)

@@ -132,7 +132,7 @@ def newest_per_speaker(
     instant: such a speaker does not count.
 
     Among several of the same instant one without a meaning (None) gives way to one that has one.
-    Votes with neither rater nor time all count: nobody knows that they are one person's, and their
+    Votes with neither rater nor time all count: they may come from different persons, and their
     order in a file means nothing.
     """
     by_speaker: dict[tuple[str, ...], list[TV]] = defaultdict(list)

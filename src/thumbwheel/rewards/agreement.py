@@ -256,12 +256,12 @@ def _compared(
 
 
 def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:
-    """Ask the judge about at most `most` pairs that people compared, and keep the signed statement
+    """Ask the judge about at most `most` pairs that people compared, and store the signed statement
     of how far it agrees with their plurality.
 
-    Which answer of a pair is called the first follows the traces' hashed ids, so that neither side
-    is favoured by it. Raises DataError where people compared nothing. Pairs without a verdict are
-    counted and no agreement.
+    The first answer of a pair is chosen by the traces' hashed ids, so that neither side is
+    favoured. Raises DataError if people compared nothing. Pairs without a verdict are counted, but
+    not as agreement.
     """
     learner = require_agent(ws, agent)
     with ws.db.read() as connection:

@@ -36,7 +36,7 @@ def checker(
     """Return the function for a case, with the owner's settings and those that the case may set.
 
     Raises NotFound for an unknown function, ConfigError, named after `where`, for impossible
-    settings and for what no case may set.
+    settings and for settings that no case may set.
     """
     function_name = name or checker_of(reference)
     function = FUNCTIONS.get(function_name)

@@ -161,7 +161,7 @@ def group_of(places: Iterable[tuple[str, str, str | None]]) -> dict[str, str]:
 
 
 def check_enough(agent: str, labelled_traces: Labelled, config: LearnConfig) -> None:
-    """Raise DataError where the labels cannot carry a classifier, with what is missing."""
+    """Raise DataError if the labels are too few for a classifier, naming what is missing."""
     good = int(labelled_traces.good.sum())
     bad, groups = len(labelled_traces.good) - good, len(set(labelled_traces.groups))
     missing = [(config.least_good - good, "good"), (config.least_bad - bad, "bad")]

@@ -73,11 +73,11 @@ def run(
     trace_id: str | None = None,
     advance: Advance | None = None,
 ) -> Report:
-    """Judge what has not been judged, of all traces of `agent` or of one; with `dry_run` only count
-    it.
+    """Judge everything not yet judged, for all traces of `agent` or for one; with `dry_run` only
+    count it.
 
-    `as_of`: with the feedback and the traces of that time; its rows are kept, and today's rewards
-    stay as they are.
+    `as_of`: with the feedback and the traces of that time; its rows are stored, and today's rewards
+    stay unchanged.
     """
     report = Report()
     reads = frozenset[str]().union(*(part.function.reads for part in parts))
@@ -142,7 +142,7 @@ class _Batch:
         return unjudged
 
     def add(self, part: Component, stored: StoredCase, score: Score) -> None:
-        """Note a judgement."""
+        """Note the score of a component for a case."""
         target = str(stored.case.target_id)
         key = (target, part.name, *self._names[target, part.name])
         values = {
@@ -226,10 +226,10 @@ def scores(
     """Yield (trace, its score by each of `parts`), as the last run of each part found it, for all
     traces, in the order of their ids, or for one.
 
-    Whatever shows, explains, reweighs or builds from rewards reads them here. The evidence of a
-    score is not read: where one trace is asked for it names the ledger row. What a part has not
-    judged is missing. With `as_of` the scores are those that the traces and the feedback of that
-    time give, in the order of `traces.input_id, traces.id`; nothing is run for it.
+    All code that shows, explains, reweighs or builds from rewards reads them here. The evidence of
+    a score is not read: for one trace it names the ledger row. A score that a part has not given is
+    missing. With `as_of` the scores are those that the traces and the feedback of that time give,
+    in the order of `traces.input_id, traces.id`; nothing is run for it.
     """
     if as_of is not None:
         yield from _scores_as_of(connection, agent, parts, as_of, trace_id)

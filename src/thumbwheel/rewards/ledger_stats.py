@@ -199,7 +199,8 @@ def _yaml(agent: str, weights: Mapping[str, float], preset: str | None) -> str:
 
 
 def missing_values(ws: Workspace, agent: str) -> list[MissingValue]:
-    """Return the scores without a value although one may still come."""
+    """Return the current scores without a value (pending, blocked, failed) that may still get one,
+    counted by component and reason."""
     agent_id = require_agent(ws, agent).id
     versions = {part.name: part.version for part in components(ws, agent, settings(ws, agent))}
     with ws.db.read() as connection:

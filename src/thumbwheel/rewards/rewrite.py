@@ -79,9 +79,9 @@ class Complaint:
 
 
 def rewrite(ws: Workspace, agent: Agent, config: RewriteConfig) -> Rewritten:
-    """Have the answers rewritten that users complained about with a hint, and store them. What was
-    rewritten before by the same model stays as it is. Raises ModelError where the model cannot be
-    reached."""
+    """Have a model rewrite the answers that users complained about with a hint, and store the
+    results as corrections. Answers that it rewrote before stay unchanged. Raises ModelError if the
+    model cannot be reached."""
     result = Rewritten()
     key = os.environ.get(config.api_key_variable or "")
     client = Client(

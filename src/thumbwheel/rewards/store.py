@@ -549,8 +549,8 @@ def keep(
     again: Sequence[dict[str, Any]],
     standing: Mapping[str, bool],
 ) -> None:
-    """Add `fresh` rows, write each of `again` over its `row`, and note which known rows stand from
-    now on, and since when (`as_of`)."""
+    """Add `fresh` rows, write each of `again` over its `row`, and note which known rows are current
+    from now on, and since when (`as_of`)."""
     if fresh:
         connection.execute(rewards.insert(), fresh)
     noted = [{"row": row_id, "current": is_current} for row_id, is_current in standing.items()]
@@ -669,12 +669,12 @@ def judged_by_model(connection: sa.Connection, agent_id: str) -> bool:
 
 
 def forget_modelled(connection: sa.Connection, agent_id: str) -> None:
-    """Delete what reward models said."""
+    """Delete the ledger rows that come from reward models."""
     connection.execute(rewards.delete().where(_by_model(agent_id)))
 
 
 def forget_learned(connection: sa.Connection, agent_id: str) -> None:
-    """Delete what `learned` counts."""
+    """Delete everything that `learned` counts."""
     for table, which in _learned(agent_id):
         connection.execute(table.delete().where(*which))
 
@@ -742,7 +742,7 @@ def suggested(connection: sa.Connection, agent_id: str) -> list[sa.RowMapping]:
 def suggest(
     connection: sa.Connection, agent_id: str, classifier: str, fresh: Sequence[dict[str, Any]]
 ) -> None:
-    """Add suggestions of a classifier; open ones of others give way to them."""
+    """Add suggestions of a classifier; open ones of other classifiers are replaced."""
     old = (
         suggestions.c.agent_id == agent_id,
         suggestions.c.classifier != classifier,
@@ -760,7 +760,7 @@ def decide(
     feedback_id: str | None,
     now: datetime,
 ) -> None:
-    """Note what became of a suggestion."""
+    """Store the state of a suggestion, its feedback and the time of review."""
     values = {"state": state, "feedback_id": feedback_id, "reviewed_at": now}
     connection.execute(
         suggestions.update().where(suggestions.c.id == suggestion_id).values(**values)

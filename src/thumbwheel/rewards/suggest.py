@@ -70,10 +70,10 @@ class Question:
 
 
 def suggest(ws: Workspace, agent: str, limit: int, config: LearnConfig) -> Suggested:
-    """Fit a classifier on the labels in force, and keep at most `limit` open suggestions of it;
-    earlier open ones give way.
+    """Fit a classifier on the labels in force, and store at most `limit` open suggestions of it;
+    earlier open ones are replaced.
 
-    Raises DataError where there are too few labels.
+    Raises DataError if there are too few labels.
     """
     learner = require_agent(ws, agent)
     embedder = embedder_of(config)
@@ -193,7 +193,7 @@ def decide(
     rater: str,
     how: str = "review",
 ) -> str:
-    """Store a rater's verdict (None: skipped) and return what became of the suggestion. `how` is
+    """Store a rater's verdict (None: skipped) and return the new state of the suggestion. `how` is
     review, shown or unseen."""
     if good is None:
         return _note(ws, question.id, "skipped", None)
@@ -219,10 +219,10 @@ def _note(ws: Workspace, suggestion_id: str, state: str, feedback_id: str | None
 def accept(
     ws: Workspace, agent: str, rater: str, names: Collection[str], least: float | None
 ) -> list[str]:
-    """Take suggestions as they are, in the name of `rater`: those of `names` (suggestions or
-    traces), or all from a confidence on.
+    """Accept suggestions unchanged, in the name of `rater`: those of `names` (suggestions or
+    traces), and all with a confidence of at least `least`; return their ids.
 
-    Raises InputError where neither is given, NotFound for a name without an open suggestion.
+    Raises InputError if neither is given, NotFound for a name without an open suggestion.
     """
     if not names and least is None:
         raise InputError(

@@ -50,10 +50,10 @@ def reward_model_has_part(connection: sa.Connection, agent_id: str) -> bool:
 
 
 def delete_reward_model_scores(connection: sa.Connection, agent_id: str) -> None:
-    """Delete what reward models have said; the ledger's next run asks again."""
+    """Delete the scores that reward models gave; the ledger's next run asks again."""
     store.forget_modelled(connection, agent_id)
 
 
 def delete_classifier_output(connection: sa.Connection, agent_id: str) -> None:
-    """Delete what `count_classifier_output` counts."""
+    """Delete everything that `count_classifier_output` counts."""
     store.forget_learned(connection, agent_id)

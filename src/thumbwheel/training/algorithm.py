@@ -136,10 +136,10 @@ class MethodRunner(Protocol):
         values and tensors."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Put `state()` back."""
+        """Restore `state()`."""
 
     def close(self) -> None:
-        """Let go of processes and files."""
+        """Close processes and files."""
 
 
 @dataclass(frozen=True)
@@ -309,7 +309,7 @@ class Algorithm(Method[C]):
         return [examples]
 
     def baseline(self, block: Sequence[Example], score: Score) -> Any:
-        """Compute what the loss of `block` needs beforehand from other texts; `loss` gets it as its
+        """Compute the part of the loss of `block` that needs other texts; `loss` gets it as its
         argument."""
         return None
 

@@ -127,8 +127,8 @@ def assemble(
     checkers: Mapping[str, Mapping[str, Any]] | None = None,
     template: TemplateSettings | None = None,
 ) -> Assembly:
-    """Load the base from `folder` (`base` in the adapter's metadata), attach a new adapter or that
-    of `start`, make tokens of `rows`: the splits `train` and `dev`. `template` says how the chat
+    """Load the base from `folder` (`base` in the adapter's metadata), attach a new adapter or the
+    one of `start`, and tokenise `rows`: the splits `train` and `dev`. `template` sets how the chat
     template is used.
 
     Raises DataError when no training row is left, ModelError for a base, an adapter or targets that
@@ -182,8 +182,8 @@ def assemble(
 
 
 def affordable(dev: Prepared, parameters: int) -> Prepared:
-    """Return the first dev rows, as many as a processor reads in some ten seconds at each
-    evaluation, and `FEWEST_DEV_ROWS` at least; `notes` counts the others."""
+    """Return the first dev rows: as many as a processor reads in some ten seconds at each
+    evaluation, and at least `FEWEST_DEV_ROWS`; `notes` counts the others."""
     tokens = 0
     count = 0
     for example in dev.items:
@@ -200,8 +200,8 @@ def affordable(dev: Prepared, parameters: int) -> Prepared:
 
 
 def _require_renderable(folder: Path, rows: Rows, template: TemplateSettings | None) -> None:
-    """Raise DataError where the chat template refuses every row: before the weights are loaded,
-    which takes minutes. The first row that renders is enough."""
+    """Raise DataError if the chat template refuses every row. It runs before the weights are
+    loaded, which takes minutes; the first row that renders is enough."""
     from thumbwheel.engine.load import load_tokenizer
     from thumbwheel.engine.prompt import PromptBuilder
 
@@ -248,8 +248,8 @@ def runner_of(method: Method[Any], parts: Parts) -> MethodRunner:
 
 
 def _replay(method: Algorithm[Any], parts: Parts) -> Replay | None:
-    """Return what holds the general skill of the base; None where nothing is to be held, and for a
-    reward model, which answers nothing."""
+    """Return the replay that preserves the general skill of the base, or None without a replay
+    weight and for a reward model, which answers nothing."""
     weight = method.config.replay_weight
     if not weight or method.produces_reward_model:
         return None
@@ -259,7 +259,7 @@ def _replay(method: Algorithm[Any], parts: Parts) -> Replay | None:
 def _loaded(
     method: Method[Any], folder: Path, dtype: Any, where: str, template: TemplateSettings | None
 ) -> tuple[Any, PromptBuilder]:
-    """Return the base in the form that the method trains, and what makes its token rows."""
+    """Load the base in the form that the method trains, and the builder of its token rows."""
     from thumbwheel.engine.load import load_base, load_scorer
     from thumbwheel.engine.prompt import PromptBuilder
     from thumbwheel.engine.reward_model import scorer_prompt_builder

@@ -64,8 +64,8 @@ class Checkpoints:
         return sorted(steps)
 
     def save(self, trained: Trained, state: TrainerState, loop: Mapping[str, Any]) -> Path:
-        """Write the checkpoint of `state.global_step` and drop old ones; raises StorageError,
-        leaving the older ones alone."""
+        """Write the checkpoint of `state.global_step` and drop old ones. Raises StorageError, and
+        then leaves the older ones alone."""
         final = self.folder_of(state.global_step)
         temporary = self._folder / f"tmp-{state.global_step}-{os.getpid()}"
         try:
@@ -110,10 +110,10 @@ class Checkpoints:
         return None
 
     def load(self, step: int, trained: Trained) -> tuple[TrainerState, dict[str, Any]]:
-        """Put model, optimiser, schedule and random state back to where they were after `step`;
-        returns (trainer's state, loop's).
+        """Restore model, optimiser, schedule and random state as they were after `step`; return
+        (trainer's state, loop's).
 
-        Later checkpoints no longer count: they were damaged, and the run comes by their steps
+        Later checkpoints no longer count: they were damaged, and the run will reach their steps
         again.
         """
         import torch
@@ -196,7 +196,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Put `random_state()` back."""
+    """Restore `random_state()`."""
     import torch
 
     version, internal, gauss = state["python"]

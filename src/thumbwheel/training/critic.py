@@ -37,14 +37,15 @@ def separate(engine: ScoreEngine, reward_model: Path | None, seed: int) -> RoleM
 
 
 def rescale(role_model: RoleModel, current: Moments, target: Moments) -> None:
-    """Let a head whose scores have the moments `current` give them with those of `target`."""
+    """Rescale a head whose scores have the moments `current`, so that they have those of
+    `target`."""
     factor = target.deviation / current.deviation
     role_model.head.weight.data.mul_(factor)
     role_model.head.bias.data.sub_(current.mean).mul_(factor).add_(target.mean)
 
 
 def train(parameters: list[torch.nn.Parameter]) -> None:
-    """Let these train, as fp32 masters whatever the base."""
+    """Make these parameters trainable, as fp32 masters whatever the base."""
     for parameter in parameters:
         if parameter.dtype.itemsize < 4:
             parameter.data = parameter.data.float()

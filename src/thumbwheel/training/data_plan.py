@@ -26,8 +26,8 @@ def learners() -> dict[str, Learner]:
 
 
 def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) -> DataPlan:
-    """Return what the feedback of `agent` that is in force now permits. Raises NotFound for an
-    unknown agent."""
+    """Return the data plan of `agent`: the methods that its feedback in force permits. Raises
+    NotFound for an unknown agent."""
     return plan.data_plan(ws, agent, learners(), config)
 
 

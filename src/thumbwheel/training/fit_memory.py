@@ -134,8 +134,8 @@ def _shorter(assembly: Assembly, tokens: int) -> int:
 
 
 def fit(assembly: Assembly) -> None:
-    """Raise the budget where that is faster, then lower it, or turn checkpointing on, as far as the
-    memory demands; raises OutOfMemoryBudget."""
+    """Raise the budget if that is faster, then lower it, or turn checkpointing on, as far as the
+    memory demands. Raises OutOfMemoryBudget."""
     budget, device = assembly.runner.budget, str(assembly.engine.device.type)
     room, gauge = room_gb(device, assembly.config.memory_limit_gb), meter(device)
     if room is None or gauge is None:

@@ -151,7 +151,7 @@ def kl(
     """Return [M] the same estimates of KL(policy || base) for a loss, from tokens that the old
     policy sampled: multiplied by the ratio of policy to old policy.
 
-    The gradients of all three are those of the KL itself in expectation, which is why the ratio of
-    k2 is detached: k2's own gradient is the KL's already.
+    In expectation the gradients of all three equal the gradient of the KL itself, which is why the
+    ratio of k2 is detached: k2's own gradient already is the KL's.
     """
     return (ratio.detach() if estimator == "k2" else ratio) * divergence(estimator, logp, reference)

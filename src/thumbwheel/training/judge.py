@@ -134,7 +134,8 @@ class Judge:
         return self.finish([self.start(request) for request in requests])
 
     def start(self, request: JudgeRequest) -> PendingJudgement:
-        """Let the functions judge in their processes while the caller goes on."""
+        """Start judging a request in the functions' processes while the caller goes on; return the
+        pending judgement."""
         fields = {
             "row": dict(request.row),
             "text": request.text,
@@ -177,7 +178,7 @@ class Judge:
         return list(chain.from_iterable(model.training_rewards(groups)))
 
     def close(self) -> None:
-        """End the processes; what was submitted is given up."""
+        """End the processes; pending requests are dropped."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         for process in self._processes:
             process.close()
@@ -249,7 +250,8 @@ class _Process:
         self._closed = False
 
     def start(self) -> dict[str, Reply]:
-        """Start it, until it has loaded the functions; the ones that it cannot use."""
+        """Start the process and wait until it has loaded the functions; return the failures of
+        those that it cannot use."""
         self._read = b""
         module = "thumbwheel.training.judge_process"
         functions = json.dumps(self._functions)
@@ -313,8 +315,8 @@ class _Process:
         return line
 
     def _end(self, patience: float = 0.0) -> int | None:
-        """Let it end within `patience` seconds, then kill it with all that it started; the status
-        that it has ended with."""
+        """Let the process end within `patience` seconds, then kill it with everything that it
+        started; return its exit status, or None if it was not running."""
         child, self._child = self._child, None
         if child is None:
             return None
@@ -331,6 +333,6 @@ class _Process:
         return status
 
     def close(self) -> None:
-        """End it for good."""
+        """End the process for good."""
         self._closed = True
         self._end(PATIENCE)

@@ -37,7 +37,7 @@ that rows name."""
 
 
 def main(parent: int, functions: Mapping[str, Mapping[str, Any]]) -> None:
-    """Say which of the functions cannot be used, then judge until the pipe is closed."""
+    """Report which of the functions cannot be used, then judge until the pipe is closed."""
     die_with(parent)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -79,7 +79,8 @@ def guarded(step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def check_function(name: str) -> dict[str, Any]:
-    """Load the function of this name and return an empty reply. Raises what prevents its use."""
+    """Load the function of this name and return an empty reply. Raises any error that prevents its
+    use."""
     if ":" in name:
         imported(name)
     elif name != "checker":
@@ -117,7 +118,7 @@ def judged(
 
 @cache
 def imported(name: str) -> Any:
-    """Import the function "module:function". Raises what prevents it."""
+    """Import the function "module:function". Raises any error that prevents it."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
 

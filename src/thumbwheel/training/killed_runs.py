@@ -19,7 +19,7 @@ REASON = "its process was killed"
 
 
 def settle_killed(ws: Workspace) -> list[str]:
-    """Record killed runs as stopped; a line for a person about each."""
+    """Record the end of killed runs; return a line for a person about each."""
     with ws.db.read() as connection:
         running = store.by_state(connection, RunState.RUNNING)
     return [line for run in running if (line := _settle(ws, run)) is not None]

@@ -47,7 +47,7 @@ class StopRequest:
     _asked_at: float = 0.0
 
     def pass_on(self, child: subprocess.Popen[bytes]) -> None:
-        """Ask the child to stop, once, if it is time to."""
+        """Ask the child to stop, once, as soon as it is due."""
         now = time.monotonic()
         if self.sent or now - self._asked_at < BETWEEN_REQUESTS:
             return
@@ -97,8 +97,8 @@ class Tail:
 
 
 def launch(run: RunDir, lock: int) -> Status:
-    """Run the folder's run in a child that inherits the lock, until it ends; Ctrl-C asks it to stop
-    at a checkpoint, twice kills it."""
+    """Run the folder's run in a child that inherits the lock, until it ends, and return its status;
+    Ctrl-C asks it to stop at a checkpoint, a second one kills it."""
     run.write_status(Status(RunState.RUNNING))
     command = [sys.executable, "-P", "-m", "thumbwheel.training.process", str(run.path)]
     with run.log.open("ab") as out:
@@ -133,7 +133,7 @@ def environment(inherited: Mapping[str, str]) -> dict[str, str]:
 
 
 def _until_done(child: subprocess.Popen[bytes], run: RunDir) -> int:
-    """Follow the child to its end; how often Ctrl-C came before that."""
+    """Follow the child to its end; return how often Ctrl-C came before that."""
     interrupts = 0
     while True:
         try:
@@ -179,8 +179,8 @@ def _follow(child: subprocess.Popen[bytes], run: RunDir) -> None:
 
 
 def _show_activity(run: RunDir, shown: str, advance: Callable[[float, str], None]) -> str:
-    """Show what the child does beside its steps, if that is not what was shown; return what is
-    shown now."""
+    """Show the child's activity between its steps if it differs from `shown`; return the text that
+    is shown now."""
     current = activity(run)
     if current is None or current.in_words() == shown:
         return shown
@@ -194,7 +194,7 @@ def _planned(run: RunDir) -> int | None:
 
 
 def _template_notes(run: RunDir) -> list[str]:
-    """Return the sentences of a run that has not begun its steps about its chat template."""
+    """Return the notes about the chat template of a run that has not begun its steps."""
     status = run.status()
     if status is None or status.step or run.last_step():
         return []

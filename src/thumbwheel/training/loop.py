@@ -97,8 +97,8 @@ class Loop:
         self._best_rows: Mapping[str, Rows] = {}
 
     def run(self, resume_from: int | None = None) -> Ending:
-        """Train to the end, or until something stops it; `resume_from` is a step that has a sound
-        checkpoint."""
+        """Train to the end, or until something stops it, and return how it ended; `resume_from` is
+        a step with an undamaged checkpoint."""
         if resume_from is not None:
             self._resume(resume_from)
         self._fire("on_train_begin")
@@ -189,8 +189,8 @@ class Loop:
         return self._ending()
 
     def _keep_annealed(self) -> None:
-        """Make the weights at the end of the schedule those that are kept, unless an earlier
-        checkpoint was better beyond noise.
+        """Keep the weights at the end of the schedule, unless an earlier checkpoint was better
+        beyond noise.
 
         A checkpoint from the middle has seen no small learning rate, and among ten evaluations of
         few rows the highest is chance.
@@ -293,7 +293,7 @@ class Loop:
         self.control.should_save = step % self.save_steps == 0 or overdue
 
     def _after_step(self) -> str | None:
-        """Evaluate and save where it is due; the reason when something is wrong."""
+        """Evaluate and save if due; return the reason if something is wrong, else None."""
         if self.control.should_evaluate:
             metrics = self._evaluate()
             if self._stop:
@@ -320,7 +320,8 @@ class Loop:
         return metrics
 
     def _compare_with_best(self, metrics: Mapping[str, float]) -> None:
-        """Make this evaluation the best one where it is better than all before it."""
+        """Make this evaluation the best one if it is better than all before it and its model is
+        fit."""
         step = self.state.global_step
         value, best = metrics[self._decisive_metric], self.state.best_metric
         sign = 1.0 if self._decisive_metric in RISING else -1.0

@@ -95,12 +95,13 @@ class Budget:
         self.tokens = tokens
 
     def recompute(self, why: str) -> None:
-        """Keep no activations from now on."""
+        """Recompute activations in the backward pass from now on instead of storing them."""
         self._say(f"gradient_checkpointing: {why}")
         self.engine.set_checkpointing(True)
 
     def divide(self, why: str) -> None:
-        """Compute the branches of an example apart from now on, where they do not fit together."""
+        """Compute the branches of an example apart from now on, because they do not fit
+        together."""
         self._say(f"the answers to a prompt are computed apart: {why}")
         self.divided = True
 
@@ -122,7 +123,7 @@ class Budget:
         log.say(text)
 
     def free(self) -> None:
-        """Give back what an attempt that failed has left."""
+        """Free the memory that a failed attempt left behind."""
         import torch
 
         self.engine.zero_grad()
@@ -155,7 +156,7 @@ class Meter(Protocol):
         """Return the GB in use at this moment."""
 
     def reset(self) -> None:
-        """Forget the high-water mark."""
+        """Reset the high-water mark."""
 
     def peak(self) -> float:
         """Return the high-water mark since the last reset, in GB."""
@@ -165,8 +166,8 @@ class Meter(Protocol):
 
 
 def trim() -> None:
-    """Have the C library give back what it keeps for later; glibc's can, and keeps much of what was
-    aligned."""
+    """Make the C library give back the memory that it keeps for later; glibc can do so, and keeps
+    much aligned memory."""
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
         library.malloc_trim(0)
 
@@ -277,7 +278,7 @@ def free_gb(device: str, limit: float | None) -> float | None:
 
 
 def refuse_weights(parameters: int, kind: str, device: str, limit: float | None) -> None:
-    """Raise TrainingError when the base alone, held as `kind`, is more than there is room for."""
+    """Raise TrainingError if the base alone, stored as `kind`, needs more memory than there is."""
     size, room = parameters * BYTES[kind] / GB, room_gb(device, limit)
     if room is not None and size > room:
         raise TrainingError(
@@ -288,8 +289,8 @@ def refuse_weights(parameters: int, kind: str, device: str, limit: float | None)
 
 
 def hold_to(device: str, room: float | None) -> None:
-    """Let an allocation that would take this process beyond `room` GB fail as an error, where the
-    system would kill it later."""
+    """Make any allocation that would take this process beyond `room` GB fail as an error, instead
+    of the system killing it later."""
     if room is None:
         return
     if device == "cuda":

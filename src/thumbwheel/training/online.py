@@ -320,7 +320,7 @@ class OnlineAlgorithm(Method[C]):
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Put `state()` back."""
+        """Restore `state()`."""
 
 
 def branches(rollouts: Sequence[Rollout]) -> tuple[Branch, ...]:

@@ -41,8 +41,8 @@ PASSING = frozenset({"preset", "machine", "platform"})
 
 
 def reproduce(ws: Workspace, run: Run, tolerance: float = TOLERANCE) -> Reproduction:
-    """Train `run` again and compare. Raises Conflict for a run that did not end or whose rows, base
-    or settings are no longer there, with all that is missing."""
+    """Train `run` again and compare. Raises Conflict for a run that did not end, or if rows, base
+    or settings are gone, naming everything that is missing."""
     if run.state not in (RunState.FINISHED, RunState.NOTHING_LEARNED):
         raise Conflict(
             f"run {run.id!r}",
@@ -88,7 +88,7 @@ def _spec(ws: Workspace, run: Run) -> RunSpec:
 
 
 def _require_present(ws: Workspace, run: Run, spec: RunSpec) -> None:
-    """Raise Conflict where the run cannot be repeated, naming everything that is missing."""
+    """Raise Conflict if the run cannot be repeated, naming everything that is missing."""
     missing = []
     blobs = Artifacts(ws.home.blobs)
     for split, sha256 in spec.files.items():

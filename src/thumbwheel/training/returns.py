@@ -34,8 +34,8 @@ def gae(
         delta_t = r_t + gamma V_{t+1} - V_t
         A_t     = delta_t + gamma lam A_{t+1}
 
-    `rewards` and `values` [n] are those of several answers in a row, of so many tokens each.
-    `values[t]` is the critic's opinion before token t, `after` [answers] the one behind the last
+    `rewards` and `values` [n] belong to several answers in a row, with `lengths` tokens each.
+    `values[t]` is the critic's value before token t, `after` [answers] the value after the last
     token: 0 where the episode is over.
 
     >>> import torch

@@ -58,7 +58,7 @@ class RunDir:
         return self.path / "adapter"
 
     def create(self, spec: RunSpec) -> None:
-        """Make the folder with the spec."""
+        """Create the folder with the spec."""
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             replace(self.path / SPEC, json.dumps(asdict(spec), indent=2))
@@ -74,7 +74,7 @@ class RunDir:
             return {}
 
     def write_fitted(self, settings: Mapping[str, Any]) -> None:
-        """Keep them; raises StorageError for a full disk."""
+        """Write the fitted settings. Raises StorageError for a full disk."""
         try:
             replace(self.path / "fitted.json", json.dumps(settings))
         except OSError as error:
@@ -93,7 +93,7 @@ class RunDir:
             ) from None
 
     def write_status(self, status: Status) -> None:
-        """Replace the status; raises StorageError for a full disk."""
+        """Replace the status. Raises StorageError for a full disk."""
         try:
             replace(self.path / "status.json", json.dumps(status.to_json(), indent=2, default=str))
         except OSError as error:
@@ -108,8 +108,8 @@ class RunDir:
         return Status(**fields | {"state": RunState(fields["state"])})
 
     def lock(self) -> int:
-        """Take the run for this process; the returned handle holds it until every copy is closed.
-        Raises Conflict when it is taken."""
+        """Lock the run for this process; the returned handle holds the lock until every copy is
+        closed. Raises Conflict if it is taken."""
         why = "another process is training it at this moment"
         return lock(self.path / "lock", f"run {self.path.name!r}", why)
 
@@ -128,7 +128,7 @@ class RunDir:
             return 0
 
     def forget_metrics_after(self, step: int) -> None:
-        """Drop the lines of steps that a resumed run will do again, and half a line that a kill
+        """Drop the lines of steps that a resumed run will repeat, and the half line that a kill
         left."""
         lines = [line for line in _lines(self.metrics) if line["step"] <= step]
         replace(self.metrics, "".join(json.dumps(line) + "\n" for line in lines))

@@ -112,9 +112,9 @@ class RecordedRunner:
         budget requires.
 
         With `grad` the gradients are added to the adapter's. `unchanged`: the adapter changes
-        nothing yet, so the policy's own log-probs are the reference. Those of another pass differ
-        by rounding, and rounding would decide which of two equal rewards is larger. `advance` is
-        told of each micro-batch how many examples it had.
+        nothing yet, so the policy's own log-probs are the reference. Log-probs of another pass
+        differ by rounding, and rounding would decide which of two equal rewards is larger.
+        `advance` is called after each micro-batch with its number of examples.
         """
         totals = self.algorithm.totals(examples)
         each_batch = self.engine.backward if grad else self.engine.map_batches

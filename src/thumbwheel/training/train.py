@@ -117,11 +117,11 @@ def train(
 ) -> RunResult:
     """Train a candidate, or a reward model, by `algorithm` over `base`.
 
-    `run_id` is that of the new run, for a caller who notes it first. `dataset` is built from the
-    feedback in force by default. A finished run has a candidate version. One that learned nothing
-    has none; a stopped one (Ctrl-C) can be resumed. Raises the error of a failed run: TrainingError
-    for one that stopped itself or died, StorageError for a full disk, DataError, ModelError,
-    Conflict for a run in progress.
+    `run_id` is the id of the new run, for a caller who notes it first. `dataset` is built from the
+    feedback in force by default. A finished run has a candidate version or a reward model. One that
+    learned nothing has none; a stopped one (Ctrl-C) can be resumed. Raises the error of a failed
+    run: TrainingError for one that stopped itself or died, StorageError for a full disk, DataError,
+    ModelError, Conflict for a run in progress.
     """
     _require_enabled(ws)
     plan = _plan(ws, agent, algorithm, base, dataset, options)
@@ -145,7 +145,7 @@ def train(
 
 
 def _from_the_base(config: TrainConfig) -> str:
-    """Return one line with the settings that follow from the base, or were given."""
+    """Return one line with the settings that follow from the base or were set."""
     replayed = ""
     if config.replay_weight:
         replayed = (
@@ -156,7 +156,7 @@ def _from_the_base(config: TrainConfig) -> str:
 
 
 def _require_enabled(ws: Workspace) -> None:
-    """Raise MissingExtra or Conflict where nothing can or may be trained."""
+    """Raise MissingExtra if training is not installed, Conflict if it is disabled."""
     require_training()
     if not ws.settings(TrainingSwitch, "training").enabled:
         raise Conflict(
@@ -440,8 +440,8 @@ def run_of(ws: Workspace, agent: Agent, run_id: str) -> Run:
 
 
 def resume(ws: Workspace, run: Run) -> RunResult:
-    """Go on with a run that was stopped or failed, from its newest checkpoint; returns and raises
-    as `train`, and Conflict for a run that is finished, tainted or in progress."""
+    """Resume a run that was stopped or failed, from its newest checkpoint. Returns and raises as
+    `train` does, and Conflict for a run that is finished, tainted or in progress."""
     from thumbwheel.engine.base_check import remembered_fingerprint
 
     _require_enabled(ws)
@@ -517,7 +517,8 @@ def require_same(
 
 
 def _supervise(ws: Workspace, run: Run, parent: ModelVersion | None, handle: int) -> RunResult:
-    """Run the child to its end and record how it ended."""
+    """Run the child to its end, record how it ended and return the result. Raises the error of a
+    failed run."""
     folder = run_dir(ws, run)
     status = launch(folder, handle)
     state, reason, metrics = status.state, status.reason, dict(status.result)

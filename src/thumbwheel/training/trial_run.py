@@ -35,7 +35,7 @@ DEV = 64
 
 
 def main(folder: str) -> int:
-    """Make the trial of the run in `folder`; returns the exit code."""
+    """Make the trial of the run in `folder` and return the exit code."""
     log.configure()
     run = RunDir(Path(folder))
     return guarded(run, lambda: _work(run))
@@ -137,7 +137,7 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 
 def _heaviest(assembly: Assembly) -> None:
-    """Rehearse the largest items as one step: what a run will meet sooner or later."""
+    """Rehearse the largest items as one step, which a run will meet sooner or later."""
     kind, budget = assembly.engine.layout.kind, assembly.runner.budget
     examples = assembly.runner.examples(assembly.train.items)
     largest = sorted(examples, key=lambda example: -example.rows(kind))

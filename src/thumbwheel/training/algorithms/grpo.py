@@ -155,7 +155,7 @@ class Grpo(OnlineAlgorithm[GrpoConfig]):
         return experience
 
     def _correct_off_policy(self, experience: Experience, rollouts: Sequence[Rollout]) -> None:
-        """Multiply the advantages of answers from elsewhere by their importance weights."""
+        """Multiply the advantages of off-policy answers by their importance weights."""
         import torch
 
         old = experience.tokens["old"]

@@ -142,7 +142,7 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         return self._batches <= self.config.critic_warmup_steps
 
     def begin(self, parts: Parts) -> None:
-        """Give the engine its critic."""
+        """Add the critic to the engine."""
         engine = parts.engine
         if self.config.critic == "shared":
             critic_model = critic.shared(engine)
@@ -181,8 +181,8 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         return -(-examples // self.config.num_mini_batches)
 
     def verdict(self, metrics: Mapping[str, float]) -> Verdict:
-        """Leave a batch that the policy has moved away from, skip an update whose ratios are
-        absurd."""
+        """Return "skip" for an update whose ratios are absurd, "leave" for a batch that the policy
+        has moved away from, else "update"."""
         config = self.config
         if metrics.get("val/ratio", 1.0) > config.ratio_threshold:
             return "skip"
@@ -259,9 +259,9 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         return Experience(examples, by_example, metrics)
 
     def _rescale_critic(self, opinions: Sequence[float]) -> None:
-        """Give a critic that began as the reward model, and has these opinions of the first
-        answers, the unit of what answers earn: a reward model may speak in logits and pay in
-        chances, or be one judge of several."""
+        """Rescale a critic that began as the reward model to the unit of the rewards; `opinions`
+        are its values of the first answers. A reward model may score in logits but reward in
+        probabilities, or be one judge of several."""
         current = Moments()
         current.add(opinions)
         target = Moments(variance=1.0) if self.config.normalize_reward else self._moments
