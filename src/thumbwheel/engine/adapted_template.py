@@ -98,7 +98,7 @@ def adapt(template: str, settings: TemplateSettings, render: Render) -> AdaptedT
 
 
 def stored_template(folder: Path) -> str | None:
-    """Return the chat template in a folder with tokenizer files, as an adapter has them; None where
+    """Return the chat template in a folder with tokenizer files, as an adapter has them, or None if
     it has none or several."""
     try:
         if (folder / "chat_template.jinja").is_file():
@@ -140,7 +140,8 @@ def _literal(value: Any) -> str:
 
 
 def _day(template: str, day: date | None) -> tuple[str, list[str]]:
-    """Return a `strftime_now` that knows one day, for a template that asks for the date."""
+    """Return template statements that define a `strftime_now` with one fixed day, and notes about
+    it; no statements if the template shows no date or `day` is None."""
     if DATE_CALL not in template:
         return "", []
     if day is None:
@@ -170,7 +171,8 @@ def _shown(text: str) -> str:
 
 
 def _system(template: str, prefix: str, choice: str, render: Render) -> tuple[str, list[str]]:
-    """Return the treatment of system messages where the template has none of its own."""
+    """Return the template text that treats system messages where the template does not, and notes
+    about it."""
     try:
         render(_joined(prefix, template), PROBE[1:])
     except (DataError, ModelError):

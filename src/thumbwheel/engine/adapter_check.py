@@ -42,8 +42,8 @@ def check_adapter(folder: Path) -> None:
 
 
 def check_sizes(folder: Path, config: Mapping[str, Any]) -> None:
-    """As `check_adapter`, without the expressions that name modules: for a reader that takes the
-    names of its weights instead."""
+    """Check what `check_adapter` does, except the expressions that name modules: for a reader that
+    takes the names of its weights instead. Raises ModelError."""
     largest = max((max(shape, default=0) for shape in stored_shapes(folder / WEIGHTS)), default=0)
     for name, value in _sizes(config):
         if type(value) is not int or not 0 <= value <= largest:
@@ -67,7 +67,8 @@ def _check_expression(folder: Path, name: str, expression: str) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The configuration of the adapter in `folder`; raises ModelError for one that is none."""
+    """Return the configuration of the adapter in `folder`. Raises ModelError if it cannot be read
+    or is no object."""
     file = folder / CONFIG
     try:
         size = file.stat().st_size
@@ -80,7 +81,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _sizes(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """(setting, value) of all that is a dimension of a weight."""
+    """Yield (setting, value) of every setting that is a dimension of a weight."""
     for name in SIZES:
         if config.get(name) is not None:
             yield name, config[name]
@@ -91,7 +92,7 @@ def _sizes(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _expressions(config: Mapping[str, Any], settings: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(setting, expression) of all that PEFT may take as a regular expression."""
+    """Yield (setting, expression) of every text that PEFT may take as a regular expression."""
     for name in settings:
         value = config.get(name)
         for text in value if isinstance(value, list | dict) else [value]:

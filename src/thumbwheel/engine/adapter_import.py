@@ -74,8 +74,8 @@ class ImportedAdapter:
 def import_adapter(source: Path, base: Base, target: Path) -> ImportedAdapter:
     """Write the adapter of the folder `source` into the empty folder `target`, for `base`.
 
-    Raises ModelError for a folder that holds none, for one that does not fit the base, and for one
-    that asks for what is not honoured here.
+    Raises ModelError for a folder without an adapter, for one that does not fit the base, and for
+    one with features that are not supported here.
     """
     from safetensors.torch import save_file
 
@@ -124,7 +124,7 @@ def _check_files(source: Path) -> None:
 
 
 def _check_features(source: Path, config: Mapping[str, Any]) -> None:
-    """Raise ModelError for an adapter that would compute something else here."""
+    """Raise ModelError for an adapter that would compute something different here."""
     import dataclasses
 
     from peft import LoraConfig
@@ -165,7 +165,7 @@ class _Layers:
         self.folder = base.folder
 
     def find(self, name: str) -> str | None:
-        """The base's own name of the module `name`; None where it has none."""
+        """Return the base's own name of the module `name`, or None if it has none."""
         if name in self.modules:
             return name
         for prefix in NESTED:
@@ -175,7 +175,7 @@ class _Layers:
         return None
 
     def shape(self, module: str) -> tuple[int, int] | None:
-        """(outputs, inputs) of a linear layer; None for any other module."""
+        """Return (outputs, inputs) of a linear layer, or None for any other module."""
         layer = self.modules[module]
         kind = type(layer).__name__
         if kind == "Linear":
@@ -196,7 +196,7 @@ class _Adapter:
 
 
 def _read(source: Path, config: Mapping[str, Any], layers: _Layers) -> _Adapter:
-    """All tensors of the file; raises ModelError for one that has no place in the base."""
+    """Read all tensors of the file. Raises ModelError for one that does not belong to the base."""
     parts: Tensors = {}
     copies: Tensors = {}
     for stored, tensor in _tensors(source):
@@ -222,7 +222,8 @@ def _read(source: Path, config: Mapping[str, Any], layers: _Layers) -> _Adapter:
 
 
 def _place(source: Path, stored: str, layers: _Layers) -> tuple[str, str, bool]:
-    """(module of the base, part of it, whether that is a low-rank matrix) of a stored tensor."""
+    """Return (module of the base, part of it, whether that is a low-rank matrix) of a stored
+    tensor."""
     name = WRAPPERS.sub("", stored).removeprefix(PREFIX)
     if EMBEDDING.fullmatch(name):
         raise _refusal(source, "it adapts the embedding by low-rank matrices")
@@ -245,7 +246,8 @@ def _place(source: Path, stored: str, layers: _Layers) -> tuple[str, str, bool]:
 def _saved_modules(
     source: Path, config: Mapping[str, Any], copies: Tensors, layers: _Layers
 ) -> tuple[str, ...]:
-    """The modules of which the adapter has a whole copy; others have to be the base's own."""
+    """Return the modules of which the adapter has a whole copy; any other module must equal the
+    base's own."""
     wanted = [str(name) for name in config.get("modules_to_save") or []]
     saved = []
     for module, copy in copies.items():
@@ -273,7 +275,8 @@ def _tensors(source: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _checked(source: Path, name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in float32; raises ModelError where it holds anything but finite numbers."""
+    """Return the tensor in float32. Raises ModelError if it contains anything but finite
+    numbers."""
     if not tensor.dtype.is_floating_point or not bool(tensor.isfinite().all()):
         raise _refusal(source, f"its tensor {name!r:.120} holds no finite numbers")
     return tensor.float().contiguous()
@@ -286,7 +289,8 @@ def _check_matrices(
     config: Mapping[str, Any],
     layers: _Layers,
 ) -> int:
-    """The rank of an adapted layer; raises ModelError where its matrices do not fit the layer."""
+    """Return the rank of an adapted layer. Raises ModelError if its matrices do not fit the
+    layer."""
     shape = layers.shape(module)
     if shape is None:
         raise _refusal(source, f"it adapts {module!r}, which is no linear layer")
@@ -318,7 +322,7 @@ def _is_saved(module: str, wanted: list[str]) -> bool:
 def _check_copy(
     source: Path, module: str, copy: Mapping[str, torch.Tensor], layers: _Layers
 ) -> None:
-    """Raise ModelError for a copy of a module that has another shape than the base's."""
+    """Raise ModelError for a copy of a module whose shape differs from the base's."""
     for leaf, parameter in layers.modules[module].named_parameters():
         if leaf not in copy or tuple(copy[leaf].shape) != tuple(parameter.shape):
             shape = tuple(copy[leaf].shape) if leaf in copy else "none"
@@ -332,8 +336,8 @@ def _check_copy(
 def _check_equal(
     source: Path, module: str, copy: Mapping[str, torch.Tensor], layers: _Layers
 ) -> None:
-    """Raise ModelError for a copy that was not announced, unless it is what the base has: PEFT
-    saves embeddings beside an adapter when it cannot tell."""
+    """Raise ModelError for a copy that `modules_to_save` does not name, unless it equals the
+    base's: PEFT saves embeddings beside an adapter when it cannot tell."""
     import torch
     from safetensors import safe_open
 
@@ -383,7 +387,8 @@ def _written_config(
     layers: _Layers,
     base: Base,
 ) -> dict[str, Any]:
-    """The configuration of the adapter as its tensors say it, with plain names of modules."""
+    """Return the configuration of the adapter as its tensors define it, with plain names of
+    modules."""
     rank = int(config.get("r") or next(iter(adapter.ranks.values())))
     alpha = _number(source, "lora_alpha", config.get("lora_alpha", 8))
     patterns = config.get("alpha_pattern") or {}
@@ -421,8 +426,8 @@ def _number(source: Path, name: str, value: Any) -> float:
 
 
 def _by_pattern(source: Path, patterns: Mapping[str, Any], module: str, default: float) -> float:
-    """What `patterns` say about a module, as PEFT reads them: the first one that its name ends
-    with. The expressions were checked."""
+    """Return the value of the first of `patterns` that the module's name ends with, as PEFT reads
+    them, else `default`. The expressions were checked."""
     for pattern, value in patterns.items():
         try:
             if re.match(rf"(.*\.)?({pattern})$", module):
@@ -434,7 +439,8 @@ def _by_pattern(source: Path, patterns: Mapping[str, Any], module: str, default:
 
 
 def _target_modules(ranks: Mapping[str, int], layers: _Layers) -> list[str]:
-    """The adapted modules: by the last part of their names where these mean no others."""
+    """Return the adapted modules: by the last part of their names if no other linear layer has it,
+    else by their full names."""
     last_parts = {module.rpartition(".")[2] for module in ranks}
     same = {
         module

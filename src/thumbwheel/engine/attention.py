@@ -48,7 +48,8 @@ class TreeMask:
     def of(
         cls, runs: Sequence[Run], n_rows: int, read_rows: torch.Tensor | None = None
     ) -> TreeMask:
-        """The mask of a batch of `n_rows` rows; `read_rows` are those that are read."""
+        """Build the mask of a batch of `n_rows` rows; `read_rows` are the rows whose output is
+        read."""
         # cut the rows at every border of a run or of an interval of a prefix
         borders = {0, n_rows}
         for run in runs:
@@ -71,8 +72,8 @@ class TreeMask:
         return cls(tuple(runs), cuts, pieces, prefix_pieces, read_rows)
 
     def bias(self, run_index: int, like: torch.Tensor, window: int | None) -> torch.Tensor | None:
-        """Additive mask [q, k] of a run in the dtype of `like`; None where plain causal attention
-        is the same."""
+        """Return the additive mask [q, k] of a run in the dtype of `like`, or None if plain causal
+        attention gives the same."""
         run = self.runs[run_index]
         prefix_rows, run_rows = run.prefix_rows, run.stop - run.start
         if window is not None and window >= prefix_rows + run_rows:
@@ -85,7 +86,7 @@ class TreeMask:
         return self._masks[key]
 
     def block_mask(self, like: torch.Tensor, window: int | None) -> Any:
-        """The mask of the whole batch, for block_attention.py; `like` [1, heads, T, d]."""
+        """Return the mask of the whole batch, for block_attention.py; `like` [1, heads, T, d]."""
         if window not in self._block_masks:
             mask = block_attention.block_mask(self.runs, like.shape[2], window, like.device)
             self._block_masks[window] = mask
@@ -95,7 +96,8 @@ class TreeMask:
 def causal_bias(
     prefix_rows: int, run_rows: int, window: int | None, like: torch.Tensor
 ) -> torch.Tensor:
-    """[run_rows, prefix_rows + run_rows]: 0 for a key that a query sees, -inf for the others.
+    """Return [run_rows, prefix_rows + run_rows]: 0 for a key that a query sees, -inf for the
+    others.
 
     A query sees the keys at distances 0 to `window` - 1 before it, all of them without a window.
     """
@@ -113,7 +115,7 @@ def causal_bias(
 
 @cache
 def register() -> str:
-    """Make `NAME` known to transformers; returns it."""
+    """Register `NAME` with transformers and return it."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
@@ -135,8 +137,8 @@ def tree_attention(
     tree: TreeMask | None = None,
     **rest: Any,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention signature: query [1, heads, T, d], key and value [1, kv heads, T, d]
-    -> [1, T, heads, d]."""
+    """Attend with transformers' attention signature: query [1, heads, T, d], key and value [1, kv
+    heads, T, d] -> [1, T, heads, d]."""
     if tree is None:
         return _plain(module, query, key, value, attention_mask, dropout, scaling, softcap, rest)
     if rest.get("s_aux") is not None or rest.get("position_bias") is not None:
@@ -155,8 +157,8 @@ def _attend_tree(
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """By one kernel where the device has one. Else run by run: the queries of a run attend to the
-    keys and values of its whole path."""
+    """Attend with one kernel if the device has one, else run by run: the queries of a run attend to
+    the keys and values of its whole path."""
     import torch
 
     if block_attention.usable(query):
@@ -192,10 +194,11 @@ def attend_run(
     scaling: float | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """softmax(cap(q k^T * scaling) + bias) v of one run, [1, heads, q, d]; no `bias` means causal.
+    """Return softmax(cap(q k^T * scaling) + bias) v of one run, [1, heads, q, d]; no `bias` means
+    causal.
 
     Without soft-capping it is torch's SDPA, or on a CPU in half precision `explicit_attention`,
-    which is faster there for what fits.
+    which is faster there for up to EXPLICIT_MAX_SCORES scores.
     """
     import torch.nn.functional as F
 
@@ -237,7 +240,7 @@ def explicit_attention(
     bias: torch.Tensor | None,
     scaling: float | None,
 ) -> torch.Tensor:
-    """softmax(q k^T * scaling + bias) v, written out as two batched products and a softmax.
+    """Return softmax(q k^T * scaling + bias) v, written out as two batched products and a softmax.
 
     On a CPU in bf16 it is twice as fast as torch's flash kernel, forward and backward.
     """
@@ -253,12 +256,12 @@ def explicit_attention(
 
 @cache
 def _explicit_function() -> Any:
-    """(rows [kv heads, n * q, d], keys and values [kv heads, k, d], bias [q, k]) -> [kv heads, n *
-    q, d].
+    """Return the function (rows [kv heads, n * q, d], keys and values [kv heads, k, d], bias [q,
+    k]) -> [kv heads, n * q, d].
 
-    The probabilities, a quarter of what a forward pass would keep, are computed again in the
-    backward pass. The class is made on first use because torch may not be imported with this
-    module.
+    The probabilities, a quarter of the tensors that a forward pass would store, are computed again
+    in the backward pass. The class is created on first use because torch may not be imported with
+    this module.
     """
     import torch
 
@@ -301,7 +304,7 @@ def _plain(
     softcap: float | None,
     rest: dict[str, Any],
 ) -> tuple[torch.Tensor, None]:
-    """A forward without a tree: SDPA, and with soft-capping, which SDPA does not have, our own."""
+    """Attend without a tree: by SDPA, or with soft-capping, which SDPA lacks, by `attend_run`."""
     import torch
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 

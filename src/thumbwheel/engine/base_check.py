@@ -28,7 +28,7 @@ could leave its time as it is."""
 
 
 def find_base(name: str | None, cache: Path) -> Base:
-    """The base of this name: a folder, a GGUF file or a hub id.
+    """Find the base of this name: a folder, a GGUF file or a hub id.
 
     Raises MissingExtra where training is not installed, InputError without a name, ModelError where
     there is no such base.
@@ -47,7 +47,7 @@ def find_base(name: str | None, cache: Path) -> Base:
 
 
 def remembered_fingerprint(folder: Path, cache: Path) -> str:
-    """`base_fingerprint` of `folder`, read anew only when its files have changed."""
+    """Return `base_fingerprint` of `folder`, computed again only when its files have changed."""
     name, files = str(folder.resolve()), _files(folder)
     remembered = _read(cache / REMEMBERED)
     entry = remembered.get(name)
@@ -62,8 +62,8 @@ def remembered_fingerprint(folder: Path, cache: Path) -> str:
 
 
 def locate_unchanged(version: ModelVersion, cache: Path) -> tuple[str, Path]:
-    """(name, folder) of a version's base; raises ModelError where its weights are no longer those
-    that the version was made with."""
+    """Return (name, folder) of a version's base. Raises ModelError if its weights are no longer the
+    ones that the version was made with."""
     name, folder = locate(version.base)
     expected = version.base_fingerprint
     if expected is not None and remembered_fingerprint(folder, cache) != expected:
@@ -76,8 +76,8 @@ def locate_unchanged(version: ModelVersion, cache: Path) -> tuple[str, Path]:
 
 
 def _files(folder: Path) -> list[list[Any]]:
-    """[name, bytes, nanoseconds of the last change] of the weights' files; a link counts as the
-    file that it leads to."""
+    """Return [name, bytes, nanoseconds of the last change] of the weight files; a link counts as
+    the file that it leads to."""
     files: list[list[Any]] = []
     for path in sorted(folder.glob("*.safetensors")):
         status = path.stat()
@@ -93,7 +93,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, remembered: dict[str, Any]) -> None:
-    """Replace the file. Without it a fingerprint is only read anew, so a full disk is no error."""
+    """Replace the file. If it is missing, a fingerprint is only computed again, so a full disk is
+    no error."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace(path, json.dumps(remembered, indent=2))

@@ -36,8 +36,8 @@ enable_gqa=) -> [1, heads, T, d]."""
 
 
 def usable(query: torch.Tensor) -> bool:
-    """Whether the kernel attends to the tree of `query` [1, heads, T, d]; below a block of rows it
-    would be another kernel, which is not worth compiling."""
+    """Return whether the kernel attends to the tree of `query` [1, heads, T, d]; fewer rows than a
+    block would need another kernel, which is not worth compiling."""
     rows, head_size = query.shape[2:]
     if query.device.type not in DEVICES or query.dtype.itemsize > 4:
         return False
@@ -47,8 +47,8 @@ def usable(query: torch.Tensor) -> bool:
 
 
 def block_mask(runs: Sequence[Run], rows: int, window: int | None, device: torch.device) -> Any:
-    """torch's BlockMask of the tree of `runs`, which has `rows` rows. `window` counts distances
-    along a path."""
+    """Return torch's BlockMask of the tree of `runs`, which has `rows` rows. `window` counts
+    distances along a path."""
     import torch
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -86,8 +86,8 @@ def block_mask(runs: Sequence[Run], rows: int, window: int | None, device: torch
 
 
 def _ends_and_positions(runs: Sequence[Run], rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of each row: the end of the subtree below it, and its distance from the root. Rows behind the
-    last run see only themselves."""
+    """Return, for each row, the end of the subtree below it and its distance from the root. Rows
+    after the last run see only themselves."""
     import torch
 
     ends, positions = torch.arange(1, rows + 1), torch.zeros(rows, dtype=torch.long)
@@ -102,7 +102,8 @@ def _ends_and_positions(runs: Sequence[Run], rows: int) -> tuple[torch.Tensor, t
 
 
 def _listed(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """[q blocks, k blocks] flags -> how many of each row are set, and their numbers first."""
+    """Return, for flags [q blocks, k blocks], the number of set flags of each row, and their column
+    numbers, the set ones first."""
     import torch
 
     counts = blocks.sum(1, dtype=torch.int32)
@@ -118,7 +119,8 @@ def attend(
     scaling: float | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """softmax(cap(q k^T * scaling)) v under `mask`: query [1, heads, T, d] -> [1, heads, T, d]."""
+    """Return softmax(cap(q k^T * scaling)) v under `mask`: query [1, heads, T, d] -> [1, heads, T,
+    d]."""
 
     def capped(score: torch.Tensor, *index: Any) -> torch.Tensor:
         assert softcap is not None  # noqa: S101 - taken only where there is one
@@ -140,8 +142,8 @@ def attend(
 
 @cache
 def kernel(device_type: str) -> Kernel | None:
-    """FlexAttention compiled for any number of rows; None where a trial of it on the device failed,
-    which is said."""
+    """Compile FlexAttention for any number of rows; return None and log the reason if a trial on
+    the device failed."""
     import torch
     from torch.nn.attention.flex_attention import flex_attention
 
@@ -157,8 +159,8 @@ def kernel(device_type: str) -> Kernel | None:
 
 
 def _difference(attention: Kernel, device: torch.device) -> str:
-    """How `attention` differs from the plain computation in a small tree, forward and backward;
-    empty where it does not."""
+    """Describe how `attention` differs from the plain computation in a small tree, forward and
+    backward; empty if it does not."""
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 

@@ -49,8 +49,8 @@ STATEFUL = ("ssm", "mamba", "rwkv", "xlstm", "conv_kernel", "linear_attention", 
 
 
 def choose(model: Any) -> tuple[Layout, Head | None]:
-    """The layout of `model`, and its head where head.py computes the same; our attention is left
-    installed for a tree."""
+    """Return the layout of `model`, and its head if head.py computes the same, else None;
+    `tree_attention` stays installed for a tree."""
     lm = language_model(model)
     reason = known_reason(model)
     with _evaluation_mode(model):
@@ -64,7 +64,7 @@ def choose(model: Any) -> tuple[Layout, Head | None]:
 
 
 def known_reason(model: Any) -> str:
-    """Why the configuration alone rules a tree out, or nothing."""
+    """Return why the configuration alone rules a tree out, or an empty text."""
     lm = language_model(model)
     config = lm.config.get_text_config()
     layer_kinds = set(getattr(config, "layer_types", None) or ()) - KNOWN_LAYERS
@@ -101,7 +101,7 @@ def _has_sinks(model: Any) -> bool:
 
 
 def _trial_example(model: Any) -> Example:
-    """A prompt of six and branches of four and three tokens that are no special ones by accident in
+    """Return a prompt of six and branches of four and three tokens that are not special tokens in
     most vocabularies."""
     vocabulary = int(model.config.get_text_config().vocab_size)
     ids = tuple((7 + 31 * index) % vocabulary for index in range(13))
@@ -133,7 +133,7 @@ def _trial_tree(model: Any) -> str:
 
 
 def _trial_last_layer_skip(model: Any, tree: TreeBatch, expected: torch.Tensor) -> None:
-    """Skip rows of the last layer from now on, where that gives the hidden states `expected`."""
+    """Skip rows of the last layer from now on, if that gives the hidden states `expected`."""
     import torch
 
     undo = last_layer_skip.install(model)
@@ -149,7 +149,7 @@ def _trial_last_layer_skip(model: Any, tree: TreeBatch, expected: torch.Tensor) 
 
 
 def _leak(model: Any, mask: TreeMask, hidden: torch.Tensor, expected: torch.Tensor) -> str:
-    """How a trial tree went wrong; empty where it did not."""
+    """Describe how a trial tree went wrong; empty if it did not."""
     windows = expected_windows(model.config.get_text_config())
     if mask.calls != len(windows):
         return (
@@ -170,13 +170,13 @@ def _relative_gap(values: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def tolerance(hidden: Any) -> float:
-    """Largest difference to the plain computation, relative to the largest value, that is rounding
-    and not leakage."""
+    """Return the largest difference to the plain computation, relative to the largest value, that
+    is rounding and not leakage."""
     return {8: 1e-5, 4: 1e-4, 2: 6e-2}[hidden.dtype.itemsize]
 
 
 def expected_windows(config: Any) -> list[int | None]:
-    """The sliding window of each layer by the configuration."""
+    """Return the sliding window of each layer by the configuration; None for full attention."""
     layers = int(config.num_hidden_layers)
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
@@ -186,8 +186,8 @@ def expected_windows(config: Any) -> list[int | None]:
 
 
 def _trial_head(model: Any) -> Head | None:
-    """The known head, if it gives the model's own logits on a trial; nothing else proves a scale, a
-    cap or a bias."""
+    """Return the known head if it gives the model's own logits on a trial, else None; nothing else
+    proves a scale, a cap or a bias."""
     import torch
 
     head = Head.of(model)

@@ -68,8 +68,8 @@ SLACK = 2**24
 
 
 def check_config(folder: Path) -> None:
-    """Raises ModelError for a config.json that is none, or asks for sizes that are impossible or
-    not those of the weight files."""
+    """Raise ModelError for a config.json that cannot be read, or asks for sizes that are impossible
+    or do not match the weight files."""
     config = _config(folder)
     for part in _objects(config):
         for key in part.keys() & BOUNDS.keys():
@@ -112,7 +112,8 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:
-    """The object and those in it (`text_config`); json.loads has bounded the nesting."""
+    """Yield the object and the objects in it (`text_config`); json.loads has bounded the
+    nesting."""
     if isinstance(value, dict):
         yield value
         for part in value.values():
@@ -128,8 +129,8 @@ def _check_size(folder: Path, key: str, value: Any) -> None:
 
 
 def _least_parameters(config: Mapping[str, Any]) -> int:
-    """What the sizes ask for at least: embeddings, and in every layer projections and a
-    feed-forward block."""
+    """Return the least number of parameters that the sizes require: embeddings, and in every layer
+    projections and a feed-forward block."""
 
     def size(*keys: str) -> int:
         values = [config[key] for key in keys if type(config.get(key)) is int]
@@ -145,12 +146,12 @@ def _least_parameters(config: Mapping[str, Any]) -> int:
 
 
 def _stored_parameters(file: Path) -> int:
-    """Count the numbers in a safetensors file, by its header; raises ModelError."""
+    """Count the numbers in a safetensors file, by its header. Raises ModelError."""
     return sum(prod(shape) for shape in stored_shapes(file))
 
 
 def stored_shapes(file: Path) -> list[list[int]]:
-    """Return the shapes of the tensors in a safetensors file, by its header; raises ModelError."""
+    """Return the shapes of the tensors in a safetensors file, by its header. Raises ModelError."""
     what = f"model {str(file.parent)!r}"
     try:
         with file.open("rb") as stream:

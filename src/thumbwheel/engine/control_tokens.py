@@ -33,7 +33,7 @@ OPEN, CLOSE = _private_text(), _private_text()
 
 
 def unescape(text: str) -> str:
-    """Remove the escapes."""
+    """Remove the escapes from `text`."""
     return text.replace(ESCAPE, "")
 
 
@@ -60,7 +60,7 @@ class ControlTokens:
         return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
     def occur_in(self, value: Any) -> bool:
-        """Tell whether a string inside `value` (JSON) has a control token in it."""
+        """Return whether a string inside `value` (JSON) contains a control token."""
         return bool(self.escape(value) != value)
 
     def escape(self, value: Any) -> Any:
@@ -77,8 +77,8 @@ class ControlTokens:
         return value
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of an escaped text, without BOS; raises DataError where the tokenizer
-        cannot write a control token as characters."""
+        """Return the ids of an escaped text, without BOS. Raises DataError if the tokenizer cannot
+        write a control token as characters."""
         if ESCAPE not in text:
             return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
         tokenizer, original = self._guarded
@@ -88,8 +88,8 @@ class ControlTokens:
         return ids
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int | None]]:
-        """Return (ids of two escaped texts as the tokenizer joins them, the text that each is
-        from)."""
+        """Return (ids of two escaped texts as the tokenizer joins them, for each id the number of
+        its text, or None)."""
         if ESCAPE not in first + second:
             encoded = self._tokenizer(first, second)
             return list(encoded["input_ids"]), list(encoded.sequence_ids(0))

@@ -34,7 +34,7 @@ class Decoding(Protocol):
     logits: torch.Tensor
 
     def select(self, rows: Sequence[int]) -> None:
-        """Go on with these rows, in this order; a row may come several times."""
+        """Continue with these rows, in this order; a row may come several times."""
 
     def advance(self, tokens: torch.Tensor) -> None:
         """Append one token [rows] to every row."""
@@ -115,8 +115,8 @@ class Cached:
 
 @contextmanager
 def _dense_head(model: Any) -> Iterator[None]:
-    """Make the last hidden states of several prompts contiguous before the head. Of rows that lie
-    apart, torch's product copies the whole vocabulary once a row."""
+    """Make the last hidden states of several prompts contiguous before the head. With scattered
+    rows, torch's product copies the whole vocabulary once per row."""
     head = language_model(model).get_output_embeddings()
     if head is None:
         yield
@@ -160,11 +160,12 @@ class Recomputed:
 
 
 def choose(model: Any) -> tuple[Callable[..., Decoding], str]:
-    """How `model` (in evaluation mode) decodes, and why it cannot use its cache, where it cannot.
+    """Choose how `model` (in evaluation mode) decodes; return that, and why it cannot use its
+    cache, or an empty text.
 
-    On a tiny batch, rows of different lengths are forked, dropped and continued, and have to give
-    what the plain computation gives; once more after an opening that all of them share, which is
-    not shared where that fails.
+    The trial forks, drops and continues rows of different lengths on a tiny batch, and must give
+    the same as the plain computation. A second trial follows a common prefix; if it fails, prefixes
+    are not shared.
     """
     vocabulary = int(language_model(model).config.get_text_config().vocab_size)
     ids = [(7 + 31 * index) % vocabulary for index in range(12 + SHARE_AT_LEAST)]
@@ -178,7 +179,7 @@ def choose(model: Any) -> tuple[Callable[..., Decoding], str]:
 def _difference(
     kind: Callable[..., Decoding], model: Any, ids: list[int], prefix: list[int]
 ) -> str:
-    """How decoding by `kind` differed from the plain computation; empty where it did not."""
+    """Describe how decoding by `kind` differed from the plain computation; empty if it did not."""
     logits = _trial(kind, model, ids, prefix)
     if isinstance(logits, str):
         return logits
@@ -196,7 +197,7 @@ def _difference(
 def _trial(
     kind: Callable[..., Decoding], model: Any, ids: list[int], prefix: list[int]
 ) -> torch.Tensor | str:
-    """The logits after forking, dropping and continuing rows, or why that failed."""
+    """Return the logits after forking, dropping and continuing rows, or why that failed."""
     import torch
 
     try:
@@ -220,14 +221,15 @@ def _trial(
 
 
 def context_of(model: Any) -> int:
-    """Longest sequence of the model; unlimited where its configuration names none."""
+    """Return the longest sequence of the model; practically unlimited if its configuration names
+    none."""
     config = language_model(model).config.get_text_config()
     return int(getattr(config, "max_position_embeddings", None) or 1 << 40)
 
 
 def _shared_length(prompts: Sequence[Sequence[int]]) -> int:
-    """Length of the common prefix of several prompts, leaving each at least one token; 0 where it
-    is not worth a pass of its own."""
+    """Return the length of the common prefix of several prompts, leaving each at least one token; 0
+    if it is not worth a pass of its own."""
     if len(prompts) == 1:
         return 0
     common = min(len(prompt) - 1 for prompt in prompts)
@@ -248,8 +250,8 @@ def _empty_cache(config: Any) -> Any:
 
 @cache
 def _growing() -> Any:
-    """The class of a cache layer; made on first use because transformers may not be imported with
-    this module."""
+    """Return the class of a cache layer, created on first use because transformers may not be
+    imported with this module."""
     from transformers.cache_utils import DynamicLayer
 
     class Growing(DynamicLayer):
@@ -277,8 +279,8 @@ def _growing() -> Any:
             return self.keys, self.values
 
         def shift(self, padding: Sequence[int]) -> None:
-            """Copy the one row to a row for each of `padding`, moved right by so much and cut to
-            the same length. What is moved in at the left is masked."""
+            """Copy the one row to a row for each of `padding`, shifted right by that many tokens
+            and cut to the same length. The padding on the left is masked."""
             import torch
 
             length, device = self.keys.shape[-2], self.keys.device
@@ -298,8 +300,8 @@ def _growing() -> Any:
 
 
 def _with_room(states: torch.Tensor, length: int, rows: torch.Tensor | None = None) -> torch.Tensor:
-    """A copy of `states` [rows, heads, n, size], or of some of its rows, with room for `length` +
-    ROOM tokens."""
+    """Copy `states` [rows, heads, n, size], or some of its rows, with room for `length` + ROOM
+    tokens."""
     import torch
 
     count = len(states) if rows is None else len(rows)

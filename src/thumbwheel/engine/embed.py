@@ -29,12 +29,12 @@ class Embedder:
         self._max_tokens = min(MAX_TOKENS, positions - RESERVED) if positions else MAX_TOKENS
 
     def about(self) -> dict[str, str]:
-        """What identifies the model where its embeddings are used."""
+        """Return the fields that identify the model where its embeddings are used."""
         return {"model": self.name, "fingerprint": self.fingerprint}
 
     def embed(self, text: str) -> NDArray[np.float64]:
-        """[d]; zeros for a text without tokens. One text at a time, so that no embedding depends on
-        its neighbours."""
+        """Return the embedding [d]; zeros for a text without tokens. It embeds one text at a time,
+        so that no embedding depends on its neighbours."""
         import torch
 
         ids: list[Any] = self._tokenizer(text, truncation=True, max_length=self._max_tokens)[

@@ -81,8 +81,8 @@ class EndpointSource(RolloutSource):
 
     @classmethod
     def of(cls, settings: Any, policy_sampler: GroupSampler) -> EndpointSource:
-        """The server that a run names in its `endpoint_` settings (training/online.py); raises
-        ConfigError when one is missing."""
+        """Connect to the server that a run names in its `endpoint_` settings (training/online.py).
+        Raises ConfigError if one is missing."""
         if not settings.endpoint_url or not settings.endpoint_model:
             missing = "endpoint_model" if settings.endpoint_url else "endpoint_url"
             raise ConfigError(
@@ -110,8 +110,8 @@ class EndpointSource(RolloutSource):
         sampling: Sampling,
         on_rollout: RolloutCallback | None = None,
     ) -> list[list[Rollout]]:
-        """See RolloutSource. Raises ConfigError for settings whose log-probabilities would be
-        wrong, ModelError for unusable replies."""
+        """Sample as RolloutSource does. Raises ConfigError for settings whose log-probabilities
+        would be wrong, ModelError for unusable replies."""
         if self._logprobs == "raw" and sampling.temperature not in (0, 1):
             raise ConfigError(
                 f"temperature {sampling.temperature:g} with rollouts from {self._client.url}",
@@ -243,7 +243,7 @@ class EndpointSource(RolloutSource):
         )
 
     def _tokens(self, choice: dict[str, Any]) -> tuple[list[int], list[float]]:
-        """Sampled ids, and the log-probabilities of the first of them: of those whose token is
+        """Return the sampled ids, and the log-probabilities of the leading ones whose token is
         certain."""
         reported = _reported(choice.get("logprobs"))
         if self._server == "llama-server" and choice.get("token_ids") is None:
@@ -268,7 +268,8 @@ class EndpointSource(RolloutSource):
         return ids, logps
 
     def _tokenize(self, choice: dict[str, Any], texts: list[str]) -> list[int]:
-        """The ids of the answer's text, if they are the tokens that the server sampled."""
+        """Return the ids of the answer's text. Raises an error if they are not the tokens that the
+        server reported."""
         text = choice.get("text", "")
         ids: list[int] = list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
         if texts and [self._tokenizer.decode([token]) for token in ids] != texts:
@@ -293,7 +294,8 @@ class _Reported:
 
 
 def _reported(logprobs: Any) -> _Reported:
-    """Reads either of OpenAI's forms; llama-server adds ids to the newer one."""
+    """Read either of OpenAI's forms of log-probabilities; llama-server adds ids to the newer
+    one."""
     if not isinstance(logprobs, dict):
         return _Reported()
     content = logprobs.get("content")

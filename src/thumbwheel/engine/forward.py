@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 def language_model(model: Any) -> Any:
-    """The transformers model inside a PEFT model, or the model itself."""
+    """Return the transformers model inside a PEFT model, or the model itself."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def is_scorer(model: Any) -> bool:
-    """Whether it is a scorer: the sequence-classification form, without a vocabulary behind its
-    trunk."""
+    """Return whether the model is a scorer: the sequence-classification form, without a vocabulary
+    after its trunk."""
     return type(language_model(model)).__name__.endswith("ForSequenceClassification")
 
 
 def is_encoder(config: Any) -> bool:
-    """Whether the model of `config` reads a row in both directions (BERT, DeBERTa, MiniLM) instead
-    of continuing it."""
+    """Return whether the model of `config` reads a row in both directions (BERT, DeBERTa, MiniLM)
+    instead of continuing it."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     decodes = getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False)
@@ -38,13 +38,13 @@ def is_encoder(config: Any) -> bool:
 
 
 def trunk_of(model: Any) -> Any:
-    """The network below the head; the model itself where it names none."""
+    """Return the network below the head, or the model itself if it names none."""
     return getattr(model, model.base_model_prefix, model) if model.base_model_prefix else model
 
 
 def tree_hidden(model: Any, batch: TreeBatch, mask: TreeMask | None = None) -> torch.Tensor:
-    """[T, H] last hidden states, right in the rows that predict a target or end a branch (see
-    last_layer_skip.py).
+    """Return [T, H] last hidden states, correct in the rows that predict a target or end a branch
+    (see last_layer_skip.py).
 
     The 4-D mask only tells transformers to build none of its own.
     """
@@ -60,8 +60,8 @@ def tree_hidden(model: Any, batch: TreeBatch, mask: TreeMask | None = None) -> t
 
 
 def padded_arguments(batch: TreeBatch) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """input_ids and attention_mask [rows, longest], padded on the right, and the cell [T] of each
-    flat token."""
+    """Return input_ids and attention_mask [rows, longest], padded on the right, and the cell [T] of
+    each flat token."""
     import torch
 
     longest = max(batch.lengths)
@@ -73,15 +73,15 @@ def padded_arguments(batch: TreeBatch) -> tuple[dict[str, torch.Tensor], torch.T
 
 
 def padded_hidden(model: Any, batch: TreeBatch) -> torch.Tensor:
-    """[T, H] last hidden states of the real tokens, in the flat order of the batch."""
+    """Return [T, H] last hidden states of the real tokens, in the flat order of the batch."""
     arguments, cells = padded_arguments(batch)
     hidden: torch.Tensor = trunk_of(model)(**arguments, use_cache=False)[0]
     return hidden.flatten(0, 1)[cells]
 
 
 def classifier_scores(model: Any, batch: TreeBatch) -> torch.Tensor:
-    """[n_branches] by the whole forward of an encoder, in its pair form: the prompt is the first
-    text, the answer the second."""
+    """Return [n_branches] scores by the whole forward of an encoder, in its pair form: the prompt
+    is the first text, the answer the second."""
     import torch
 
     arguments, cells = padded_arguments(batch)
@@ -101,8 +101,8 @@ def classifier_scores(model: Any, batch: TreeBatch) -> torch.Tensor:
 
 
 def model_logits(model: Any, batch: TreeBatch) -> torch.Tensor:
-    """[M, V] logits from the model's whole forward on padded rows; virtual tokens in front (prompt
-    tuning) are skipped."""
+    """Return [M, V] logits from the model's whole forward on padded rows; virtual tokens in front
+    (prompt tuning) are skipped."""
     arguments, cells = padded_arguments(batch)
     longest = arguments["input_ids"].shape[1]
     logits: torch.Tensor = model(**arguments, use_cache=False).logits[:, -longest:]

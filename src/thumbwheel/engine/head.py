@@ -47,7 +47,7 @@ class Head:
 
     @classmethod
     def of(cls, model: Any) -> Head | None:
-        """The head of a causal LM as its configuration describes it, or None where there is no
+        """Return the head of a causal LM as its configuration describes it, or None if it has no
         output layer."""
         module = model.get_output_embeddings()
         if module is None:
@@ -64,23 +64,24 @@ class Head:
         return not trains and hasattr(self.module, "weight")
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[n, H] -> [n, V] in the accumulation dtype, through the module itself."""
+        """Return logits [n, V] of `hidden` [n, H] in the accumulation dtype, through the module
+        itself."""
         return self.finish(self.module(hidden).to(wide(hidden)))
 
     def finish(self, logits: torch.Tensor) -> torch.Tensor:
-        """Raw logits -> logits: scale and soft-capping."""
+        """Apply scale and soft-capping to raw logits."""
         scaled = logits if self.scale == 1.0 else logits * self.scale
         return scaled if self.softcap is None else self.softcap * (scaled / self.softcap).tanh()
 
     def slope(self, logits: torch.Tensor) -> torch.Tensor | float:
-        """d logit / d raw logit, from the finished logit."""
+        """Return d logit / d raw logit, from the finished logit."""
         if self.softcap is None:
             return self.scale
         return self.scale * (1 - (logits / self.softcap) ** 2)
 
 
 def wide(tensor: torch.Tensor) -> torch.dtype:
-    """fp32, or fp64 for fp64 input."""
+    """Return fp32, or fp64 for fp64 input."""
     import torch
 
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
@@ -94,8 +95,8 @@ def score_targets(
     rows: int | None,
     entropy: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Log-probability of each target and, if wanted, the (detached) entropy of each distribution,
-    both [M] in nats.
+    """Return the log-probability of each target and, if wanted, the (detached) entropy of each
+    distribution, both [M] in nats.
 
     `rows` is how many hidden states go through the vocabulary at once.
     """
@@ -141,7 +142,8 @@ def _score_recomputed(
 
 
 def entropy_of(logps: torch.Tensor) -> torch.Tensor:
-    """[n, V] log-probabilities -> [n] nats; a token of probability 0 adds 0."""
+    """Return the entropy [n] in nats of log-probabilities [n, V]; a token of probability 0 adds
+    0."""
     return -(logps.exp() * logps).nan_to_num(nan=0.0).sum(-1)
 
 
@@ -160,8 +162,8 @@ class _RunningSums:
         self.weighted_rows = hidden.new_zeros(hidden.shape, dtype=dtype) if gradient else None
 
     def add(self, logits: torch.Tensor, slope: torch.Tensor | float, tile: torch.Tensor) -> None:
-        """One tile: finished `logits` [n, v] (overwritten), their slope and the weights [v, H] in
-        the dtype of the model."""
+        """Add one tile: finished `logits` [n, v] (overwritten), their slope and the weights [v, H]
+        in the dtype of the model."""
         import torch
 
         # what was summed so far is brought to the new maximum
@@ -186,8 +188,8 @@ class _RunningSums:
 
 @cache
 def _frozen_head() -> Any:
-    """The autograd function of a frozen head; made on first use because torch may not be imported
-    with this module."""
+    """Return the autograd function of a frozen head, created on first use because torch may not be
+    imported with this module."""
     import torch
 
     class FrozenHead(torch.autograd.Function):
@@ -254,9 +256,9 @@ def _frozen_head() -> Any:
 def _tiles(
     hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """(weights of the tile as they are stored, its raw logits in `dtype`); the buffers are used
-    again for every tile. `hidden` is in `dtype`, or bf16 as the weights, whose products are summed
-    up in `dtype`."""
+    """Yield (weights of the tile as they are stored, its raw logits in `dtype`); the buffers are
+    used again for every tile. `hidden` is in `dtype`, or bf16 as the weights, whose products are
+    summed up in `dtype`."""
     import torch
 
     n, (vocabulary, width) = hidden.shape[0], weight.shape

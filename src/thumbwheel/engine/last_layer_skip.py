@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def install(model: Any) -> Callable[[], None] | None:
-    """Skip rows in the last layer of `model` where a forward has a tree that says which rows are
-    read. Returns the way back, or None where the layer has no feed-forward part named `mlp`."""
+    """Skip rows in the last layer of `model` if a forward has a tree that names the rows to read.
+    Returns a function that undoes it, or None if the layer has no feed-forward part named `mlp`."""
     layers = _layers(model)
     mlp = getattr(layers[-1], "mlp", None) if layers is not None else None
     if mlp is None or isinstance(mlp.__dict__.get("forward"), partial):
@@ -37,7 +37,7 @@ def install(model: Any) -> Callable[[], None] | None:
 
 
 def _layers(model: Any) -> Any:
-    """The list of the model's layers; None where it is not plain which one that is."""
+    """Return the list of the model's layers, or None if it is not clear which one that is."""
     import torch
 
     count = getattr(model.config.get_text_config(), "num_hidden_layers", 0)
@@ -49,8 +49,8 @@ def _layers(model: Any) -> Any:
 
 
 def _note_rows(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Before the layer runs, and before it runs again in the backward pass of gradient
-    checkpointing."""
+    """Store the rows to compute before the layer runs, and before it runs again in the backward
+    pass of gradient checkpointing."""
     layer.mlp.rows = getattr(kwargs.get("tree"), "rows", None)
 
 

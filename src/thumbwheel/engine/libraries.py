@@ -34,10 +34,11 @@ OF_A_MODEL = ("torch", "transformers.modeling_utils", "transformers.generation.u
 
 
 def load_libraries() -> None:
-    """Import what every model with an adapter needs, at once.
+    """Import everything that a model with an adapter needs, at once.
 
-    For the entry points of processes that do nothing else. The garbage collector is off meanwhile,
-    and never looks at the millions of objects that modules consist of: a fifth of the time.
+    It is for the entry points of processes that do nothing else. The garbage collector is off
+    meanwhile, and never looks at the millions of objects that modules consist of: a fifth of the
+    time.
     """
     leave_out_bitsandbytes()
     gc.disable()
@@ -54,7 +55,7 @@ def load_libraries() -> None:
 
 @contextmanager
 def hidden(package: str) -> Iterator[bool]:
-    """Have every import find that this package is not installed, unless it is loaded already.
+    """Make every import find that this package is not installed, unless it is loaded already.
 
     Yields whether it is hidden.
     """
@@ -70,23 +71,25 @@ def hidden(package: str) -> Iterator[bool]:
 
 
 def leave_out_bitsandbytes() -> None:
-    """Have this process import PEFT without bitsandbytes, whoever imports it first.
+    """Make this process import PEFT without bitsandbytes, whoever imports it first.
 
-    For the entry points of our own processes: in the process of a user's app, PEFT is theirs too.
+    It is for the entry points of our own processes: in the process of a user's app, PEFT belongs to
+    the app too.
     """
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 def tell_of_bitsandbytes() -> None:
-    """Make PEFT ask anew whether bitsandbytes is there, if it was asked before."""
+    """Make PEFT check again whether bitsandbytes is installed, if it was asked before."""
     if PEFT in sys.modules:
         for question in _questions():
             question.cache_clear()
 
 
 def _questions() -> list[Any]:
-    """The questions that this version of PEFT has; a version without them is only slower."""
+    """Return the cached functions of QUESTIONS that this version of PEFT has; a version without
+    them is only slower."""
     with suppress(ImportError):
         module = import_module(f"{PEFT}.import_utils")
         functions = [getattr(module, name, None) for name in QUESTIONS]
@@ -100,7 +103,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of PEFT, None for every other module."""
+        """Return the spec of PEFT, loaded by `_Loader`, and None for every other module."""
         if fullname != PEFT:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
@@ -116,11 +119,11 @@ class _Loader(Loader):
         self._loader = loader
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Leave it to PEFT's own loader."""
+        """Delegate to PEFT's own loader."""
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Import PEFT, and have it answer its questions while bitsandbytes is hidden."""
+        """Import PEFT, and let it check for bitsandbytes while that is hidden."""
         if module.__spec__ is not None:
             module.__spec__.loader = module.__loader__ = self._loader
         with hidden(BITSANDBYTES) as is_hidden:

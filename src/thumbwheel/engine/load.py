@@ -57,12 +57,12 @@ def load_base(
     quantization: Quantization = "none",
     device: str = "cpu",
 ) -> tuple[Any, Any]:
-    """(model, tokenizer) of a Hugging Face causal LM, frozen; "auto" is the dtype that it was saved
-    in.
+    """Load (model, tokenizer) of a Hugging Face causal LM, frozen; "auto" is the dtype that it was
+    saved in.
 
-    A quantised one is loaded onto `device` at once and computes in `dtype`; others go where their
-    user puts them. Raises ModelError for an unknown base, for weights that are no safetensors and
-    for a model that needs code of its own, MissingExtra without bitsandbytes.
+    A quantised one is loaded onto `device` at once and computes in `dtype`; others are left on the
+    CPU for the caller to move. Raises ModelError for an unknown base, for weights that are no
+    safetensors and for a model that needs its own code, MissingExtra without bitsandbytes.
     """
     model, tokenizer, _ = _pretrained(
         "AutoModelForCausalLM", path_or_hub_id, dtype, local_only, quantization, device
@@ -71,8 +71,8 @@ def load_base(
 
 
 def load_trunk(path_or_hub_id: str, *, local_only: bool = False) -> tuple[Any, Any, str]:
-    """(model, tokenizer, fingerprint) as `load_base`, without a head and in fp32: the layers that
-    give hidden states."""
+    """Load (model, tokenizer, fingerprint) as `load_base` does, without a head and in fp32: the
+    layers that give hidden states."""
     model, tokenizer, fresh = _pretrained(
         "AutoModel", path_or_hub_id, "float32", local_only, "none", "cpu"
     )
@@ -91,7 +91,8 @@ def load_scorer(
     device: str = "cpu",
     seed: int = 0,
 ) -> tuple[Any, Any]:
-    """As `load_base`, in the sequence-classification form with one output: what a reward model is.
+    """Load (model, tokenizer) as `load_base` does, in the sequence-classification form with one
+    output, which a reward model has.
 
     Layers that the files do not have are drawn by `seed`, the last of them from N(0, 1 / sqrt(width
     + 1)) without bias (Stiennon et al. 2020), so that first scores are near 0. An encoder is never
@@ -134,8 +135,8 @@ def _pretrained(
     device: str,
     **options: Any,
 ) -> tuple[Any, Any, set[str]]:
-    """(model of the class `auto_class`, tokenizer, names of the weights that were drawn because the
-    files do not have them)."""
+    """Load (model of the class `auto_class`, tokenizer, names of the weights that were drawn
+    because the files do not have them)."""
     try:
         import torch
         import transformers
@@ -177,8 +178,8 @@ def _pretrained(
 
 
 def _quantization_options(quantization: Quantization, dtype: Any, device: str) -> dict[str, Any]:
-    """Options of from_pretrained for a quantized base: 4-bit NormalFloat with quantized constants
-    (QLoRA), or LLM.int8()."""
+    """Return the options of from_pretrained for a quantized base: 4-bit NormalFloat with quantized
+    constants (QLoRA), or LLM.int8(); empty without quantization."""
     if quantization == "none":
         return {}
     if find_spec("bitsandbytes") is None:
@@ -198,7 +199,7 @@ def _quantization_options(quantization: Quantization, dtype: Any, device: str) -
 
 
 def load_tokenizer(path_or_hub_id: str) -> Any:
-    """The tokenizer of a base, without its weights; raises ModelError."""
+    """Load the tokenizer of a base, without its weights. Raises ModelError."""
     from transformers import AutoTokenizer
 
     try:
@@ -215,7 +216,7 @@ def load_tokenizer(path_or_hub_id: str) -> Any:
 
 
 def load_config(folder: str | Path) -> Any:
-    """The configuration of the base in `folder`; raises ModelError."""
+    """Load the configuration of the base in `folder`. Raises ModelError."""
     from transformers import AutoConfig
 
     try:
@@ -225,7 +226,7 @@ def load_config(folder: str | Path) -> Any:
 
 
 def count_parameters(folder: str | Path) -> int:
-    """Parameters of the model in `folder`, from its configuration alone."""
+    """Count the parameters of the model in `folder`, from its configuration alone."""
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
@@ -238,7 +239,8 @@ def count_parameters(folder: str | Path) -> int:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Inside, transformers shows no progress bars and no deprecations, and logs errors only."""
+    """Silence transformers inside the context: no progress bars, no deprecations, errors only in
+    the log."""
     from transformers.utils import logging
 
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
@@ -335,12 +337,12 @@ def _load_error(base: str, error: Exception) -> ModelError:
 def attach_lora(
     model: Any, settings: LoraSettings, *, seed: int | None = None
 ) -> tuple[Any, list[str]]:
-    """(PEFT model, names of the adapted modules); adapter weights are fp32 masters whatever the
-    base (fp64 on fp64).
+    """Return (PEFT model, names of the adapted modules); adapter weights are fp32 masters whatever
+    the base (fp64 on fp64).
 
-    Of a scorer what follows its trunk (pooler, head) trains wholly and is saved with the adapter.
-    Stacked weights of experts are no layers: they get an adapter where PEFT knows the architecture,
-    or by name. Raises ModelError where nothing matches. `seed` makes the initial adapter
+    In a scorer the modules after its trunk (pooler, head) train wholly and are saved with the
+    adapter. Stacked weights of experts are no layers: they get an adapter if PEFT knows the
+    architecture, or by name. Raises ModelError if nothing matches. `seed` makes the initial adapter
     reproducible.
     """
     import torch
@@ -385,12 +387,12 @@ def attach_lora(
 
 
 def attach_full(model: Any) -> tuple[Any, list[str]]:
-    """(PEFT model, names of the trained modules) for full fine-tuning: every layer between
+    """Return (PEFT model, names of the trained modules) for full fine-tuning: every layer between
     embeddings and head has a trained copy.
 
     The copies are an adapter of PEFT's kind LN_TUNING, which holds whole layers. So the base stays
-    where it is, as the reference, and what was trained is saved, loaded, switched off and merged
-    like any adapter. Embeddings and head stay the base's.
+    where it is, as the reference, and the trained weights are saved, loaded, switched off and
+    merged like any adapter. Embeddings and head stay the base's.
     """
     from peft import LNTuningConfig, get_peft_model
 
@@ -415,7 +417,7 @@ def attach_full(model: Any) -> tuple[Any, list[str]]:
 
 
 def _modules_after_trunk(model: Any) -> list[str]:
-    """Names of the modules behind the trunk of a scorer: its head, and a pooler."""
+    """Return the names of the modules after the trunk of a scorer: its head, and a pooler."""
     trunk = trunk_of(model)
     names: list[str] = []
     for name, module in model.named_children():
@@ -443,15 +445,15 @@ def _no_targets(model: Any, settings: LoraSettings, error: Exception) -> ModelEr
 
 
 def adapted_modules(model: Any) -> list[str]:
-    """Names of the modules of a PEFT model that carry an adapter."""
+    """Return the names of the modules of a PEFT model that carry an adapter."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     return [name for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)]
 
 
 def load_adapter(model: Any, directory: str | Path, *, trainable: bool = False) -> Any:
-    """`model` with the adapter of `directory`, whose own metadata decides rank and targets;
-    ModelError where it cannot fit."""
+    """Return `model` with the adapter of `directory`, whose own metadata decides rank and targets.
+    Raises ModelError if it does not fit."""
     from peft import PeftModel
 
     folder = Path(directory)
@@ -475,7 +477,8 @@ def load_adapter(model: Any, directory: str | Path, *, trainable: bool = False) 
 
 
 def adapter_base(directory: str | Path) -> str:
-    """The base that an adapter was trained on, by its own metadata; empty where it does not say."""
+    """Return the base that an adapter was trained on, by its own metadata; empty if it names none.
+    Raises ModelError if the metadata cannot be read."""
     from peft import PeftConfig
 
     try:
@@ -489,11 +492,12 @@ def adapter_base(directory: str | Path) -> str:
 
 
 def base_fingerprint(source: Any) -> str:
-    """sha256 over name, shape, dtype and content of the base's tensors, adapters left out.
+    """Return the sha256 over name, shape, dtype and content of the base's tensors, without
+    adapters.
 
-    `source` is a model or the folder of one. Of a tensor above 3 MiB the first, middle and last MiB
-    are read, so that a large base costs seconds; a fine-tune changes them all. A folder and the
-    model loaded from it differ where tied weights or the dtype do.
+    `source` is a model or the folder of one. A tensor above 3 MiB is read in its first, middle and
+    last MiB only, so that a large base costs seconds; a fine-tune changes them all. A folder and
+    the model loaded from it differ if tied weights or the dtype do.
     """
     tensors = (
         _stored_tensors(Path(source))
@@ -504,7 +508,8 @@ def base_fingerprint(source: Any) -> str:
 
 
 def fingerprint_of(tensors: Iterable[tuple[Any, torch.Tensor]]) -> str:
-    """sha256 over (name, tensor) pairs in order; large tensors as `base_fingerprint` says."""
+    """Return the sha256 over (name, tensor) pairs in order; large tensors are sampled as in
+    `base_fingerprint`."""
     digest = hashlib.sha256()
     for name, tensor in tensors:
         digest.update(f"{name}\0{tuple(tensor.shape)}\0{tensor.dtype}\0".encode())
@@ -540,7 +545,7 @@ def _stored_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _blocks(tensor: torch.Tensor) -> Iterator[bytes]:
-    """The bytes of a small tensor; the first, middle and last block of a large one."""
+    """Yield the bytes of a small tensor, or the first, middle and last block of a large one."""
     import torch
 
     if tensor.numel() == 0:

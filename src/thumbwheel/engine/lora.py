@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def adapter_layers(model: Any) -> list[Any]:
-    """Every module of `model` that PEFT can switch."""
+    """Return every module of `model` that PEFT can switch."""
     if not hasattr(model, "peft_config"):
         return []
     from peft.tuners.tuners_utils import BaseTunerLayer
@@ -34,7 +34,8 @@ def adapter_layers(model: Any) -> list[Any]:
 
 
 def active_adapter(model: Any, layers: list[Any]) -> str | None:
-    """The adapter that `model` answers with now; None where it has none or has them off."""
+    """Return the adapter that `model` answers with now, or None if it has none or they are
+    disabled."""
     if not hasattr(model, "peft_config") or any(layer._disable_adapters for layer in layers):
         return None
     (name,) = model.active_adapters  # several at once are a mixture, which has no name
@@ -42,9 +43,9 @@ def active_adapter(model: Any, layers: list[Any]) -> str | None:
 
 
 def heavy(layers: list[Any]) -> bool:
-    """Whether a thread of its own would need more than activations for them: layers that train
-    whole, and stacked experts, whose adapted weight PEFT computes anew and keeps where all threads
-    see it."""
+    """Return whether a separate thread would need more than activations for these layers: layers
+    that train whole, and stacked experts, whose adapted weight PEFT recomputes and stores where all
+    threads see it."""
     from peft.tuners.ln_tuning.layer import LNTuningLayer
     from peft.tuners.lora import ParamWrapper
 
@@ -52,8 +53,8 @@ def heavy(layers: list[Any]) -> bool:
 
 
 def expert_weights_without_adapter(model: Any) -> list[str]:
-    """Kinds of expert weights without an adapter, as `mlp.experts.down_proj`: parameters with one
-    matrix for each expert."""
+    """Return the kinds of expert weights without an adapter, such as `mlp.experts.down_proj`:
+    parameters with one matrix for each expert."""
     from peft.tuners.lora import ParamWrapper
     from torch.nn.modules.conv import _ConvNd
 
@@ -74,7 +75,8 @@ def expert_weights_without_adapter(model: Any) -> list[str]:
 
 
 def parameters_of(layers: list[Any], adapter: str) -> list[torch.nn.Parameter]:
-    """The tensors of one adapter, whole modules that were saved with it among them."""
+    """Return the tensors of one adapter, including those of whole modules that were saved with
+    it."""
     import torch
 
     parameters: list[torch.nn.Parameter] = []
@@ -89,8 +91,8 @@ def parameters_of(layers: list[Any], adapter: str) -> list[torch.nn.Parameter]:
 
 
 def is_zero_update(model: Any) -> bool:
-    """Whether what trains is a LoRA adapter that is still the zero change as which it starts: the
-    model is its base to the last bit."""
+    """Return whether only a LoRA adapter trains and it is still the zero change that it starts as:
+    the model equals its base to the last bit."""
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     second_factors = [weight for name, weight in trained.items() if "lora_B" in name]
     only_lora = len(trained) == 2 * len(second_factors) > 0
@@ -99,8 +101,8 @@ def is_zero_update(model: Any) -> bool:
 
 @contextmanager
 def switched(model: Any, layers: list[Any], adapter: str | None) -> Iterator[None]:
-    """`model` under one adapter inside, or under none. PEFT's own switches also change what trains,
-    which a role must not."""
+    """Switch `model` to one adapter, or to none, inside the context. PEFT's own switches also
+    change what trains, which a role must not."""
     if not hasattr(model, "peft_config"):
         yield
         return
@@ -121,9 +123,9 @@ def switched(model: Any, layers: list[Any], adapter: str | None) -> Iterator[Non
 
 
 def install(model: Any) -> int:
-    """Give every LoRA layer on a plain linear layer the fused forward; returns how many.
+    """Install the fused forward in every LoRA layer on a plain linear layer; return their number.
 
-    Each call still looks whether its layer is in a state that the fused arithmetic covers, and
+    Each call still checks whether its layer is in a state that the fused arithmetic covers, and
     takes PEFT's forward if not.
     """
     layers = [layer for layer in adapter_layers(model) if plain_layer(layer)]
@@ -135,7 +137,7 @@ def install(model: Any) -> int:
 
 
 def plain_layer(layer: Any) -> bool:
-    """Whether it is a LoRA adapter on a layer that is one matrix of numbers."""
+    """Return whether `layer` is a LoRA adapter on a layer that is one matrix of numbers."""
     import torch
     from peft.tuners.lora import Linear
     from transformers.pytorch_utils import Conv1D
@@ -164,7 +166,7 @@ def _fusible(layer: Any, name: str) -> bool:
 
 @cache
 def _fused() -> Any:
-    """The autograd function, made on first use because torch may not be imported here."""
+    """Return the autograd function, created on first use because torch may not be imported here."""
     import torch
 
     class FusedLora(torch.autograd.Function):

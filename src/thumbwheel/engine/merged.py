@@ -49,14 +49,14 @@ class MergedCopy:
 
 
 def size(policy: Any) -> int:
-    """Bytes of the weights that a copy of `policy` would have of its own."""
+    """Return the bytes of the weights that a copy of `policy` would not share with it."""
     layers = [getattr(layer, "base_layer", layer) for _, layer in _replaced_layers(policy)]
     weights = [layer.weight for layer in layers]
     return sum(weight.numel() * weight.element_size() for weight in weights)
 
 
 def obstacle(policy: Any) -> str:
-    """Why `policy` cannot be merged, or nothing."""
+    """Return why `policy` cannot be merged, or an empty text."""
     for layer in lora.adapter_layers(policy):
         if not lora.plain_layer(layer):
             return f"it has an adapter of the kind {type(layer).__module__}.{type(layer).__name__}"
@@ -69,7 +69,7 @@ def obstacle(policy: Any) -> str:
 
 
 def _replaced_layers(policy: Any) -> list[tuple[str, Any]]:
-    """(name, module) of every layer whose weight the copy does not share."""
+    """Return (name, module) of every layer whose weight the copy does not share."""
     adapted: set[int] = set()
     inside_adapted: set[int] = set()
     for layer in lora.adapter_layers(policy):
@@ -95,8 +95,8 @@ def _gains_by_packing(module: Any) -> bool:
 
 @cache
 def _merged_linear() -> Any:
-    """The class of a replaced layer; made on first use because torch may not be imported with this
-    module."""
+    """Return the class of a replaced layer, created on first use because torch may not be imported
+    with this module."""
     import torch
 
     class MergedLinear(torch.nn.Module):
@@ -128,7 +128,7 @@ def _merged_linear() -> Any:
             self._synced = True
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            """x W^T + b."""
+            """Return x W^T + b."""
             if self._packed:
                 output: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
                     x, self.weight, self.bias, "none", [], ""
@@ -140,7 +140,7 @@ def _merged_linear() -> Any:
 
 
 def _merged_weight(layer: Any, weight: torch.Tensor) -> torch.Tensor:
-    """Base and active adapters in fp32 (fp64 in fp64 models), rounded once."""
+    """Add up base and active adapters in fp32 (fp64 in fp64 models), and round once."""
     import torch
 
     wide = weight.to(torch.promote_types(weight.dtype, torch.float32))

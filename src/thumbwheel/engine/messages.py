@@ -32,7 +32,7 @@ TOOL_ROLES = ("tool", "function")
 
 def normalize(messages: Sequence[Message], *, argument_text: bool = False) -> list[dict[str, Any]]:
     """Copy the messages with text content and tool arguments as mappings, or with `argument_text`
-    as JSON text; DataError for what is no message or holds more than text."""
+    as JSON text. Raises DataError for a value that is no message or has more than text."""
     return [
         _normalize_message(index, message, argument_text) for index, message in enumerate(messages)
     ]
@@ -72,8 +72,8 @@ def _text(index: int, content: Any) -> str:
 
 
 def _normalize_call(index: int, call: Any, argument_text: bool) -> dict[str, Any]:
-    """Give the call arguments in the form that the template expects. The OpenAI form has JSON text;
-    most templates expect the mapping and would quote the text again."""
+    """Convert the call's arguments to the form that the template expects. The OpenAI form has JSON
+    text; most templates expect the mapping and would quote the text again."""
     if not isinstance(call, Mapping):
         raise DataError(
             f"message {index}",
@@ -89,7 +89,8 @@ def _normalize_call(index: int, call: Any, argument_text: bool) -> dict[str, Any
 
 
 def _argument_mapping(arguments: Any) -> Any:
-    """Parse JSON text of a mapping; other text stays. No arguments are an empty mapping."""
+    """Parse JSON text of a mapping; any other text stays. Missing arguments become an empty
+    mapping."""
     if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
         return {}
     if not isinstance(arguments, str):
@@ -108,7 +109,8 @@ def _argument_text(arguments: Any) -> str:
 
 
 def turns(messages: Sequence[Message]) -> tuple[list[Message], list[list[Message]]]:
-    """(leading instructions, turns): a turn is a user message with all up to the next one."""
+    """Split into (leading instructions, turns): a turn is a user message with everything up to the
+    next one."""
     start = 0
     while start < len(messages) and messages[start]["role"] in INSTRUCTIONS:
         start += 1

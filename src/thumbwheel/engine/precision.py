@@ -25,8 +25,8 @@ class _PrecisionLock:
 
     @contextmanager
     def held(self, narrow: bool) -> Iterator[None]:
-        """Inside, this thread computes so, once all threads that compute otherwise have left;
-        afterwards it computes as before."""
+        """Make this thread compute in narrow or exact precision inside the context, once all
+        threads that compute otherwise have left; afterwards it computes as before."""
         outer = getattr(self._thread, "narrow", None)
         self._move(outer, narrow)
         try:
@@ -60,10 +60,10 @@ _LOCK = _PrecisionLock()
 
 
 def exact_products() -> Any:
-    """Around everything that a thread computes while others compute too."""
+    """Return the context for everything that a thread computes while others compute too."""
     return _LOCK.held(narrow=False)
 
 
 def bf16_products() -> Any:
-    """Around fp32 products whose factors came from bf16."""
+    """Return the context for fp32 products whose factors came from bf16."""
     return _LOCK.held(narrow=True)

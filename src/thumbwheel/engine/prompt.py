@@ -190,7 +190,7 @@ class PromptBuilder:
         return repr(ARGUMENTS) in as_mapping and json.dumps(ARGUMENTS) in as_text
 
     def _rendered_call(self, arguments: Any) -> str | None:
-        """Render a question and a tool call; None where the template refuses."""
+        """Render a question and a tool call; return None if the template refuses."""
         # some templates demand an id of nine letters
         function = {"name": "f", "arguments": arguments}
         call = {"id": "abcdefghi", "type": "function", "function": function}
@@ -207,8 +207,8 @@ class PromptBuilder:
     def render(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> str:
-        """Render the text up to where the model answers, for servers that take text; DataError
-        where the template refuses."""
+        """Render the text up to where the model answers, for servers that take text. Raises
+        DataError if the template refuses."""
         return unescape(self._escaped(messages, tools))
 
     def _escaped(
@@ -241,7 +241,7 @@ class PromptBuilder:
     def prompt(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> list[int]:
-        """The token ids up to where the model answers."""
+        """Return the token ids up to where the model answers."""
         return self._with_bos(self._encode(self._escaped(messages, tools)))
 
     def row(
@@ -253,8 +253,8 @@ class PromptBuilder:
         captured_ids: Sequence[int] | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> TokenRow:
-        """Prompt and completion ids; the completion ends with the turn-end token unless it was cut
-        (`finish_reason`)."""
+        """Return prompt and completion ids; the completion ends with the turn-end token unless it
+        was cut (`finish_reason`)."""
         captured = None if captured_ids is None else tuple(captured_ids)
         target = Target(completion, finish_reason, captured)
         return self._rows(messages, [target], tools)[0]
@@ -266,12 +266,12 @@ class PromptBuilder:
         max_length: int,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> Fitted:
-        """Rows of `targets` after one common prompt, the oldest turns dropped until the longest
-        fits `max_length`.
+        """Return rows of `targets` after one common prompt, with the oldest turns dropped until the
+        longest row fits `max_length`.
 
-        Leading instructions and the last turn are kept and no completion is ever cut; what then
-        does not fit, what the template refuses and what has no tokens is refused with the reason,
-        never raised.
+        Leading instructions and the last turn are kept and no completion is ever cut. Rows that
+        still do not fit, that the template refuses or that have no tokens are refused with the
+        reason, never raised.
         """
         try:
             instructions, groups = turns(normalize(messages))
@@ -342,7 +342,7 @@ class PromptBuilder:
         answer: Message,
     ) -> str | None:
         """Render an answer that ends in calls as the template has it after this prompt, with its
-        control tokens; None where the template has no form for calls."""
+        control tokens; return None if the template has no form for calls."""
         try:
             text = self._escaped([*messages, answer], tools, generation=False)
         except DataError:
@@ -356,7 +356,8 @@ class PromptBuilder:
     def _target_row(
         self, text: str, prompt: tuple[int, ...], target: Target, rendered: str | None
     ) -> TokenRow:
-        """`rendered`: the answer as the template has it, with the end of its turn."""
+        """Return the row of `target`; `rendered` is the answer as the template has it, with the end
+        of its turn."""
         if target.captured_ids is not None and self._decode_to(target.captured_ids, target.text):
             ids, mismatch = list(target.captured_ids), False
         else:
@@ -371,14 +372,14 @@ class PromptBuilder:
         return TokenRow(prompt, tuple(ids), mismatch)
 
     def _up_to_stop(self, ids: list[int]) -> list[int]:
-        """Return the ids without what a template puts after the end of a turn."""
+        """Return the ids without those that a template puts after the end of a turn."""
         stops = (index for index, token in enumerate(ids) if token in self.stop_ids)
         first = next(stops, None)
         return ids if first is None else ids[: first + 1]
 
     def _decode_to(self, captured: Sequence[int], text: str) -> bool:
-        """Whether these ids are that text in this tokenizer; those that another model's tokenizer
-        made are not."""
+        """Return whether these ids decode to that text in this tokenizer; ids of another model's
+        tokenizer do not."""
         if not all(0 <= token < len(self.tokenizer) for token in captured):
             return False
         decoded = self.tokenizer.decode(
@@ -389,8 +390,8 @@ class PromptBuilder:
     def _completion(
         self, text: str, prompt: tuple[int, ...], completion: str
     ) -> tuple[list[int], bool]:
-        """The ids that continue the fixed prompt ids; where one tokenisation would move the border,
-        those of the text alone."""
+        """Return the ids that continue the fixed prompt ids, and whether tokenising prompt and
+        completion together would move the border; then they are the ids of the completion alone."""
         joint = self._with_bos(self._encode(text + completion))
         if tuple(joint[: len(prompt)]) == prompt:
             return joint[len(prompt) :], False
@@ -447,8 +448,8 @@ def _longest(rows: Sequence[TokenRow]) -> int:
 def trained_builder(
     tokenizer: Any, adapter: Path | None, settings: TemplateSettings | None = None
 ) -> PromptBuilder:
-    """Return the builder with the chat template that was saved with `adapter`, which is used as it
-    is; where none was, that of `tokenizer` under `settings`."""
+    """Return the builder with the chat template saved with `adapter`, unchanged, or, if there is
+    none, with the template of `tokenizer` under `settings`."""
     template = None if adapter is None else stored_template(adapter)
     if template is None:
         return PromptBuilder(tokenizer, settings=settings)

@@ -41,8 +41,8 @@ class RefCache:
         self._query("SELECT 1")
 
     def get(self, keys: Mapping[bytes, int]) -> dict[bytes, torch.Tensor]:
-        """Those of `keys` (key -> number of tokens expected) that are stored with the right count
-        and checksum."""
+        """Return the log-probabilities of those `keys` (key -> number of tokens expected) that are
+        stored with the right count and checksum."""
         logps: dict[bytes, torch.Tensor] = {}
         wanted = list(keys)
         for start in range(0, len(wanted), KEYS_PER_QUERY):
@@ -56,7 +56,7 @@ class RefCache:
         return logps
 
     def put(self, logps: Mapping[bytes, torch.Tensor]) -> None:
-        """Store all of `logps` in one transaction; an entry that is there is replaced."""
+        """Store all of `logps` in one transaction; existing entries are replaced."""
         rows = [(key, *_encode(values)) for key, values in logps.items()]
         try:
             connection = self._connection()
@@ -80,7 +80,7 @@ class RefCache:
             raise self._storage_error(error) from None
 
     def _connection(self) -> sqlite3.Connection:
-        """This thread's connection."""
+        """Return this thread's connection."""
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -124,8 +124,8 @@ def _decode(count: int, crc: int, data: bytes, expected: int) -> torch.Tensor | 
 
 
 def branch_key(identity: Sequence[str], prompt: Sequence[int], branch: Branch) -> bytes:
-    """sha256 over the engine's reference identity, the prompt ids, the completion ids and the mask;
-    every field length-prefixed."""
+    """Return the sha256 over the engine's reference identity, the prompt ids, the completion ids
+    and the mask, every field length-prefixed."""
     digest = hashlib.sha256()
     for text in identity:
         raw = text.encode()
@@ -138,11 +138,11 @@ def branch_key(identity: Sequence[str], prompt: Sequence[int], branch: Branch) -
 def reference_logps(
     engine: ScoreEngine, examples: Sequence[Example], tokens: int, cache: RefCache
 ) -> dict[bytes, torch.Tensor]:
-    """Reference log-probabilities of every branch of `examples` by its key.
+    """Return the reference log-probabilities of every branch of `examples` by its key.
 
-    What `cache` does not have is scored, whole examples only and `tokens` at once, and stored in
-    one transaction: what a run computes depends on its rows, not on what another thread or process
-    finds meanwhile.
+    Examples with a branch missing from `cache` are scored whole, `tokens` at once, and stored in
+    one transaction: the computation of a run depends on its rows, not on entries that another
+    thread or process adds meanwhile.
     """
     # the keys of every example, and how many tokens each has
     identity = engine.reference_identity
@@ -178,7 +178,7 @@ def _reference_logp(engine: ScoreEngine, batch: TreeBatch) -> torch.Tensor:
 def batch_reference_logp(
     engine: ScoreEngine, batch: TreeBatch, logps: Mapping[bytes, torch.Tensor]
 ) -> torch.Tensor:
-    """[M] reference log-probabilities of `batch`, whose branches are all in `logps`."""
+    """Return [M] reference log-probabilities of `batch`, whose branches are all in `logps`."""
     import torch
 
     return torch.cat([logps[key] for key in _batch_keys(engine, batch)]).to(engine.device)

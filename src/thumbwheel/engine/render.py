@@ -38,11 +38,11 @@ def render_chat(
     generation: bool,
     variables: Mapping[str, Any],
 ) -> str:
-    """`messages` rendered by a Jinja chat template, as transformers' apply_chat_template does.
+    """Render `messages` by a Jinja chat template, as transformers' apply_chat_template does.
 
-    `variables` are what else the template sees: special tokens by name, options. Raises DataError
-    where the template refuses the messages, ModelError where it does not end, needs too much or is
-    no text.
+    `variables` are the template's other variables: special tokens by name, options. Raises
+    DataError if the template refuses the messages, ModelError if it does not end, needs too much or
+    is no text.
     """
     if not isinstance(template, str):
         raise _template_error(f"it is {type(template).__name__}, not a text")
@@ -68,8 +68,8 @@ def render_chat(
 
 
 def template_of(tokenizer: Any, tools: Sequence[Mapping[str, Any]] | None = None) -> Any:
-    """The template that a tokenizer has for messages, with or without tools; ModelError where it
-    has several and none by default."""
+    """Return the tokenizer's template for messages, with or without tools. Raises ModelError if it
+    has none, or several and no default."""
     try:
         return tokenizer.get_chat_template(tools=None if tools is None else list(tools))
     except (ValueError, TypeError, AttributeError) as error:
@@ -94,8 +94,8 @@ class _Renderer:
         self._broken_templates: dict[str, str] = {}
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer of the child; a template that did not end, or ended the child, is not tried
-        again, unless the messages are large."""
+        """Return the answer of the child; a template that did not end, or ended the child, is not
+        tried again, unless the messages are large."""
         template = request["template"]
         text = json.dumps(request, default=lambda value: f"<{type(value).__name__}>")
         line = text.encode() + b"\n"
@@ -119,7 +119,8 @@ class _Renderer:
             return {"fault": self._broken_templates[template]}
 
     def _running(self) -> subprocess.Popen[bytes]:
-        """The child of this process; after a fork the parent keeps its own."""
+        """Return this process's child, started if needed; after a fork the parent keeps its own.
+        Raises MissingExtra if it does not start."""
         ours = self._owner == os.getpid()
         if self._process is not None and ours and self._process.poll() is None:
             return self._process
@@ -149,7 +150,7 @@ def _exchange(process: subprocess.Popen[bytes], line: bytes) -> dict[str, Any]:
 
 
 def _read_line(process: subprocess.Popen[bytes], seconds: float) -> bytes:
-    """The next line of the child; raises TimeoutError, and EOFError where it has ended."""
+    """Return the next line of the child. Raises TimeoutError, and EOFError if it has ended."""
     assert process.stdout is not None  # noqa: S101 - narrows the type
     pipe, deadline = process.stdout.fileno(), time.monotonic() + seconds
     received = bytearray()

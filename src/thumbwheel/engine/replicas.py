@@ -32,8 +32,8 @@ SLACK = 1.1
 
 
 def parallel_batches(rows: Sequence[int], tokens: int) -> int:
-    """Micro-batches that are computed side by side under a budget of `tokens`, for examples of so
-    many `rows`.
+    """Return the number of micro-batches computed side by side under a budget of `tokens`, for
+    examples with these `rows`.
 
     As many as torch has threads, or the largest part of them of which three quarters of the
     examples fit into a micro-batch.
@@ -47,8 +47,8 @@ def parallel_batches(rows: Sequence[int], tokens: int) -> int:
 
 
 def even_token_share(rows: Sequence[int], tokens: int, count: int) -> int:
-    """Tokens of a micro-batch with which `count` threads have about as much to do each, at most
-    `tokens` at once."""
+    """Return the tokens of a micro-batch that give each of `count` threads about the same work,
+    with at most `tokens` at once in all."""
     if count == 1:
         return tokens
     rounds = math.ceil(sum(rows) / tokens)
@@ -87,8 +87,8 @@ class Replicas(Generic[E]):
             torch.set_num_threads(threads)
 
     def map(self, batches: Sequence[TreeBatch], work: Callable[[E, TreeBatch], T]) -> Iterator[T]:
-        """The results of `work` in the order of `batches`; the first error is raised when no thread
-        computes any more.
+        """Yield the results of `work` in the order of `batches`; the first error is raised once no
+        thread computes any more.
 
         No more than one a thread is under way or waits to be taken, because a result may be as
         large as all that trains.

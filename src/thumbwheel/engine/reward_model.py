@@ -53,11 +53,11 @@ class Scale:
     high: float
 
     def normal(self, raw: float) -> float:
-        """Raw value -> the model's unit; what lies outside of low..high lies outside of -1..1."""
+        """Convert a raw value to the model's unit; a value outside low..high lies outside -1..1."""
         return 2 * (raw - self.low) / (self.high - self.low) - 1
 
     def raw(self, normal: float) -> float:
-        """The model's unit -> raw value."""
+        """Convert a value in the model's unit to a raw value."""
         return self.low + (normal + 1) / 2 * (self.high - self.low)
 
 
@@ -78,7 +78,7 @@ class RewardModelCard:
 
     @classmethod
     def read(cls, folder: Path) -> RewardModelCard:
-        """Raises ModelError for a folder that holds no reward model."""
+        """Read the card of the reward model in `folder`. Raises ModelError if there is none."""
         try:
             fields = json.loads((folder / CARD).read_text(encoding="utf-8"))
             scale = Scale(**fields["scale"]) if fields["scale"] else None
@@ -94,7 +94,7 @@ class RewardModelCard:
 def scorer_prompt_builder(
     model: Any, tokenizer: Any, settings: TemplateSettings | None = None
 ) -> PromptBuilder:
-    """The builder of token rows for a scorer: pairs of texts for an encoder, the chat for a
+    """Return the builder of token rows for a scorer: pairs of texts for an encoder, the chat for a
     decoder."""
     config = language_model(model).config
     if not is_encoder(config):
@@ -104,7 +104,8 @@ def scorer_prompt_builder(
 
 
 def scorer_role_model(model: Any, adapter: str | None = "default") -> RoleModel:
-    """The role model of a scorer: the head after the last token of a decoder, the whole encoder."""
+    """Return the role model of a scorer: the head after the last token of a decoder, or the whole
+    encoder."""
     inner = language_model(model)
     if is_encoder(inner.config):
         return RoleModel(adapter)
@@ -135,8 +136,9 @@ class RewardModel:
 
     @classmethod
     def load(cls, folder: Path, *, device: str, cache: Path | None = None) -> RewardModel:
-        """The one in `folder`, over the base that its adapter names; raises ModelError, also where
-        the base has other weights by now. `cache` is the home's, which remembers fingerprints."""
+        """Load the reward model in `folder`, over the base that its adapter names. Raises
+        ModelError, also if the base has other weights by now. `cache` is the home's, which
+        remembers fingerprints."""
         card, base = RewardModelCard.read(folder), loadable(adapter_base(folder))
         model, tokenizer = load_scorer(base, local_only=True)
         if Path(base).is_dir() and _fingerprint(Path(base), cache) != card.base_fingerprint:
@@ -153,8 +155,8 @@ class RewardModel:
 
     @classmethod
     def on_engine(cls, engine: ScoreEngine, tokenizer: Any, folder: Path) -> RewardModel | None:
-        """The one in `folder` as the role REWARD of an engine over the same base, so that the base
-        is in memory once; None where `mount` returns None."""
+        """Mount the reward model in `folder` as the role REWARD of an engine over the same base, so
+        that the base is in memory once; return None where `mount` returns None."""
         role_model = mount(engine, folder, Role.REWARD.value)
         if role_model is None:
             return None
@@ -167,13 +169,13 @@ class RewardModel:
         return self.card.scale
 
     def score(self, answers: Sequence[RewardInput]) -> list[float]:
-        """The model's output for each answer alone; nan for one that is longer than what it was
-        trained on, or refused."""
+        """Return the model's output for each answer alone; nan for an answer that is longer than
+        the model was trained on, or refused."""
         return [score for (score,) in self.score_together([[answer] for answer in answers])]
 
     def score_together(self, groups: Sequence[Sequence[RewardInput]]) -> list[list[float]]:
-        """The outputs for answers that are compared with each other; those of a group share their
-        prompt and tools.
+        """Return the outputs for answers that are compared with each other; the answers of a group
+        share their prompt and tools.
 
         A group is read after one prompt: the older turns that do not fit beside its longest answer
         are dropped for all of them, as in training.
@@ -191,8 +193,8 @@ class RewardModel:
         return scores
 
     def _rows(self, group: Sequence[RewardInput]) -> dict[int, TokenRow]:
-        """Answer number -> its tokens after the prompt that all have in common; an answer that does
-        not even fit alone is left out."""
+        """Return answer number -> its tokens after the prompt that all have in common; an answer
+        that does not fit even alone is left out."""
         fitted = self._fit(group)
         if not fitted.refused:
             return dict(enumerate(fitted.rows))
@@ -209,8 +211,8 @@ class RewardModel:
         return self._builder.fit(answers[0].prompt, targets, self.card.max_length, answers[0].tools)
 
     def _scores(self, examples: Sequence[Example]) -> list[tuple[int, float]]:
-        """(index of the example, score) of each; out of memory, fewer tokens at once from then
-        on."""
+        """Return (index of the example, score) of each; if memory runs out, use fewer tokens at
+        once from then on."""
         if not examples:
             return []
         longest = max(example.longest for example in examples)
@@ -232,11 +234,11 @@ class RewardModel:
                 return scores
 
     def training_rewards(self, groups: Sequence[Sequence[RewardInput]]) -> list[list[float]]:
-        """The reward of each answer in training: the probability that it is good from a model that
-        learned classes, otherwise its score.
+        """Return the reward of each answer in training: the probability that it is good from a
+        model that learned classes, otherwise its score.
 
-        A probability is bounded: from an already good answer there is little more to gain by what
-        the model happens to overrate.
+        A probability is bounded: an already good answer can gain little more from features that the
+        model happens to overrate.
         """
         import torch
 
@@ -248,9 +250,9 @@ class RewardModel:
 
 def start_from_adapter(model: Any, directory: str | Path) -> None:
     """Copy the weights of the adapter in `directory` into the new adapter of a scorer, whose head
-    stays as it was drawn.
+    keeps its random weights.
 
-    Raises ModelError where the layers are not the same ones.
+    Raises ModelError if the layers differ.
     """
     import torch
     from safetensors.torch import load_file
@@ -274,8 +276,8 @@ def _fingerprint(base: Path, cache: Path | None) -> str:
 
 
 def mount(engine: ScoreEngine, folder: Path, name: str) -> RoleModel | None:
-    """The reward model of `folder` as the frozen adapter `name` on the engine's own base, with its
-    head.
+    """Mount the reward model of `folder` as the frozen adapter `name` on the engine's own base,
+    with its head.
 
     None where it cannot live there: another base, an encoder, a model without PEFT or with another
     kind of adapter. The caller gives it a role: `engine.add`.

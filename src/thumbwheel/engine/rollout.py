@@ -71,11 +71,11 @@ class RolloutSource(Protocol):
         return False
 
     def sync(self) -> None:
-        """Sample from the weights that the policy has now, as far as the source can."""
+        """Sample from the policy's current weights from now on, as far as the source can."""
         return
 
     def close(self) -> None:
-        """Let go of threads and connections."""
+        """Close threads and connections."""
         return
 
     def sample(
@@ -85,8 +85,8 @@ class RolloutSource(Protocol):
         sampling: Sampling,
         on_rollout: RolloutCallback | None = None,
     ) -> list[list[Rollout]]:
-        """`n` answers to each prompt (token ids), as [prompt][n] in the order given; `on_rollout`
-        gets each of these objects."""
+        """Sample `n` answers to each prompt (token ids), as [prompt][n] in the order given;
+        `on_rollout` gets each of these objects."""
 
 
 class StopCondition:
@@ -102,7 +102,7 @@ class StopCondition:
         self._window = max((len(text.encode()) for text in self._texts), default=0) + 8
 
     def reached(self, ids: Sequence[int]) -> bool:
-        """Whether the last of `ids` ended the answer."""
+        """Return whether the last of `ids` ended the answer."""
         if ids[-1] in self._ids:
             return True
         if not self._texts:
@@ -111,7 +111,7 @@ class StopCondition:
         return any(text in tail for text in self._texts)
 
     def stop_text(self, ids: Sequence[int]) -> str | None:
-        """Return the stop text at which the answer ended; None where a token ended it."""
+        """Return the stop text at which the answer ended, or None if a token ended it."""
         if not self._texts or ids[-1] in self._ids:
             return None
         answer = self._decoded(ids)
@@ -119,7 +119,8 @@ class StopCondition:
         return min(present, key=answer.find, default=None)
 
     def text(self, ids: Sequence[int], ended: bool) -> str:
-        """The answer as text; special tokens are left out."""
+        """Return the answer as text, without special tokens, and up to the stop text that ended
+        it."""
         if ended and ids[-1] in self._ids:
             ids = ids[:-1]
         answer = self._decoded(ids)

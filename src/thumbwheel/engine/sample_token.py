@@ -39,7 +39,7 @@ class TokenSampler:
     def of(
         cls, sampling: Sampling, answers: Sequence[tuple[Sequence[int], int]], device: torch.device
     ) -> TokenSampler:
-        """For `answers`, each a prompt and the number of the answer to it."""
+        """Create the sampler for `answers`, each a prompt and the number of the answer to it."""
         import torch
 
         if sampling.temperature == 0:
@@ -51,13 +51,13 @@ class TokenSampler:
         return cls(sampling, torch.from_numpy(np.stack(rows)).to(device))
 
     def select(self, rows: Sequence[int]) -> None:
-        """Go on with these rows."""
+        """Continue with these rows."""
         if self._uniforms is not None:
             self._uniforms = self._uniforms[list(rows)]
 
     def tokens(self, logits: torch.Tensor, step: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(tokens [rows], log-probabilities [rows]) of step `step` for `logits` [rows, V]; there
-        are no log-probabilities at temperature 0.
+        """Return (tokens [rows], log-probabilities [rows]) of step `step` for `logits` [rows, V];
+        there are no log-probabilities (None) at temperature 0.
 
         Where a row has logits that are no numbers, its token is V.
         """
@@ -87,7 +87,7 @@ class TokenSampler:
         return 0 < self._sampling.top_k < vocabulary or self._sampling.top_p < 1
 
     def _truncate(self, mass: torch.Tensor) -> torch.Tensor:
-        """`mass` [rows, V] with what top-k and top-p leave out at 0."""
+        """Return `mass` [rows, V] with the tokens that top-k and top-p leave out set to 0."""
         vocabulary = mass.shape[-1]
         top_k = min(self._sampling.top_k or vocabulary, vocabulary)
         ordered, tokens = mass.topk(top_k, dim=-1)
@@ -98,8 +98,8 @@ class TokenSampler:
 
 
 def _pick(mass: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(token [rows, 1], total mass [rows, 1]) by inverting the cumulative sum of `mass` [rows, V]
-    at the random numbers `uniform` [rows, 1]; token V where the masses are no numbers.
+    """Return (token [rows, 1], total mass [rows, 1]) by inverting the cumulative sum of `mass`
+    [rows, V] at the random numbers `uniform` [rows, 1]; token V if the masses are not finite.
 
     First the block of tokens is looked up, then the token in it: a running sum over the whole
     vocabulary is slow and rounds more.
@@ -123,7 +123,7 @@ def _pick(mass: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torc
 
 
 def _below(point: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
-    """`point`, or the number just below `end` where rounding has carried it beyond."""
+    """Return `point`, or the number just below `end` if rounding has carried it beyond."""
     import torch
 
     return torch.minimum(point, end.nextafter(torch.zeros_like(end)))

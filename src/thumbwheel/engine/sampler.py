@@ -65,7 +65,7 @@ class GroupSampler(RolloutSource):
 
     @classmethod
     def of(cls, settings: Any, policy_sampler: GroupSampler) -> GroupSampler:
-        """The policy's own sampler, whatever the settings."""
+        """Return the policy's own sampler, whatever the settings."""
         return policy_sampler
 
     @property
@@ -74,7 +74,7 @@ class GroupSampler(RolloutSource):
         return self._merged is None
 
     def sync(self) -> None:
-        """Sample from the weights that the policy has now."""
+        """Sample from the policy's current weights from now on."""
         if self._merged is not None:
             self._merged.sync()
 
@@ -86,7 +86,7 @@ class GroupSampler(RolloutSource):
         on_rollout: RolloutCallback | None = None,
         advance: Advance | None = None,
     ) -> list[list[Rollout]]:
-        """`n` answers to each prompt, in the order given; at temperature 0 equal prompts are
+        """Sample `n` answers to each prompt, in the order given; at temperature 0 equal prompts are
         answered once.
 
         A prompt that leaves no room in the model's context has empty answers that were cut off.
@@ -132,8 +132,8 @@ class GroupSampler(RolloutSource):
         return self._policy if self._merged is None else self._merged.model
 
     def _batches(self, wanted: Counter[Prompt]) -> Iterator[Batch]:
-        """Prompts of like length with the answers that each has to have, at most `rows` of them
-        unless one prompt needs more."""
+        """Yield prompts of similar length with the numbers of their answers, at most `rows` answers
+        in a batch unless one prompt needs more."""
         batch: Batch = {}
         for prompt in sorted(wanted, key=lambda prompt: (len(prompt), prompt)):
             if batch and _answers(batch) + wanted[prompt] > self._rows:
@@ -146,9 +146,9 @@ class GroupSampler(RolloutSource):
     def _decode_or_halve(
         self, batch: Batch, sampling: Sampling, notify: Notify
     ) -> Iterator[tuple[Prompt, list[Rollout]]]:
-        """The answers of `batch`; out of memory it is decoded in halves, and what follows in
-        smaller batches. An answer depends on its prompt and its number only, so it stays the same;
-        `notify` may be called twice for one that had ended."""
+        """Yield the answers of `batch`; if memory runs out, decode it in halves, and later batches
+        in smaller ones. An answer depends on its prompt and its number only, so it stays the same;
+        `notify` may be called twice for an answer that had ended."""
         try:
             rollouts = self._decode(batch, sampling, notify)
         except Exception as error:
@@ -205,7 +205,7 @@ class GroupSampler(RolloutSource):
 def _in_order(
     prompts: Sequence[Sequence[int]], n: int, answers: dict[Prompt, list[Rollout]]
 ) -> list[list[Rollout]]:
-    """`n` answers for each of `prompts`; equal prompts share the answers of theirs out."""
+    """Return `n` answers for each of `prompts`; equal prompts share out their common answers."""
     remaining = {prompt: iter(rollouts) for prompt, rollouts in answers.items()}
     groups: list[list[Rollout]] = []
     for prompt in prompts:
@@ -219,7 +219,7 @@ def _answers(batch: Batch) -> int:
 
 
 def _halves(batch: Batch) -> tuple[Batch, Batch]:
-    """By prompts, or the answers of the only one."""
+    """Split a batch in two by prompts, or the answers of its only prompt."""
     items = list(batch.items())
     if len(items) > 1:
         return dict(items[: len(items) // 2]), dict(items[len(items) // 2 :])
@@ -310,7 +310,8 @@ class _Draft:
 
 
 def _check_finite(tokens: list[int], vocabulary: int) -> None:
-    """The token sampler gives the token `vocabulary` where logits are no numbers."""
+    """Raise ModelError if the token sampler gave the token `vocabulary`, which means that logits
+    are not finite."""
     if vocabulary in tokens:
         raise ModelError(
             "the model",

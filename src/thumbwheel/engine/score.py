@@ -124,8 +124,9 @@ class ScoreEngine:
         self.set_checkpointing(checkpointing)
 
     def add(self, role: Role, role_model: RoleModel) -> None:
-        """Let `role_model` answer for `role` from now on. What trains is left as it is: see
-        `parameters_of`."""
+        """Make `role_model` answer for `role` from now on. It does not change which parameters
+        train: see `parameters_of`. Raises ModelError for an adapter that the model does not
+        have."""
         adapters = getattr(self.model, "peft_config", {})
         if role_model.adapter is not None and role_model.adapter not in adapters:
             raise ModelError(
@@ -143,8 +144,8 @@ class ScoreEngine:
         self.fused_layers = lora.install(self.model) if self._fused else 0
 
     def parameters_of(self, role: Role) -> list[torch.nn.Parameter]:
-        """The tensors that are this role's alone: its adapter and its head; of a model without
-        adapters, what trains."""
+        """Return the tensors that belong to this role alone: its adapter and its head; in a model
+        without adapters, all that train."""
         role_model = self.role_model(role)
         head: list[torch.nn.Parameter] = []
         if role_model.head is not None:
@@ -157,7 +158,7 @@ class ScoreEngine:
         return [weight for weight in self.model.parameters() if weight.requires_grad] + head
 
     def role_model(self, role: Role) -> RoleModel:
-        """What `role` is now; raises ModelError for one that was never added."""
+        """Return the model of `role`. Raises ModelError for a role that was never added."""
         if role not in self._role_models:
             raise ModelError(
                 f"the role {role.value!r}",
@@ -172,7 +173,7 @@ class ScoreEngine:
         return frozenset(self._role_models)
 
     def set_checkpointing(self, wanted: bool) -> None:
-        """Compute activations again in the backward pass from now on, or keep them."""
+        """Recompute activations in the backward pass from now on, or store them."""
         if wanted and not self.checkpointing:
             self.language_model.gradient_checkpointing_enable(
                 {"use_reentrant": False, "context_fn": self._recompute}
@@ -182,7 +183,7 @@ class ScoreEngine:
         self.drop_replicas()
 
     def drop_replicas(self) -> None:
-        """End the threads that compute side by side; the next ones see what has changed."""
+        """End the threads that compute side by side; the next ones see the changes."""
         for replicas in self._replicas.values():
             replicas.close()
         self._replicas = {}
@@ -202,7 +203,7 @@ class ScoreEngine:
         return list(parameters)
 
     def zero_grad(self) -> None:
-        """Forget the gradients of the model and of all heads."""
+        """Clear the gradients of the model and of all heads."""
         for module in self.modules:
             for parameter in module.parameters():
                 parameter.grad = None
@@ -210,8 +211,8 @@ class ScoreEngine:
     def map_batches(
         self, examples: Sequence[Example], tokens: int, work: Callable[[ScoreEngine, TreeBatch], T]
     ) -> Iterator[tuple[TreeBatch, T]]:
-        """Batches of `examples`, `tokens` at once, with the result of `work` for each; `work` gets
-        the engine that it has to use.
+        """Yield batches of `examples`, `tokens` at once, with the result of `work` for each; `work`
+        gets the engine that it has to use.
 
         On a CPU, first come large batches, each computed by all threads, then small ones, of which
         several are under way on threads of their own. The first error ends all. Batches and order
@@ -233,8 +234,8 @@ class ScoreEngine:
         tokens: int,
         work: Callable[[ScoreEngine, TreeBatch], tuple[torch.Tensor, T]],
     ) -> Iterator[tuple[TreeBatch, tuple[torch.Tensor, T]]]:
-        """As `map_batches`; the gradients of the losses that `work` returns are added to the
-        parameters', and losses come back without graphs."""
+        """Do the same as `map_batches`, and add the gradients of the losses that `work` returns to
+        the parameters'; losses come back without graphs."""
 
         def work_and_gradients(
             engine: ScoreEngine, batch: TreeBatch
@@ -248,8 +249,8 @@ class ScoreEngine:
             yield batch, result
 
     def _gradients(self, loss: torch.Tensor) -> Gradients:
-        """Add those of `loss` to the parameters'. A replica, beside which others compute, returns
-        them instead, one for each of `trainable`."""
+        """Add the gradients of `loss` to the parameters'. A replica, beside which others compute,
+        returns them instead, one for each of `trainable`."""
         import torch
 
         if self._is_replica:
@@ -267,14 +268,14 @@ class ScoreEngine:
                 parameter.grad.add_(gradient)
 
     def peak_rows(self, examples: Sequence[Example], tokens: int) -> int:
-        """Most rows, padding included, that `map_batches` has under way at one time."""
+        """Return the most rows, padding included, that `map_batches` computes at one time."""
         batches = self._plan(examples, tokens)
         parallel = sorted((batch.cells for batch in batches.parallel), reverse=True)
         return max([sum(parallel[: batches.threads]), *(batch.cells for batch in batches.alone)])
 
     def threads(self, rows: Sequence[int], tokens: int) -> int:
-        """How many micro-batches are computed side by side, for examples of so many `rows` under a
-        budget of `tokens`; on a GPU one."""
+        """Return how many micro-batches are computed side by side, for examples with these `rows`
+        under a budget of `tokens`; 1 on a GPU."""
         return parallel_batches(rows, tokens) if self._can_run_replicas else 1
 
     def _plan(self, examples: Sequence[Example], tokens: int) -> _Batches:
@@ -297,7 +298,7 @@ class ScoreEngine:
     def _plan_some(
         self, examples: Sequence[Example], members: Sequence[int], tokens: int
     ) -> list[TreeBatch]:
-        """Batches of the `members` of `examples`, under their indices among all examples."""
+        """Plan batches of the `members` of `examples`, under their indices among all examples."""
         batches: list[TreeBatch] = []
         for batch in plan([examples[index] for index in members], tokens, self.layout):
             ids = tuple(members[number] for number in batch.example_ids)
@@ -314,7 +315,8 @@ class ScoreEngine:
         return self.device.type == "cpu" and not needs_memory
 
     def _replica(self) -> ScoreEngine:
-        """The same roles over the same parameters, in modules of its own, for another thread."""
+        """Copy the engine for another thread: the same roles over the same parameters, in separate
+        modules."""
         shared: dict[int, Any] = {id(self._fingerprints): self._fingerprints}
         for module in self.modules:
             for tensor in (*module.parameters(), *module.buffers()):
@@ -324,8 +326,8 @@ class ScoreEngine:
         return replica
 
     def _recompute(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """Around a checkpointed layer's forward, and around its second one in the backward pass,
-        which has to be under the same adapter."""
+        """Return the contexts of a checkpointed layer's forward, and of its second one in the
+        backward pass, which must run under the same adapter."""
         return nullcontext(), lora.switched(self.model, self._adapters, self._active_adapter)
 
     @property
@@ -357,8 +359,8 @@ class ScoreEngine:
     def score(
         self, batch: TreeBatch, role: Role, outputs: frozenset[str] = LOGP, grad: bool = False
     ) -> Scores:
-        """Scores of `batch` under `role`; `grad` keeps the graph for a backward pass (entropy never
-        has one).
+        """Score `batch` under `role`; `grad` keeps the graph for a backward pass (entropy never has
+        one).
 
         Only the scores in `outputs` are computed: "value" and "last" need no product with the
         vocabulary.
@@ -426,7 +428,7 @@ class ScoreEngine:
         return Scores(**{name: results[name] for name in outputs})
 
     def _score_by_model(self, batch: TreeBatch, entropy: bool) -> dict[str, Any]:
-        """log-probabilities and entropies from the logits of the model's own forward."""
+        """Return log-probabilities and entropies from the logits of the model's own forward."""
         logits = model_logits(self.model, batch)
         logps = (logits.to(wide(logits)) / self.temperature).log_softmax(-1)
         return {
@@ -462,7 +464,7 @@ class _Batches:
 
 
 def scalars(head: Any, rows: torch.Tensor) -> torch.Tensor:
-    """[n, H] -> [n] through nn.Linear(H, 1), in fp32 (fp64 in fp64 models)."""
+    """Return [n] from `rows` [n, H] through nn.Linear(H, 1), in fp32 (fp64 in fp64 models)."""
     from torch.nn.functional import linear
 
     dtype = wide(rows)

@@ -17,7 +17,8 @@ from thumbwheel.core.child import limit_memory
 
 
 def main(memory: int, longest: int) -> None:
-    """Answer until standard input ends; the first line says that the library is loaded."""
+    """Answer requests until standard input ends; the first line reports that the library is
+    loaded."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     # Ctrl-C is for the parent, which may want one more answer
@@ -34,8 +35,8 @@ def _write(answer: dict[str, Any]) -> None:
 
 
 def _answer(render: Any, request: dict[str, Any], longest: int) -> dict[str, Any]:
-    """`text`, or why the template `refused` these messages, or what is wrong with it whatever the
-    messages are (`fault`)."""
+    """Return `text`, or why the template `refused` these messages, or its `fault` with any
+    messages."""
     try:
         rendered, _ = render(
             conversations=[request["messages"]],

@@ -72,7 +72,7 @@ class Example:
         return len(self.prompt) + max(len(branch.ids) for branch in self.branches)
 
     def rows(self, kind: Literal["tree", "padded"]) -> int:
-        """What it costs of a token budget, alone in a batch."""
+        """Return the tokens of the budget that the example uses, alone in a batch."""
         if kind == "padded":
             return len(self.branches) * self.longest
         return len(self.prompt) + sum(len(branch.ids) for branch in self.branches)
@@ -137,17 +137,17 @@ class TreeBatch:
         return tuple(branches)
 
     def branch_sum(self, values: torch.Tensor) -> torch.Tensor:
-        """[M] -> [n_branches], in the dtype of `values`; differentiable."""
+        """Sum `values` [M] by branch; return [n_branches] in their dtype, differentiable."""
         return values.new_zeros(self.n_branches).index_add(0, self.branch_of, values)
 
     def branch_count(self) -> torch.Tensor:
-        """[n_branches] number of scored tokens, int64."""
+        """Return the number of scored tokens of each branch, [n_branches] int64."""
         import torch
 
         return torch.bincount(self.branch_of, minlength=self.n_branches)
 
     def to(self, device: torch.device | str) -> TreeBatch:
-        """The same batch with its tensors on `device`."""
+        """Return the same batch with its tensors on `device`."""
         import torch
 
         moved: dict[str, Any] = {}
@@ -162,8 +162,8 @@ def plan(examples: Sequence[Example], token_budget: int, layout: Layout) -> list
     """Pack one optimiser batch into forward passes of about `token_budget` rows each (padded kind:
     cells, padding included).
 
-    Deterministic. Every example is in exactly one batch; one that is larger than the budget gets a
-    batch of its own.
+    The plan is deterministic. Every example is in exactly one batch; one that is larger than the
+    budget gets its own batch.
     """
     if token_budget < 1:
         raise ValueError(f"token budget {token_budget}")
@@ -175,7 +175,7 @@ def plan(examples: Sequence[Example], token_budget: int, layout: Layout) -> list
 
 
 def build(examples: Sequence[Example], members: Sequence[int], layout: Layout) -> TreeBatch:
-    """One batch of those `examples` whose indices are `members`."""
+    """Build one batch of those `examples` whose indices are `members`."""
     chosen = [examples[index] for index in members]
     if layout.kind == "tree":
         return _tree_batch(chosen, members, layout.share_at_least)
@@ -191,7 +191,8 @@ class _Bin:
 
 
 def _pack_trees(examples: Sequence[Example], budget: int, share_at_least: int) -> list[list[int]]:
-    """Best fit decreasing: a bin costs an example the rows that the bin does not share with it.
+    """Pack examples by best fit decreasing: a bin costs an example the rows that the bin does not
+    share with it.
 
     Examples with the same prompt come one after the other.
     """
@@ -228,7 +229,8 @@ def _pack_trees(examples: Sequence[Example], budget: int, share_at_least: int) -
 
 
 def _pack_rows(examples: Sequence[Example], budget: int) -> list[list[int]]:
-    """Neighbours in length share a batch as long as branches x longest row is within the budget."""
+    """Pack neighbours in length into a batch as long as branches x longest row is within the
+    budget."""
     bins: list[list[int]] = []
     rows = 0
     for index in sorted(range(len(examples)), key=lambda index: (-examples[index].longest, index)):

@@ -36,7 +36,7 @@ class Node:
         self.start = -1
 
     def ancestors(self) -> list[Node]:
-        """From the root's child down to this node's parent."""
+        """Return the ancestors from the root's child down to this node's parent."""
         ancestors: list[Node] = []
         node = self.parent
         while node is not None and node.parent is not None:
@@ -45,7 +45,7 @@ class Node:
         return ancestors[::-1]
 
     def rows(self) -> list[int]:
-        """Row of each token on the path from the root to the end of this node."""
+        """Return the row of each token on the path from the root to the end of this node."""
         rows: list[int] = []
         for node in (*self.ancestors(), self):
             rows += range(node.start, node.start + len(node.ids))
@@ -60,7 +60,7 @@ class Trie:
         self.root = Node((), None)
 
     def insert(self, parent: Node, ids: Sequence[int], share_at_least: int) -> Node:
-        """The node where `ids`, continued from the end of `parent`, ends.
+        """Insert `ids`, continued from the end of `parent`, and return the node where they end.
 
         A node is split only for a common prefix of at least `share_at_least` tokens (counted from
         `parent`), or where all of `ids` is in it.
@@ -78,7 +78,7 @@ class Trie:
         return node
 
     def lay_out(self) -> tuple[list[int], tuple[Run, ...]]:
-        """Give every node its rows; returns the token of each row and the runs that partition the
+        """Assign rows to every node; return the token of each row and the runs that partition the
         rows."""
         ids: list[int] = []
         runs: list[Run] = []
@@ -92,7 +92,7 @@ class Trie:
         return ids, tuple(runs)
 
     def positions(self) -> list[int]:
-        """Position of each row on its path."""
+        """Return the position of each row on its path."""
         positions: list[int] = []
         ends: dict[int, int] = {id(self.root): 0}
         for node, _ in self._walk():
@@ -102,7 +102,8 @@ class Trie:
         return positions
 
     def _walk(self) -> Iterator[tuple[Node, bool]]:
-        """Depth first; the flag says that the node is no first child and so opens a run."""
+        """Yield nodes depth first; the flag is true for a node that is no first child and so opens
+        a run, and for the root's children."""
         stack = [(child, True) for child in reversed(self.root.children)]
         while stack:
             node, opens_run = stack.pop()
@@ -112,7 +113,7 @@ class Trie:
 
 
 def common_prefix_length(left: Sequence[int], right: Sequence[int], offset: int = 0) -> int:
-    """How many tokens `left` has in common with `right` from `offset` on."""
+    """Return how many tokens `left` has in common with `right` from `offset` on."""
     longest = min(len(left), len(right) - offset)
     for index in range(longest):
         if left[index] != right[offset + index]:
@@ -121,7 +122,8 @@ def common_prefix_length(left: Sequence[int], right: Sequence[int], offset: int 
 
 
 def _closest_child(node: Node, ids: Sequence[int], offset: int) -> tuple[Node | None, int]:
-    """The child that has most tokens in common with `ids` from `offset` on, and how many."""
+    """Return the child that shares most tokens with `ids` from `offset` on, or None, and their
+    number."""
     closest: Node | None = None
     longest = 0
     for child in node.children:
@@ -138,8 +140,8 @@ def _append(parent: Node, ids: Sequence[int]) -> Node:
 
 
 def _split(node: Node, length: int) -> Node:
-    """Put a new node with the first `length` tokens above `node`, which keeps the rest and its
-    identity as an end."""
+    """Insert a new node with the first `length` tokens above `node`, which keeps the rest and its
+    identity as an end; return the new node."""
     parent = node.parent
     assert parent is not None  # noqa: S101 - the root is empty and never split
     upper = Node(node.ids[:length], parent)
@@ -150,7 +152,7 @@ def _split(node: Node, length: int) -> Node:
 
 
 def _intervals(nodes: Sequence[Node]) -> tuple[tuple[int, int], ...]:
-    """The rows of `nodes` as [start, stop) intervals; neighbours are merged."""
+    """Return the rows of `nodes` as [start, stop) intervals; neighbours are merged."""
     merged: list[tuple[int, int]] = []
     for node in nodes:
         stop = node.start + len(node.ids)

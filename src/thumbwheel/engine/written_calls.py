@@ -48,7 +48,8 @@ def write_answer(content: str | None, calls: Sequence[Mapping[str, Any]]) -> str
 
 
 def _opened(arguments: Any) -> Any:
-    """Return arguments as an object where they are one, also as JSON text."""
+    """Return arguments as an object if they are one, also as JSON text; missing arguments become an
+    empty object."""
     if arguments is None or arguments == "":
         return {}
     if not isinstance(arguments, str):

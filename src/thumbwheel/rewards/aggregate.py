@@ -88,13 +88,13 @@ class Resolution(NamedTuple, Generic[V, S]):
     """Whether a rater contradicts another one, or himself."""
 
     def lead(self, against: S) -> float:
-        """How much more weight the winning side has than `against`; 0 without a winner."""
+        """Return how much more weight the winning side has than `against`; 0 without a winner."""
         if self.side is None:
             return 0.0
         return self.weights[self.side] - self.weights.get(against, 0.0)
 
     def margin(self, against: S) -> float:
-        """`lead` as a part of all weight."""
+        """Return `lead` as a share of all weight."""
         total = math.fsum(self.weights.values())
         return self.lead(against) / total if total else 0.0
 
@@ -104,8 +104,8 @@ def resolve(
     side: Callable[[TV], S | None],
     speaker: Callable[[TV], tuple[str, ...]],
 ) -> Resolution[TV, S]:
-    """Which side the raters take, by the rule. `side` None: the vote is for no side, but replaces
-    earlier ones of its speaker."""
+    """Return the side that the raters take, by the rule. A vote whose `side` is None counts for no
+    side, but replaces earlier votes of its speaker."""
     latest, torn = newest_per_speaker(people_first(votes), speaker, side)
     return count(latest, side, torn=torn)
 
@@ -113,26 +113,26 @@ def resolve(
 def people_first(
     votes: Iterable[T], automatic: Callable[[T], bool] = attrgetter("automatic")
 ) -> list[T]:
-    """The votes of people; all votes where no person is among them."""
+    """Return the votes of people, or all votes if no person is among them."""
     everything = list(votes)
     people = [vote for vote in everything if not automatic(vote)]
     return people or everything
 
 
 def _said_at(vote: TimedVote) -> tuple[bool, datetime, datetime]:
-    """The order of a speaker's votes: what an app of the home sent comes after what a file says of
-    it, then by time; of equal times the later import is the newer one."""
+    """Return the sort key of a speaker's votes: votes sent by an app of the home come after
+    imported ones, then by time; at equal times the later import is the newer one."""
     return not vote.imported, vote.at, vote.recorded_at or vote.at
 
 
 def newest_per_speaker(
     votes: Iterable[TV], speaker: Callable[[TV], tuple[str, ...]], meaning: Callable[[TV], Any]
 ) -> tuple[list[TV], bool]:
-    """The newest vote of each speaker, and whether a speaker contradicts himself at the same
+    """Return the newest vote of each speaker, and whether a speaker contradicts himself at the same
     instant: such a speaker does not count.
 
     Among several of the same instant one without a meaning (None) gives way to one that has one.
-    Votes with neither rater nor time all count: nobody knows that they are one person's, and their
+    Votes with neither rater nor time all count: they may come from different persons, and their
     order in a file means nothing.
     """
     by_speaker: dict[tuple[str, ...], list[TV]] = defaultdict(list)
@@ -159,8 +159,8 @@ def newest_per_speaker(
 def count(
     votes: Sequence[V], side: Callable[[V], S | None], *, torn: bool = False
 ) -> Resolution[V, S]:
-    """The side with the most weight. `torn`: whether a rater was left out, who contradicts
-    himself."""
+    """Return the side with the most weight. `torn`: whether a rater who contradicts himself was
+    left out."""
     by_side: dict[S, list[V]] = {}
     voted: list[V] = []
     for vote in votes:
@@ -176,7 +176,7 @@ def count(
 
 
 def plurality(weights: Mapping[S, float]) -> S | None:
-    """The side with the most weight; None where two lead together, and without sides."""
+    """Return the side with the most weight, or None for a tie at the top or without sides."""
     if len(weights) < 2:
         return next(iter(weights), None)
     most = max(weights.values())
@@ -185,7 +185,7 @@ def plurality(weights: Mapping[S, float]) -> S | None:
 
 
 def judge(trace_id: str, statements: Iterable[Statement], config: LabelConfig) -> Judgement:
-    """What `statements` say about one trace, by the rule. A rater of weight 0 is not heard."""
+    """Judge one trace by its `statements`, by the rule. A rater of weight 0 is not counted."""
     heard = [statement for statement in statements if statement.weight > 0]
     if len(heard) == 1:
         return _judge_single(trace_id, heard[0], config)
@@ -228,7 +228,7 @@ def judge(trace_id: str, statements: Iterable[Statement], config: LabelConfig) -
 
 
 def _judge_single(trace_id: str, statement: Statement, config: LabelConfig) -> Judgement:
-    """The rule for a single statement, the usual case of a build with a million traces."""
+    """Apply the rule to a single statement, the usual case of a build with a million traces."""
     value = mean_value((statement,), config)
     if statement.kind == "correction":
         edit, _ = agreed_edit((statement,))
@@ -255,8 +255,8 @@ def _all_automatic(votes: Sequence[Vote]) -> bool:
 
 
 def beside_verdict(computed: Sequence[Value], verdict: Verdict | Judgement) -> list[Value]:
-    """The numbers of an answer that people judged without a number, where checkers or models have
-    `computed` some.
+    """Return the numbers of an answer that people judged without a number, when checkers or models
+    have `computed` some.
 
     The computed numbers stay where all lie on the side that people took. Where one contradicts
     people, their verdict alone is the number: the end of the scale that it means, nearer to the
@@ -273,7 +273,7 @@ def beside_verdict(computed: Sequence[Value], verdict: Verdict | Judgement) -> l
 
 
 def verdict_value(verdict: Verdict | Judgement, scale: tuple[float, float]) -> Value | None:
-    """What people called good or bad as a number on `scale`; None where they called it neither."""
+    """Return the verdict good or bad as a number on `scale`, or None if it is neither."""
     if verdict.good is None:
         return None
     margin = verdict.strength or 0.0
@@ -282,7 +282,7 @@ def verdict_value(verdict: Verdict | Judgement, scale: tuple[float, float]) -> V
 
 
 def verdict_of(statement: Statement, config: LabelConfig) -> bool | None:
-    """Good (True), bad (False) or neither (None) as one statement has it."""
+    """Return whether one statement calls the answer good (True), bad (False) or neither (None)."""
     return READERS[statement.kind](statement, config) if statement.kind in READERS else None
 
 
@@ -301,8 +301,8 @@ def _number(statement: Statement, config: LabelConfig) -> bool | None:
 
 
 def scale_position(statement: Statement) -> tuple[float, tuple[float, float]] | None:
-    """(position of the number on its scale from 0 to 1, the scale); None for a value that is no
-    number, or outside its scale."""
+    """Return (position of the number on its scale from 0 to 1, the scale), or None for a value that
+    is no number or lies outside its scale."""
     number = statement.value
     if isinstance(number, bool) or not isinstance(number, int | float):
         return None
@@ -318,7 +318,8 @@ def scale_position(statement: Statement) -> tuple[float, tuple[float, float]] | 
 def mean_value(
     statements: Iterable[Statement], config: LabelConfig, kinds: Container[str] = SCALES
 ) -> Value | None:
-    """The weighted mean of the numbers of `kinds` that the raters gave, the newest of each."""
+    """Return the weighted mean of the numbers of `kinds` that the raters gave, the newest of each
+    rater, or None if there are none."""
     rated = [s for s in statements if s.kind in kinds and scale_position(s) is not None]
     if len(rated) < 2:
         return _as_value(rated[0], config) if rated else None
@@ -364,15 +365,16 @@ READERS: dict[str, Callable[[Statement, LabelConfig], bool | None]] = {
 
 
 def speaker_of(statement: Statement) -> tuple[str, ...]:
-    """Who speaks: all opinions of a rater replace each other. An outcome is a fact of its own and
-    replaces no opinion."""
+    """Return the key of the speaker: a newer opinion of a rater replaces his older ones. An outcome
+    is a separate fact and replaces no opinion."""
     if statement.kind == "outcome":
         return statement.rater, f"outcome:{statement.name or ''}"
     return (statement.rater,)
 
 
 def agreed_edit(statements: Iterable[Statement]) -> tuple[Edit | None, bool]:
-    """The correction that the raters agree on by the rule, and whether they differ."""
+    """Return the correction that the raters agree on by the rule, or None, and whether they
+    differ."""
     edits = [s for s in statements if s.kind == "correction" and isinstance(s.value, str)]
     if not edits:  # a million traces have none
         return None, False
@@ -389,7 +391,7 @@ def _when(statement: Statement) -> tuple[datetime, str]:
 
 
 def of_kinds(statements: Iterable[Statement], *kinds: str) -> tuple[Statement, ...]:
-    """The statements of these kinds, without those of raters that nobody hears (weight 0)."""
+    """Return the statements of these kinds, without those of raters of weight 0."""
     return tuple(
         statement for statement in statements if statement.kind in kinds and statement.weight > 0
     )

@@ -75,7 +75,7 @@ class Panel:
     judges: Sequence[RaterAgreement]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the panel as a dict for JSON."""
         alphas = {metric: agreement.as_dict() for metric, agreement in self.people.items()}
         return {
             "kind": self.kind,
@@ -97,7 +97,7 @@ class _Opinions:
     lone: list[Any] = field(default_factory=list)
 
     def of_people(self, judges: Collection[str], but: str | None = None) -> list[Any]:
-        """The verdicts of persons, without that of the rater `but`."""
+        """Return the verdicts of persons, without the verdict of the rater `but`."""
         named = [
             verdict
             for rater, verdict in self.by_rater.items()
@@ -112,8 +112,9 @@ def panel(
     judges: Collection[str] = (),
     metrics: Sequence[Level] = ("nominal",),
 ) -> Panel:
-    """From (thing, rater, verdict), one verdict of a rater on a thing, or several without a rater;
-    `judges` are the raters that are models. The order of the verdicts changes nothing.
+    """Build a panel from (thing, rater, verdict), one verdict of a rater on a thing, or several
+    without a rater; `judges` are the raters that are models. The order of the verdicts changes
+    nothing.
 
     With the metrics ordinal and interval the verdicts are numbers.
     """
@@ -154,8 +155,8 @@ def _against(rater: str, opinions: Sequence[_Opinions], judges: Collection[str])
 
 
 def agreement(ws: Workspace, agent: str) -> list[Panel]:
-    """One panel for each kind of verdict that two raters gave on one thing: good or bad, ratings,
-    comparisons of pairs."""
+    """Return one panel for each kind of verdict that two raters gave on one thing: good or bad,
+    ratings, comparisons of pairs."""
     agent_id = require_agent(ws, agent).id
     with ws.db.read() as connection:
         names = {
@@ -183,7 +184,8 @@ def agreement(ws: Workspace, agent: str) -> list[Panel]:
 
 
 def _names(connection: sa.Connection, agent_id: str) -> dict[str, tuple[str, str]]:
-    """Rater -> (name, kind); names that two sources share are told apart by the id."""
+    """Return rater -> (name, kind); names that two sources share are distinguished by the end of
+    the id."""
     rater_names = store.rater_names(connection, agent_id)
     counts = Counter(name for name, _ in rater_names.values())
     return {
@@ -205,7 +207,7 @@ class _Speakers:
     """The names of machines that voted."""
 
     def name_of(self, vote: Statement | PairVote) -> str | None:
-        """Who voted; None for a lone vote."""
+        """Return the name of the rater who voted, or None for a lone vote."""
         if vote.lone:
             return None
         if vote.rater_id is None:
@@ -219,8 +221,8 @@ class _Speakers:
 def _spoken(
     connection: sa.Connection, agent_id: str, speakers: _Speakers
 ) -> tuple[list[_Verdict], list[_Verdict]]:
-    """(trace, rater, good) and (trace, rater, number on its scale from 0 to 1), the newest of each
-    rater."""
+    """Return (trace, rater, good) and (trace, rater, number on its scale from 0 to 1), the newest
+    of each rater."""
     rule = LabelConfig()
     opinions, numbers = list[_Verdict](), list[_Verdict]()
     for trace_id, group in groupby(store.statements(connection, agent_id, None), key=itemgetter(0)):
@@ -244,8 +246,8 @@ def _spoken(
 def _compared(
     connection: sa.Connection, agent_id: str
 ) -> Iterator[tuple[tuple[str, str], PairVote]]:
-    """(pair of traces, vote) by the rule for raters: the newest of each, and all lone ones. A rater
-    who gives two sides at the same time is left out."""
+    """Yield (pair of traces, vote) by the rule for raters: the newest vote of each, and all lone
+    ones. A rater who gives two sides at the same time is left out."""
     votes_on = pair_votes(store.preferences(connection, agent_id, None))
     for pair, votes in votes_on.items():
         latest, _ = newest_per_speaker(votes, lambda vote: (vote.rater,), lambda vote: vote.side)
@@ -254,12 +256,12 @@ def _compared(
 
 
 def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:
-    """Ask the judge about at most `most` pairs that people compared, and keep the signed statement
+    """Ask the judge about at most `most` pairs that people compared, and store the signed statement
     of how far it agrees with their plurality.
 
-    Which answer of a pair is called the first follows the traces' hashed ids, so that neither side
-    is favoured by it. Raises DataError where people compared nothing. Pairs without a verdict are
-    counted and no agreement.
+    The first answer of a pair is chosen by the traces' hashed ids, so that neither side is
+    favoured. Raises DataError if people compared nothing. Pairs without a verdict are counted, but
+    not as agreement.
     """
     learner = require_agent(ws, agent)
     with ws.db.read() as connection:
@@ -313,7 +315,8 @@ def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:
 
 
 def _crowd(connection: sa.Connection, agent_id: str) -> dict[tuple[str, str], int]:
-    """Pair of traces -> the side that most people took; pairs without a plurality are left out."""
+    """Return pair of traces -> the side that most people took; pairs without a plurality are left
+    out."""
     machines = store.machine_raters(connection, agent_id)
     votes: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
     for pair, vote in _compared(connection, agent_id):

@@ -41,7 +41,8 @@ class Call:
 
 
 def calls_of_steps(steps: tuple[Step, ...]) -> list[Call]:
-    """The calls that a run made, in order; the live hook's `{"args", "kwargs"}` is understood."""
+    """Return the calls that a run made, in order; also reads the live hook's `{"args",
+    "kwargs"}`."""
     return [_of_input(step.name, step.input) for step in steps if step.kind == "tool" and step.name]
 
 
@@ -56,7 +57,7 @@ def _of_input(name: str, arguments: Any) -> Call:
 
 
 def calls_of_text(text: str) -> list[Call] | None:
-    """The calls written in an answer, in order; None where none can be read."""
+    """Return the calls written in an answer, in order, or None if none can be read."""
     tagged = _tagged(text)
     fenced = [] if tagged else [match[1] for match in FENCED.finditer(text)]
     lines = text.split("\n")[:MOST_LINES]
@@ -70,7 +71,7 @@ def calls_of_text(text: str) -> list[Call] | None:
 
 
 def _tagged(text: str) -> list[str]:
-    """The texts between a tag and the next one that closes it."""
+    """Return the texts between each opening tag and the next tag that closes it."""
     tags = list(TAG.finditer(text))
     last_ends = {tag[2]: tag.start() for tag in tags if tag[1]}
     pieces: list[str] = []
@@ -105,7 +106,7 @@ def _json(piece: str) -> list[Call] | None:
 
 
 def calls_of_value(value: Any) -> list[Call] | None:
-    """The calls that a JSON value spells; None where it spells none."""
+    """Return the calls that a JSON value spells, or None if it spells none."""
     if isinstance(value, list):
         calls: list[Call] = []
         for item in value:
@@ -136,7 +137,8 @@ def _named(value: Mapping[str, Any]) -> Call | None:
 
 
 def _call(name: str, arguments: Any) -> Call | None:
-    """With the arguments of an object, or of a text that is one."""
+    """Return a call with the arguments of an object or of a text that is one, or None for any other
+    arguments."""
     if isinstance(arguments, str) and len(arguments) <= LONGEST and _shallow(arguments):
         try:
             arguments = json.loads(arguments or "{}")
@@ -185,8 +187,8 @@ def _dotted(node: ast.expr) -> str | None:
 
 
 def _value(node: ast.expr) -> Any:
-    """A literal, as JSON would have it; anything else is its own text, for functions are often
-    given formulas."""
+    """Return a literal as JSON would have it, and the source text of anything else, because
+    functions are often given formulas."""
     try:
         return _plain(ast.literal_eval(node))
     except (ValueError, TypeError, SyntaxError):
@@ -204,7 +206,7 @@ def _plain(value: Any) -> Any:
 
 
 def _shallow(piece: str) -> bool:
-    """Whether brackets outside of strings nest no deeper than is read."""
+    """Return whether brackets outside of strings nest no deeper than the limit."""
     return all(level <= DEEPEST_JSON for level in _levels(piece))
 
 

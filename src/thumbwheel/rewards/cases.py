@@ -49,9 +49,9 @@ def stored_cases(
     trace_id: str | None = None,
     among: Collection[str] | None = None,
 ) -> Iterator[list[StoredCase]]:
-    """All traces of `agent` (or one, or those `among` these ids, of which there may be as many as a
-    statement takes variables) that were recorded by `as_of` (default: now), with the fields in
-    `reads` filled, in batches."""
+    """Yield, in batches, all traces of `agent` (or one, or those `among` these ids, at most as many
+    as a statement takes variables) that were recorded by `as_of` (default: now), with the fields in
+    `reads` filled."""
     heard: Iterable[tuple[str, Statement]] = ()
     if "feedback" in reads:
         heard = store.statements(
@@ -77,8 +77,8 @@ def stored_cases(
 
 
 def offered_tools(*sources: Any) -> list[dict[str, Any]] | None:
-    """The tools that the model was given: as the input of its step has them, else as the trace's
-    metadata has them."""
+    """Return the tools that the model was given, from the first of `sources` that lists some (the
+    input of its step, then the trace's metadata), or None."""
     for source in sources:
         if isinstance(source, dict) and isinstance(source.get("tools"), list) and source["tools"]:
             return list(source["tools"])
@@ -111,7 +111,7 @@ class _Parts:
             self._next_turns = next_turns(connection, agent_id, rows, as_of)
 
     def of(self, row: sa.RowMapping) -> Case:
-        """The case of one trace, without feedback."""
+        """Return the case of one trace, without feedback."""
         steps = self._steps.get(row["id"], [])
         model_calls = [step for step in steps if step["kind"] == "llm"]
         last_call = model_calls[-1] if model_calls else None

@@ -33,10 +33,10 @@ def checker(
     where: str,
     owner: OwnerSettings,
 ) -> RewardFunction[Any]:
-    """The function for a case, with the owner's settings and what the case may bring.
+    """Return the function for a case, with the owner's settings and those that the case may set.
 
     Raises NotFound for an unknown function, ConfigError, named after `where`, for impossible
-    settings and for what no case may set.
+    settings and for settings that no case may set.
     """
     function_name = name or checker_of(reference)
     function = FUNCTIONS.get(function_name)
@@ -52,8 +52,8 @@ def checker(
 
 
 def refusal(name: str | None, settings: Mapping[str, Any] | None, reference: Any) -> str | None:
-    """Why a case may not bring these settings; None where it may, and for a function that is not
-    installed: it judges nothing."""
+    """Return why a case may not set these settings, or None if it may, and for a function that is
+    not installed: it judges nothing."""
     function_name = name or checker_of(reference)
     if not settings or function_name not in FUNCTIONS.names():
         return None
@@ -70,8 +70,8 @@ def refusal(name: str | None, settings: Mapping[str, Any] | None, reference: Any
 
 
 def checker_of(reference: Any) -> str:
-    """The function for a case that names none: fields for a JSON object (also as text), otherwise
-    the exact answer."""
+    """Return the function for a case that names none: fields for a JSON object (also as text),
+    otherwise the exact answer."""
     if isinstance(reference, dict):
         return "json_fields"
     if isinstance(reference, str) and reference.lstrip().startswith("{"):
@@ -83,8 +83,8 @@ def checker_of(reference: Any) -> str:
 
 
 def needs_feedback(name: str | None) -> bool:
-    """Whether this function judges by what is said about an answer later, so that a fresh one has
-    no score; also False for an unknown."""
+    """Return whether this function judges by later feedback on an answer, so that a fresh one has
+    no score; False for an unknown function."""
     return name in FUNCTIONS.names() and "feedback" in FUNCTIONS.get(name).reads
 
 
@@ -105,12 +105,12 @@ class CaseChecker(RewardFunction[CheckerConfig]):
     reads = frozenset({"text", "reference", "prompt", "steps", "finish", "status", "metadata"})
 
     def identity(self) -> Any:
-        """Nothing: the identity of the function that judges a case is among its `inputs`, so a
-        setting of one function re-judges only the cases that name it."""
+        """Return an empty object: the identity of the function that judges a case is among its
+        `inputs`, so a setting of one function re-judges only the cases that name it."""
         return {}
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
-        """What the named function depends on, and which it is."""
+        """Return the inputs of the named function, with its name, version and identity."""
         try:
             function = self._function(case)
         except (NotFound, ConfigError) as error:
@@ -125,7 +125,7 @@ class CaseChecker(RewardFunction[CheckerConfig]):
         }
 
     def judge(self, case: Case) -> Score:
-        """The score of that function; blocked where there is none of that name or its settings are
+        """Return the score of that function; blocked if the function is unknown or its settings are
         impossible."""
         try:
             function = self._function(case)

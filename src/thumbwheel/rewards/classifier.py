@@ -40,7 +40,7 @@ class Regression:
     intercept: float
 
     def margins(self, rows: Sequence[Features]) -> Array:
-        """One for each [n]."""
+        """Return the margin of each row, [n]."""
         return np.asarray(design(rows, self.mean, self.scale) @ self.weights + self.intercept)
 
 
@@ -53,11 +53,11 @@ class Classifier:
     about: Mapping[str, Any]
 
     def chances(self, rows: Sequence[Features]) -> Array:
-        """How likely each is good, from 0 to 1 [n]."""
+        """Return the probability that each row is good, from 0 to 1, [n]."""
         return calibrated(self.regression.margins(rows), self.calibration) if rows else np.zeros(0)
 
     def document(self) -> dict[str, Any]:
-        """The classifier as a JSON document; `of` reads it back."""
+        """Return the classifier as a JSON document; `of` reads it back."""
         regression = self.regression
         words = regression.weights[len(NUMBERS) : SPARSE]
         weights = {
@@ -78,8 +78,8 @@ class Classifier:
 
     @classmethod
     def of(cls, document: Any) -> Classifier:
-        """From its document; raises InputError for anything else, and for one that knows other
-        features."""
+        """Read a classifier from its document. Raises InputError for anything else, and for one
+        with other features."""
         try:
             if document["kind"] != KIND or document["features"] != list(NUMBERS):
                 raise ValueError("it was made by another version, for other features")
@@ -113,7 +113,7 @@ def _shortened(values: Iterable[float]) -> list[float]:
 
 
 def design(rows: Sequence[Features], mean: Array, scale: Array) -> Any:
-    """The sparse matrix [n, numbers + words + meaning]."""
+    """Return the sparse matrix [n, numbers + words + meaning]."""
     from scipy.sparse import csr_array, hstack
 
     numbers = csr_array((np.array([row.numbers for row in rows]) - mean) / scale)
@@ -133,7 +133,7 @@ def design(rows: Sequence[Features], mean: Array, scale: Array) -> Any:
 
 
 def fit(rows: Sequence[Features], good: Array, strength: float) -> Regression:
-    """The regression that these labels (1 good, 0 bad) give."""
+    """Fit the regression to these labels (1 good, 0 bad)."""
     from scipy.optimize import minimize
 
     numbers = np.array([row.numbers for row in rows])
@@ -157,7 +157,7 @@ def fit(rows: Sequence[Features], good: Array, strength: float) -> Regression:
 
 
 def calibrate(margins: Array, good: Array) -> tuple[float, float]:
-    """Slope and intercept of Platt's sigmoid for these margins."""
+    """Fit slope and intercept of Platt's sigmoid to these margins."""
     from scipy.optimize import minimize
 
     for_, against = float(good.sum()), float(len(good) - good.sum())
@@ -184,7 +184,7 @@ def calibrate(margins: Array, good: Array) -> tuple[float, float]:
 
 
 def calibrated(margins: Array, calibration: tuple[float, float]) -> Array:
-    """Chances of being good [n]."""
+    """Return probabilities of being good, [n]."""
     return _sigmoid(calibration[0] * margins + calibration[1])
 
 

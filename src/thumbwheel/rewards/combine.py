@@ -63,7 +63,7 @@ class RewardConfig(Config):
         return checkers
 
     def parts(self) -> dict[str, ComponentConfig]:
-        """Every component that is to be run, by name."""
+        """Return every component that is to be run, by name."""
         return merged(PRESETS.get(self.preset).components, self.components)
 
     @property
@@ -72,16 +72,16 @@ class RewardConfig(Config):
         return self.arithmetic or PRESETS.get(self.preset).arithmetic
 
     def combine(self, scores: Mapping[str, Score]) -> float | None:
-        """The reward of these components; None where nothing has a value."""
+        """Return the reward of these components, or None if none has a value."""
         return self.combiner()(scores)
 
     def combiner(self) -> Callable[[Mapping[str, Score]], float | None]:
-        """`combine` for many: what the settings come to is found out once."""
+        """Return `combine` for many traces: the settings are resolved once."""
         counting = ComponentValues(self)
         return lambda scores: weighted_mean(counting.values(scores), counting.weights)
 
     def fingerprint(self) -> str:
-        """Of all that turns scores into a reward."""
+        """Return a fingerprint of everything that turns scores into a reward."""
         parts = {
             name: [part.function or name, part.weight, part.settings]
             for name, part in self.parts().items()
@@ -108,8 +108,8 @@ class ComponentValues:
                 self._replaced[name] = others
 
     def values(self, scores: Mapping[str, Score]) -> dict[str, float | None]:
-        """Component -> its value in the mean, None where it has no part in it; components that the
-        settings do not have are left out."""
+        """Return component -> its value in the mean, or None if it is left out of it; components
+        that the settings do not have are missing."""
         left_out = self.left_out(scores)
         return {
             name: None if name in left_out else self._arithmetic(name, score)
@@ -118,8 +118,8 @@ class ComponentValues:
         }
 
     def left_out(self, scores: Mapping[str, Score]) -> frozenset[str]:
-        """Components that leave the mean because another has a value in which their statements
-        count already."""
+        """Return the components that leave the mean because another component, which has a value,
+        already counts their statements."""
         left_out: frozenset[str] = frozenset()
         for name, others in self._replaced.items():
             if name in scores and scores[name].value is not None:
@@ -141,7 +141,7 @@ class RewardsConfig(RewardConfig):
     changes, and a function under `checkers` has the settings that stand there."""
 
     def of(self, agent: str) -> RewardConfig:
-        """The settings of `agent`."""
+        """Return the settings of `agent`."""
         agent_config = self.agents.get(agent, RewardConfig())
         changed = {name: getattr(agent_config, name) for name in agent_config.model_fields_set}
         changed["components"] = merged(self.components, agent_config.components)
@@ -154,7 +154,7 @@ class RewardsConfig(RewardConfig):
 def merged(
     low: Mapping[str, ComponentConfig], high: Mapping[str, ComponentConfig]
 ) -> dict[str, ComponentConfig]:
-    """The components of both; for one that both have, the settings made in `high` win."""
+    """Return the components of both; for one that both have, the fields set in `high` win."""
     components = {**low, **high}
     for name, component in high.items():
         if name in low:
@@ -179,7 +179,8 @@ class Combined:
 
 
 def weighted_mean(values: Mapping[str, float | None], weights: Mapping[str, float]) -> float | None:
-    """The mean of the values that are there, by weight; None where none has a weight above 0.
+    """Return the mean by weight of the values that are not None, or None if none of them has a
+    weight above 0.
 
     >>> weighted_mean({"a": 1.0, "b": None, "c": 0.0}, {"a": 3.0, "b": 5.0, "c": 1.0})
     0.75
@@ -192,8 +193,8 @@ def weighted_mean(values: Mapping[str, float | None], weights: Mapping[str, floa
 
 
 def group_normalised(rewards: Sequence[float | None], ddof: int = 0) -> list[float | None]:
-    """Each reward less the mean of its group, over the group's standard deviation (n - ddof in the
-    denominator; 0: of a population).
+    """Subtract the mean of the group from each reward and divide by the group's standard deviation
+    (n - ddof in the denominator; 0: of a population).
 
     An answer without a reward has no advantage, and is not counted. In a group without variance, or
     of one, all advantages are 0.

@@ -66,7 +66,7 @@ class Component:
     timeout: float
 
     def inputs(self, stored: StoredCase) -> str:
-        """The fingerprint of what it would read of a case."""
+        """Return the fingerprint of everything that the component would read of a case."""
         if not self.judges(stored):
             return "no answer"
         return sha256(
@@ -74,7 +74,7 @@ class Component:
         ).hexdigest()
 
     def judges(self, stored: StoredCase) -> bool:
-        """Whether there is something that it could judge."""
+        """Return whether the case has anything that the component could judge."""
         return (
             stored.answered
             or "text" not in self.function.reads
@@ -82,8 +82,8 @@ class Component:
         )
 
     def judge(self, due: Sequence[StoredCase]) -> list[Score]:
-        """One score for each case. Where the function raises, takes too long or leaves its range,
-        these scores are failed, and no others."""
+        """Return one score for each case. If the function raises, takes too long or leaves its
+        range, only the scores of that call are failed."""
         cases = [stored.case for stored in due if self.judges(stored)]
         judges_many = type(self.function).score is not RewardFunction.score
         pieces = [cases] if judges_many else [[case] for case in cases]
@@ -121,8 +121,8 @@ class Component:
 def components(
     ws: Workspace, agent: str, config: RewardConfig, only: Collection[str] = ()
 ) -> list[Component]:
-    """The components of an agent's reward (those named in `only`); raises NotFound and ConfigError
-    for what cannot be had."""
+    """Return the components of an agent's reward (those named in `only`). Raises NotFound for an
+    unknown name, and ConfigError for a component that cannot be created."""
     parts = config.parts()
     for name in only:
         if name not in parts:
@@ -141,8 +141,8 @@ def components(
 def resolve_paths(
     ws: Workspace, agent: str, settings: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """The owner's settings of functions, by name, with names of this home (rm1, latest) as the
-    files that they mean.
+    """Return the owner's settings of functions, by name, with the names of this home (rm1, latest)
+    replaced by paths of the files that they mean.
 
     Raises NotFound for a model or classifier that is not there.
     """
@@ -196,7 +196,8 @@ def _located(
 
 
 def _document(ws: Workspace, agent: str, kind: DocumentKind, name: str) -> str:
-    """The file of a stored document: the newest, or the one whose hash begins like this."""
+    """Return the path of a stored document: the newest for "latest", or the one whose hash begins
+    with `name`. Raises NotFound."""
     hashes = [document.sha256 for document in documents(ws, kind.stored_as, agent)]
     chosen = next(
         (document for document in hashes if name == "latest" or document.startswith(name)), None
@@ -213,8 +214,8 @@ def _document(ws: Workspace, agent: str, kind: DocumentKind, name: str) -> str:
 
 @contextmanager
 def time_limit() -> Iterator[SetTimeout]:
-    """Yields a function that arms a timer: TimeoutError is raised after so many seconds, unless it
-    is called again; 0 disarms it."""
+    """Yield a function that arms a timer: TimeoutError is raised after that many seconds, unless it
+    is called again; 0 disarms it. Outside the main thread the timer does nothing."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(
         signal, "setitimer"
     ):

@@ -27,8 +27,8 @@ def next_turns(
     rows: Sequence[sa.RowMapping],
     as_of: datetime | None,
 ) -> dict[str, tuple[str, ...]]:
-    """Trace id -> what users wrote after its answer, in the order of the texts; traces after which
-    nothing came are left out. `rows` are those of `store.stored`."""
+    """Return trace id -> the messages that users wrote after its answer, in the order of the texts;
+    traces after which nothing came are left out. `rows` are rows of `store.stored`."""
     answered = [row for row in rows if row["output"]]
     turns = _by_history(connection, agent_id, answered, as_of)
     unknown = [row for row in answered if row["id"] not in turns and row["session_id"]]
@@ -43,7 +43,7 @@ def _by_history(
     rows: Sequence[sa.RowMapping],
     as_of: datetime | None,
 ) -> dict[str, tuple[str, ...]]:
-    """From prompts that hold the answer."""
+    """Find the next turns in later prompts that contain the answer."""
     prompt_ids = {row["input_id"] for row in rows}
     following: dict[tuple[str, str], list[tuple[str, str | None]]] = defaultdict(list)
     for later in store.continuations(connection, agent_id, prompt_ids, as_of):
@@ -68,7 +68,7 @@ def _by_session(
     rows: Sequence[sa.RowMapping],
     as_of: datetime | None,
 ) -> dict[str, tuple[str, ...]]:
-    """From the next run of the session."""
+    """Find the next turn in the next run of the session."""
     by_session: dict[str, list[Any]] = defaultdict(list)
     session_ids = {row["session_id"] for row in rows}
     for turn in store.session_turns(connection, agent_id, session_ids, as_of):
@@ -82,8 +82,8 @@ def _by_session(
 
 
 def _message_after(row: sa.RowMapping, session: Sequence[Any]) -> str | None:
-    """The user's message of the first run of `session` after this one; None where it is not a
-    message about this answer."""
+    """Return the user's message of the first run of `session` after this one, or None if it is not
+    a message about this answer."""
     if row["occurred_at"] is None or all(turn.id != row["id"] for turn in session):
         return None
     for turn in session:

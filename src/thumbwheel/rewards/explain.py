@@ -34,8 +34,8 @@ class Explanation:
     """What the caller called the trace."""
 
     def as_dict(self) -> dict[str, Any]:
-        """A component that has not judged the trace with its present settings has the status
-        not_judged."""
+        """Return the explanation for JSON; a component that has not judged the trace with its
+        present settings has the status not_judged."""
         return {
             "trace": self.combined.target_id,
             "reward": self.combined.value,
@@ -73,8 +73,8 @@ class Explanation:
         }
 
     def to_words(self) -> Iterator[str]:
-        """For a person: the reward, how it is computed, and every component; those that count come
-        first."""
+        """Yield lines for a person: the reward, how it is computed, and every component; those that
+        count come first."""
         if self.combined.value is None:
             yield f"{self.name}: no reward: nothing that applies has a value"
         else:
@@ -116,7 +116,7 @@ def _words(name: str, part: dict[str, Any]) -> Iterator[str]:
 
 
 def explain(ws: Workspace, agent: str, name: str, as_of: datetime | None = None) -> Explanation:
-    """The reward of the trace that is called `name` (our id, or that of its source); raises
+    """Explain the reward of the trace called `name` (its id here or in its source). Raises
     NotFound."""
     learner = require_agent(ws, agent)
     config = settings(ws, agent)

@@ -54,20 +54,21 @@ class _CaseView:
     seconds: float | None
 
     def steps(self, kind: str) -> int:
-        """How many of a kind."""
+        """Count the steps of a kind."""
         return sum(step.kind == kind for step in self.case.steps)
 
     def share(self, test: Callable[[str], bool]) -> float:
-        """Of the characters."""
+        """Return the share of characters that pass `test`; 0 for an empty text."""
         return sum(map(test, self.text)) / len(self.text) if self.text else 0.0
 
     def failed_tools(self) -> float:
-        """Share of the tool calls."""
+        """Return the share of tool calls that failed; 0 without calls."""
         calls = [step.status != "ok" for step in self.case.steps if step.kind == "tool"]
         return sum(calls) / len(calls) if calls else 0.0
 
     def echo(self) -> float:
-        """Share of the question's words that the answer takes up."""
+        """Return the share of the question's words that also occur in the answer; 0 without
+        words."""
         return len(self.asked & set(self.words)) / len(self.asked) if self.asked else 0.0
 
 
@@ -97,7 +98,7 @@ NUMBERS: Mapping[str, Callable[[_CaseView], float]] = {
 
 
 def features(case: Case, embedder: Embedder | None = None) -> Features:
-    """Features of one case, with the embedding of `embedder`."""
+    """Return the features of one case, with the embedding of `embedder` if it is given."""
     text = case.text[:LONGEST]
     words = WORD.findall(text.casefold())
 
@@ -130,8 +131,8 @@ def features(case: Case, embedder: Embedder | None = None) -> Features:
 
 
 def hashed(words: Sequence[str]) -> dict[int, float]:
-    """The words as a sparse vector of length 1: each word adds 1 + log(count) with its sign to its
-    column. crc32 and not Python's hash, so that it is the same everywhere."""
+    """Hash the words into a sparse vector of length 1: each word adds 1 + log(count) with its sign
+    to its column. It uses crc32, which is the same everywhere, unlike Python's hash."""
     values: dict[int, float] = {}
     for word, count in Counter(words).items():
         code = zlib.crc32(word.encode("utf-8", "surrogatepass"))

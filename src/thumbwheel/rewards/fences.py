@@ -19,7 +19,7 @@ class Block:
 
 
 def blocks(text: str) -> list[Block]:
-    """The blocks in their order; one that is never closed ends with the text.
+    """Return the fenced blocks in order; one that is never closed ends with the text.
 
     >>> blocks("so:\\n```python\\nx = 1\\n```")
     [Block(language='python', code='x = 1', closed=True)]

@@ -110,12 +110,13 @@ class Score:
 
     @classmethod
     def none(cls, status: Status, reason: str, well_formed: bool | None = None) -> Score:
-        """A judgement without a value, and why."""
+        """Return a score without a value, with the reason."""
         return cls(None, status, {"reason": reason}, well_formed)
 
 
 def too_long(case: Case) -> Score | None:
-    """The failed score of an answer beyond the bounds; for functions that judge many at once."""
+    """Return the failed score of an answer that exceeds the bounds, else None; for functions that
+    judge many at once."""
     if len(case.text) <= LONGEST_ANSWER:
         return None
     return Score.none(
@@ -165,36 +166,36 @@ class RewardFunction(ABC, Generic[C]):
     def create(
         cls, settings: Mapping[str, Any] | None = None, where: str = "checker_config"
     ) -> Self:
-        """The function with `settings`; raises ConfigError for an unknown key or an impossible
-        value."""
+        """Create the function with `settings`. Raises ConfigError for an unknown key or an
+        impossible value."""
         return cls(build(cls.Config, settings or {}, where))  # type: ignore[arg-type]
 
     def ready(self, seconds: float) -> RewardFunction[C]:
-        """This function when it can judge an answer within `seconds`: what it needs is started, and
-        limits of its own end before."""
+        """Return a function that can judge an answer within `seconds`: what it needs is started,
+        and its own limits end earlier."""
         return self
 
     def may_not_gate(self) -> str | None:
-        """Why its verdicts may not decide on a version; None where they may."""
+        """Return why its verdicts may not decide on a version, or None if they may."""
         return None
 
     def identity(self) -> Any:
-        """What decides scores besides name and version, as a JSON value: the settings; of a setting
-        that names a file, its content."""
+        """Return what determines scores besides name and version, as a JSON value: the settings,
+        and the content of any file that a setting names."""
         return self.config.model_dump(mode="json")
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
-        """What of `case` a score depends on: the fields in `reads`, or where a function overrides
-        it the parts of them that it heeds."""
+        """Return the parts of `case` that a score depends on: the fields in `reads`; an override
+        returns the parts of them that its function uses."""
         return {name: getattr(case, name) for name in sorted(self.reads)}
 
     def score(self, cases: Sequence[Case]) -> list[Score]:
-        """One score per case, in their order."""
+        """Return one score per case, in order."""
         return [self._score_one(case) for case in cases]
 
     @abstractmethod
     def judge(self, case: Case) -> Score:
-        """The score of one case whose answer is of bounded length; may raise Unjudgeable."""
+        """Return the score of one case whose answer is of bounded length; may raise Unjudgeable."""
 
     def _score_one(self, case: Case) -> Score:
         if (refused := too_long(case)) is not None:
@@ -227,4 +228,4 @@ class BatchRewardFunction(RewardFunction[C]):
 
     @abstractmethod
     def judge_all(self, cases: Sequence[Case]) -> list[Score]:
-        """One score per case, whose answers are of bounded length; never raises."""
+        """Return one score per case, whose answers are of bounded length; never raises."""

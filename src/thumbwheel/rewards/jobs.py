@@ -24,7 +24,7 @@ class RewardRunSpec(Config):
 
 
 def run_rewards(ws: Workspace, spec: RewardRunSpec) -> JudgeReport:
-    """Judge what the ledger has not, and report the counts."""
+    """Judge everything that the ledger has not judged, and report the counts."""
     return judge_traces(ws, spec.agent, spec.component, spec.as_of, spec.retry, spec.dry_run)
 
 
@@ -38,5 +38,5 @@ class RewardPendingSpec(Config):
 
 
 def run_pending(ws: Workspace, spec: RewardPendingSpec) -> PendingReport:
-    """Judge what could not be judged before, and say what still waits."""
+    """Judge again what could not be judged before, and report the scores still missing."""
     return judge_pending(ws, spec.agent, spec.dry_run)

@@ -18,8 +18,8 @@ LONGEST_NUMBER = 400
 
 
 def parse_object(text: str) -> dict[str, Any]:
-    """The JSON object that `text` is. Raises ValueError where it is none, and Unjudgeable for
-    nesting or numbers beyond the bounds."""
+    """Parse `text` as a JSON object. Raises ValueError if it is none, and Unjudgeable for nesting
+    or numbers beyond the bounds."""
     if depth(text) > DEEPEST_JSON:
         raise Unjudgeable(f"JSON nested deeper than {DEEPEST_JSON}")
     value = json.loads(
@@ -35,7 +35,7 @@ def parse_object(text: str) -> dict[str, Any]:
 
 
 def depth(text: str) -> int:
-    """The deepest nesting of brackets outside of strings."""
+    """Return the deepest nesting of brackets outside of strings."""
     deepest = now = 0
     for character in STRINGS.sub("", text):
         if character in "[{":
@@ -47,7 +47,8 @@ def depth(text: str) -> int:
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Equal as JSON: types count, except that 1 and 1.0 are one number."""
+    """Return whether both are equal as JSON: types count, except that 1 and 1.0 are the same
+    number."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, dict) and isinstance(right, dict):

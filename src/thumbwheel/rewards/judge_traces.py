@@ -26,7 +26,8 @@ def judge_traces(
     retry: bool = False,
     dry_run: bool = False,
 ) -> JudgeReport:
-    """Judge what the ledger has not, by all components or `only` these; the counts."""
+    """Judge everything that the ledger has not judged, by all components or `only` these; return
+    the counts."""
     learner = require_agent(ws, agent)
     parts = components(ws, agent, ledger.settings(ws, agent), only)
     time = instant(as_of)
@@ -38,7 +39,8 @@ def judge_traces(
 
 
 def judge_pending(ws: Workspace, agent: str, dry_run: bool = False) -> PendingReport:
-    """Judge what could not be judged before; the counts, and what still waits."""
+    """Judge again what could not be judged before; return the counts, and the scores still
+    missing."""
     counts = judge_traces(ws, agent, retry=True, dry_run=dry_run)
     return PendingReport(**vars(counts), waiting=missing_values(ws, agent))
 
@@ -58,7 +60,7 @@ def _report(report: Report, agent: str, dry_run: bool) -> JudgeReport:
 
 
 def instant(text: str | None) -> datetime | None:
-    """The time that `--as-of` names; raises InputError."""
+    """Return the time that `--as-of` names, or None without one. Raises InputError."""
     try:
         return None if text is None else parse_time(text)
     except Unreadable as error:

@@ -39,8 +39,8 @@ def judgements(
     config: LabelConfig | None = None,
     scope: Scope | None = None,
 ) -> Iterator[Judgement]:
-    """One judgement for every trace of `agent` that feedback in force at `as_of` (default: now) is
-    about, streamed.
+    """Yield one judgement for every trace of `agent` that feedback in force at `as_of` (default:
+    now) is about, streamed.
 
     The traces of one prompt stand together, in the order of `traces.input_id, traces.id`.
     """
@@ -57,7 +57,7 @@ def judgements_of(
     as_of: datetime | None = None,
     config: LabelConfig | None = None,
 ) -> dict[str, Judgement]:
-    """The judgements of these traces; traces that no feedback in force at `as_of` is about have
+    """Return the judgements of these traces; a trace without feedback in force at `as_of` has
     none."""
     rule = config or LabelConfig()
     judged = {}
@@ -79,7 +79,7 @@ class NewFeedback:
 
 
 def new_feedback(connection: sa.Connection, agent: Agent, since: datetime) -> list[NewFeedback]:
-    """What judges answers, in force, recorded after `since`."""
+    """Return the feedback in force that judges answers and was recorded after `since`."""
     return [NewFeedback(*row) for row in store.new_feedback(connection, agent.id, since)]
 
 
@@ -94,7 +94,7 @@ class Answered:
 def answers_of(
     connection: sa.Connection, agent: Agent, trace_ids: Collection[str]
 ) -> dict[str, Answered]:
-    """These recorded answers."""
+    """Return the recorded answers of these traces."""
     answered = {}
     for batch in batches(sorted(trace_ids)):
         for trace_id, row in store.outputs(connection, agent.id, batch).items():
@@ -109,7 +109,7 @@ MOST_EQUAL = 1_000
 def equal_answers(
     connection: sa.Connection, agent: Agent, answered: Mapping[str, Answered]
 ) -> dict[str, list[str]]:
-    """Trace -> other traces that gave the same text to the same prompt."""
+    """Return trace -> other traces that gave the same text to the same prompt."""
     equal: dict[str, list[str]] = {}
     prompt_ids = sorted({answer.prompt_id for answer in answered.values()})
     by_text: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -131,19 +131,19 @@ def comparisons(
     as_of: datetime | None = None,
     scope: Scope | None = None,
 ) -> list[Comparison]:
-    """What the preferences in force say about every pair of traces that was compared, in the order
-    of the trace ids."""
+    """Return the result of the preferences in force for every pair of traces that was compared, in
+    the order of the trace ids."""
     return compare_pairs(store.preferences(connection, agent.id, as_of, scope))
 
 
 def compare_pairs(preferences: Iterable[Preference]) -> list[Comparison]:
-    """What preferences say about every pair of traces, by the rule for raters."""
+    """Return the result of preferences for every pair of traces, by the rule for raters."""
     votes = pair_votes(preferences)
     return [_compare(pair, votes[pair]) for pair in sorted(votes)]
 
 
 def pair_votes(preferences: Iterable[Preference]) -> dict[tuple[str, str], list[PairVote]]:
-    """Each pair of traces, in order of id, with the votes on it."""
+    """Return each pair of traces, in order of id, with the votes on it."""
     votes: dict[tuple[str, str], list[PairVote]] = defaultdict(list)
     for preference in preferences:
         for pair, vote in _sides(preference):
@@ -157,7 +157,7 @@ def signals(
     as_of: datetime | None = None,
     config: LabelConfig | None = None,
 ) -> list[Signal]:
-    """How much there is of every kind of feedback in force, the most frequent kind first."""
+    """Count every kind of feedback in force, the most frequent kind first."""
     rule = config or LabelConfig()
     verdicts: dict[str, Counter[bool | None]] = defaultdict(Counter)
     raters: dict[str, set[str]] = defaultdict(set)
@@ -177,7 +177,8 @@ def dominant_rater(
     as_of: datetime | None = None,
     scope: Scope | None = None,
 ) -> DominantRater | None:
-    """The named person who gave more than half of what persons said; None where nobody did."""
+    """Return the count of the named person who gave more than half of the feedback of persons, or
+    None if nobody did."""
     counts = store.by_rater(connection, agent.id, as_of, scope)
     total = sum(count for _, count in counts)
     most = max((count for rater_id, count in counts if rater_id is not None), default=0)
@@ -187,7 +188,8 @@ def dominant_rater(
 def target_counts(
     connection: sa.Connection, agent: Agent, as_of: datetime | None = None
 ) -> TargetCounts:
-    """What the feedback in force is about."""
+    """Count the targets of the feedback in force, by kind, those that have arrived and those
+    awaited."""
     arrived: dict[str, int] = {}
     awaited: dict[str, int] = {}
     for kind, has_arrived, count in store.targets(connection, agent.id, as_of):
@@ -196,12 +198,12 @@ def target_counts(
 
 
 def raters_of(connection: sa.Connection, feedback_ids: Collection[str]) -> dict[str, str]:
-    """Feedback -> the rater who gave it; feedback without a named rater is left out."""
+    """Return feedback -> the rater who gave it; feedback without a named rater is left out."""
     return store.raters_of(connection, feedback_ids)
 
 
 def rater_names(connection: sa.Connection, agent: Agent) -> dict[str, str]:
-    """Rater -> its name in its source."""
+    """Return rater -> its name in its source."""
     return {rater: name for rater, (name, _) in store.rater_names(connection, agent.id).items()}
 
 
@@ -223,7 +225,7 @@ class PairVote:
 
 
 def _sides(preference: Preference) -> Iterator[tuple[tuple[str, str], PairVote]]:
-    """Each pair of traces, in order of id, with the vote."""
+    """Yield each pair of traces, in order of id, with the vote."""
     ranks = {trace_id: rank for rank, tied in enumerate(preference.ranking) for trace_id in tied}
     for first, second in combinations(sorted(ranks), 2):
         difference = ranks[second] - ranks[first]

@@ -239,7 +239,7 @@ def _question_page(question: Any, show: bool) -> Iterator[present.Part]:
 
 
 def _key(as_json: bool) -> str:
-    """y, n, s or q; the end of the input is q, and anything else is asked again."""
+    """Read y, n, s or q; the end of the input is q, and any other key is asked for again."""
     while True:
         if not as_json:
             present.write("Is this answer good? [y/n/s/q] ")

@@ -54,7 +54,7 @@ class Labelled:
     groups: Sequence[str]
 
     def about(self) -> dict[str, Any]:
-        """What names these labels in a classifier."""
+        """Return the fields that identify these labels in a classifier."""
         return {
             "fingerprint": ids.fingerprint(list(zip(self.traces, self.good.tolist(), strict=True))),
             "rule": "persons only",
@@ -62,15 +62,15 @@ class Labelled:
 
 
 def learn(ws: Workspace, agent: str, config: LearnConfig) -> tuple[str, Classifier]:
-    """(hash, classifier) fitted on all labels of persons in force, and kept; raises DataError where
-    there are too few."""
+    """Fit a classifier on all labels of persons in force and store it; return (hash, classifier).
+    Raises DataError if there are too few."""
     return learn_with(ws, agent, config, embedder_of(config))
 
 
 def learn_with(
     ws: Workspace, agent: str, config: LearnConfig, embedder: Embedder | None
 ) -> tuple[str, Classifier]:
-    """`learn` with the model that `config` names, where it is loaded already."""
+    """Do the same as `learn` with the model that `config` names, already loaded."""
     learner = require_agent(ws, agent)
     with ws.db.read() as connection:
         labels = labelled(connection, learner, embedder)
@@ -84,8 +84,8 @@ def learn_with(
 
 
 def embedder_of(config: LearnConfig) -> Embedder | None:
-    """The model that `config` names; raises ModelError where it cannot be loaded, MissingExtra
-    without torch."""
+    """Load the model that `config` names; return None if it names none. Raises ModelError if it
+    cannot be loaded, MissingExtra without torch."""
     if config.embeddings is None:
         return None
     from thumbwheel.engine.embed import Embedder
@@ -94,7 +94,7 @@ def embedder_of(config: LearnConfig) -> Embedder | None:
 
 
 def labelled(connection: sa.Connection, agent: Agent, embedder: Embedder | None = None) -> Labelled:
-    """Every answered trace that persons called good or bad."""
+    """Return every answered trace that persons called good or bad."""
     labels = person_labels(connection, agent)
     rows: dict[str, Features] = {}
     for batch in stored_cases(connection, agent, READS):
@@ -112,7 +112,7 @@ def labelled(connection: sa.Connection, agent: Agent, embedder: Embedder | None 
 
 
 def person_labels(connection: sa.Connection, agent: Agent) -> dict[str, bool]:
-    """Trace -> whether persons call it good; traces on which nothing decides are left out."""
+    """Return trace -> whether persons call it good; traces without a decision are left out."""
     rule = LabelConfig()
     machines = store.machine_raters(connection, agent.id)
     labels = {}
@@ -132,15 +132,15 @@ def person_labels(connection: sa.Connection, agent: Agent) -> dict[str, bool]:
 def groups_of(
     connection: sa.Connection, agent: Agent, trace_ids: Collection[str]
 ) -> dict[str, tuple[str, str]]:
-    """Trace -> (its prompt, its group) of these traces."""
+    """Return trace -> (its prompt, its group) of these traces."""
     rows = store.groups(connection, agent.id, trace_ids)
     groups = group_of(rows)
     return {trace_id: (prompt_id, groups[trace_id]) for trace_id, prompt_id, _ in rows}
 
 
 def group_of(places: Iterable[tuple[str, str, str | None]]) -> dict[str, str]:
-    """Trace -> its group, from (trace, prompt, session): traces that share a prompt or a session,
-    also through others, are one group.
+    """Return trace -> its group, from (trace, prompt, session): traces that share a prompt or a
+    session, also through others, are one group.
 
     >>> group_of([("t1", "p1", "s1"), ("t2", "p1", "s2"), ("t3", "p3", "s2"), ("t4", "p4", None)])
     {'t1': 'p1', 't2': 'p1', 't3': 'p1', 't4': 'p4'}
@@ -161,7 +161,7 @@ def group_of(places: Iterable[tuple[str, str, str | None]]) -> dict[str, str]:
 
 
 def check_enough(agent: str, labelled_traces: Labelled, config: LearnConfig) -> None:
-    """Raise DataError where the labels cannot carry a classifier, with what is missing."""
+    """Raise DataError if the labels are too few for a classifier, naming what is missing."""
     good = int(labelled_traces.good.sum())
     bad, groups = len(labelled_traces.good) - good, len(set(labelled_traces.groups))
     missing = [(config.least_good - good, "good"), (config.least_bad - bad, "bad")]
@@ -186,14 +186,14 @@ def check_enough(agent: str, labelled_traces: Labelled, config: LearnConfig) -> 
 
 
 def folds(groups: Sequence[str], count: int) -> NDArray[np.intp]:
-    """The fold of each row: groups in the order of a hash, dealt out in turn [n]."""
+    """Return the fold of each row, [n]: groups in the order of a hash, dealt out in turn."""
     order = sorted(set(groups), key=lambda name: sha256(f"label folds:{name}".encode()).digest())
     fold_of = {name: index % count for index, name in enumerate(order)}
     return np.array([fold_of[name] for name in groups])
 
 
 def fitted(labels: Labelled, config: LearnConfig, about: Mapping[str, Any]) -> Classifier:
-    """The classifier of all labels, calibrated and reported by cross-validation."""
+    """Fit the classifier to all labels, and calibrate and report it by cross-validation."""
     parts = folds(labels.groups, config.folds)
     margins = np.zeros(len(parts))
     for fold in range(config.folds):
@@ -218,8 +218,9 @@ def fitted(labels: Labelled, config: LearnConfig, about: Mapping[str, Any]) -> C
 
 
 def figures(chances: Array, labels: Labelled, parts: NDArray[np.intp]) -> dict[str, Any]:
-    """Accuracy, area under the ROC curve and Brier score of the cross-validation, each with its
-    interval, against always saying the label that is more frequent in what was fitted on."""
+    """Return accuracy, area under the ROC curve and Brier score of the cross-validation, each with
+    its interval, and the accuracy of always predicting the more frequent label of the fitting
+    folds."""
     good, groups = labels.good, list(labels.groups)
     usual = np.array([float(good[parts != part].mean() >= 0.5) for part in parts])
     right, base = (
@@ -265,8 +266,9 @@ def unlabelled(
     most: int,
     embedder: Embedder | None = None,
 ) -> tuple[list[str], list[Features], int]:
-    """(traces, their features, how many there are in all) of the answered traces that are not among
-    `without`. Of more than `most` it is a sample by a hash of the id, so that it stays the same."""
+    """Return (traces, their features, the number of all traces) of the answered traces that are not
+    among `without`. If there are more than `most` traces, they are a sample by a hash of the id, so
+    that it stays the same."""
     total = store.trace_count(connection, agent.id, None)
     share = most / total if total > most else 1.0
     names: list[str] = []
@@ -281,5 +283,5 @@ def unlabelled(
 
 
 def is_drawn(trace_id: str, share: float) -> bool:
-    """Whether a trace belongs to the part that is looked at."""
+    """Return whether a trace belongs to the sample."""
     return int.from_bytes(sha256(trace_id.encode()).digest()[:4]) < share * 2**32

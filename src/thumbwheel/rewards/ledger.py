@@ -58,7 +58,7 @@ class Report:
 
 
 def settings(ws: Workspace, agent: str) -> RewardConfig:
-    """The section `rewards` for one agent."""
+    """Return the section `rewards` of the settings for one agent."""
     return ws.settings(RewardsConfig, "rewards").of(agent)
 
 
@@ -73,11 +73,11 @@ def run(
     trace_id: str | None = None,
     advance: Advance | None = None,
 ) -> Report:
-    """Judge what has not been judged, of all traces of `agent` or of one; with `dry_run` only count
-    it.
+    """Judge everything not yet judged, for all traces of `agent` or for one; with `dry_run` only
+    count it.
 
-    `as_of`: with the feedback and the traces of that time; its rows are kept, and today's rewards
-    stay as they are.
+    `as_of`: with the feedback and the traces of that time; its rows are stored, and today's rewards
+    stay unchanged.
     """
     report = Report()
     reads = frozenset[str]().union(*(part.function.reads for part in parts))
@@ -124,7 +124,8 @@ class _Batch:
         self._valued: set[str] = set()
 
     def due(self, part: Component, retry: bool) -> list[StoredCase]:
-        """Those that this component has not judged as they are."""
+        """Return the cases that this component has not judged in their present state; blocked ones
+        are due again, and with `retry` failed ones."""
         unjudged = []
         for stored in self._batch:
             target = str(stored.case.target_id)
@@ -141,7 +142,7 @@ class _Batch:
         return unjudged
 
     def add(self, part: Component, stored: StoredCase, score: Score) -> None:
-        """Note a judgement."""
+        """Note the score of a component for a case."""
         target = str(stored.case.target_id)
         key = (target, part.name, *self._names[target, part.name])
         values = {
@@ -170,7 +171,7 @@ class _Batch:
             self._valued.add(target)
 
     def rewarded(self, parts: Sequence[Component]) -> int:
-        """How many of them had no value that stood, and have one now."""
+        """Count the traces that had no current value before and have one now."""
         versions = {(part.name, part.version) for part in parts}
         before = {
             row.target_id
@@ -182,7 +183,7 @@ class _Batch:
         return len(self._valued - before)
 
     def write(self, connection: sa.Connection) -> None:
-        """Into the ledger; a run as of today also notes which rows stand."""
+        """Write the scores into the ledger; a run as of today also marks which rows are current."""
         standing = {}
         for (target, name), names in self._names.items() if self._live else ():
             version, inputs = names
@@ -197,7 +198,8 @@ class _Batch:
 
 
 def _evidence(score: Score) -> Any:
-    """As JSON that every database reads: what is no JSON becomes its text."""
+    """Return the evidence as JSON that every database reads: any value that is not JSON becomes its
+    text."""
     if all(type(value) in _PLAIN_TYPES for value in score.evidence.values()):
         return dict(score.evidence)
     return _DECODER.decode(_ENCODER.encode(dict(score.evidence)))
@@ -221,13 +223,13 @@ def scores(
     as_of: datetime | None = None,
     trace_id: str | None = None,
 ) -> Iterator[tuple[str, dict[Version, Score]]]:
-    """(trace, its score by each of `parts`), as the last run of each part found it; of all traces,
-    in the order of their ids, or of one.
+    """Yield (trace, its score by each of `parts`), as the last run of each part found it, for all
+    traces, in the order of their ids, or for one.
 
-    Whatever shows, explains, reweighs or builds from rewards reads them here. The evidence of a
-    score is not read: where one trace is asked for it names the ledger row. What a part has not
-    judged is missing. With `as_of` the scores are those that the traces and the feedback of that
-    time give, in the order of `traces.input_id, traces.id`; nothing is run for it.
+    All code that shows, explains, reweighs or builds from rewards reads them here. The evidence of
+    a score is not read: for one trace it names the ledger row. A score that a part has not given is
+    missing. With `as_of` the scores are those that the traces and the feedback of that time give,
+    in the order of `traces.input_id, traces.id`; nothing is run for it.
     """
     if as_of is not None:
         yield from _scores_as_of(connection, agent, parts, as_of, trace_id)
@@ -278,7 +280,7 @@ def rewards(
     parts: Sequence[Component],
     as_of: datetime | None = None,
 ) -> Iterator[Combined]:
-    """The reward of every trace in the ledger, without evidence; see `scores`."""
+    """Yield the reward of every trace in the ledger, without evidence; see `scores`."""
     combine = config.combiner()
     for target, by_version in scores(connection, agent, parts, as_of):
         by_name = {name: score for (name, _), score in by_version.items()}
@@ -293,8 +295,8 @@ def one_reward(
     trace_id: str,
     as_of: datetime | None = None,
 ) -> tuple[Combined, frozenset[str]]:
-    """(the reward of one trace with its evidence, components whose score is of an earlier state of
-    the trace)."""
+    """Return (the reward of one trace with its evidence, the components whose score is of an
+    earlier state of the trace)."""
     _, by_version = next(scores(connection, agent, parts, as_of, trace_id), (trace_id, {}))
     rows = store.evidence(connection, trace_id)
     by_name: dict[str, Score] = {}
@@ -320,8 +322,8 @@ def not_run(
     parts: Sequence[Component],
     as_of: datetime | None = None,
 ) -> list[str]:
-    """Components with a weight of which the ledger has no row with their present function and
-    settings: they have no part in a reward."""
+    """Return the components with a weight for which the ledger has no row with their present
+    function and settings: they do not count in a reward."""
     weights = {name: part.weight for name, part in config.parts().items()}
     return [
         part.name
@@ -332,7 +334,7 @@ def not_run(
 
 
 def not_run_warning(agent: str, names: Sequence[str]) -> str:
-    """What to tell a person about `not_run`.
+    """Return the warning about `not_run` for a person.
 
     >>> why, fix = not_run_warning("filer", ["decision"]).split(". ")
     >>> why
@@ -352,14 +354,14 @@ def _score(value: float | None, status: str, evidence: Mapping[str, Any]) -> Sco
 
 
 def count(ws: Workspace, agent: Agent, as_of: datetime | None = None) -> int:
-    """How many traces there are to judge."""
+    """Return the number of traces to judge."""
     with ws.db.read() as connection:
         return store.trace_count(connection, agent.id, as_of)
 
 
 def traces_with_new_rewards(ws: Workspace, agent: Agent, since: datetime) -> set[str]:
-    """Traces whose combined reward may be another one than at `since`: a component of it valued
-    them anew, or for the first time.
+    """Return the traces whose combined reward may differ from the one at `since`: one of its
+    components valued them again, or for the first time.
 
     Raises NotFound where a model or classifier of the reward is gone.
     """
@@ -373,6 +375,6 @@ def traces_with_new_rewards(ws: Workspace, agent: Agent, since: datetime) -> set
 
 
 def traces_with_new_feedback(ws: Workspace, agent: Agent, since: datetime) -> set[str]:
-    """Traces about which people said something, or took something back, after `since`."""
+    """Return the traces about which people gave or withdrew feedback after `since`."""
     with ws.db.read() as connection:
         return store.traces_with_new_feedback(connection, agent.id, since)

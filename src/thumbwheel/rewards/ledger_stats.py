@@ -38,7 +38,7 @@ class RunningStats:
         self.least, self.most = min(self.least, value), max(self.most, value)
 
     def as_dict(self) -> dict[str, Any]:
-        """n, mean, least, most; the last three are None without numbers."""
+        """Return n, mean, least and most; the last three are None without numbers."""
         if not self.n:
             return {"n": 0, "mean": None, "least": None, "most": None}
         return {
@@ -52,8 +52,8 @@ class RunningStats:
 def reward_summary(
     ws: Workspace, agent: str, as_of: datetime | None = None, lowest: int = 0
 ) -> dict[str, Any]:
-    """Components (weight, statuses, mean) and the combined reward of `agent`, with the `lowest`
-    traces."""
+    """Return components (weight, statuses, mean) and the combined reward of `agent`, with the
+    `lowest` traces."""
     learner = require_agent(ws, agent)
     config = settings(ws, agent)
     parts = components(ws, agent, config)
@@ -109,7 +109,7 @@ def _keep_lowest(worst: list[tuple[float, str]], combined: Combined, most: int) 
 def reweigh(
     ws: Workspace, agent: str, weights: Mapping[str, float], preset: str | None = None
 ) -> dict[str, Any]:
-    """What other weights would make of the rewards that are in the ledger; raises InputError for an
+    """Return how other weights would change the rewards in the ledger. Raises InputError for an
     impossible weight.
 
     `yaml` are the settings that keep them: the reward is combined when it is read, so nothing has
@@ -199,7 +199,8 @@ def _yaml(agent: str, weights: Mapping[str, float], preset: str | None) -> str:
 
 
 def missing_values(ws: Workspace, agent: str) -> list[MissingValue]:
-    """Return the scores without a value although one may still come."""
+    """Return the current scores without a value (pending, blocked, failed) that may still get one,
+    counted by component and reason."""
     agent_id = require_agent(ws, agent).id
     versions = {part.name: part.version for part in components(ws, agent, settings(ws, agent))}
     with ws.db.read() as connection:

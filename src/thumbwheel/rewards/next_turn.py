@@ -168,7 +168,8 @@ class NextTurn:
 
 
 def read_next_turn(question: str, message: str) -> NextTurn:
-    """What `message` says about the answer to `question`, the user's message before that answer.
+    """Read what `message` says about the answer to `question`, the user's message before that
+    answer.
 
     >>> read_next_turn("Where is it?", "Thanks, that helped!").reading
     <Reading.THANKS: 'thanks'>
@@ -200,12 +201,13 @@ def read_next_turn(question: str, message: str) -> NextTurn:
 
 
 def plain(message: str) -> str:
-    """The beginning of a message in one case, with single blanks and plain apostrophes."""
+    """Return the beginning of a message with its case folded, single spaces and plain
+    apostrophes."""
     return " ".join(message[:LONGEST].casefold().replace("\u2019", "'").split())
 
 
 def _likeness(asked: str, text: str) -> float:
-    """How alike two messages are, from 0 to 1; 0 where one is too short to tell."""
+    """Return the similarity of two messages, from 0 to 1; 0 if one is too short to tell."""
     from rapidfuzz import fuzz
 
     words = min(len(WORD.findall(asked)), len(WORD.findall(text)))
@@ -237,23 +239,23 @@ class Calibration:
     classifier: str = "rules"
 
     def chance(self, reading: Reading) -> float:
-        """How likely the answer before is good: the share of good ones, drawn towards the assumed
-        chance where there are few."""
+        """Return the probability that the answer before is good: the share of good ones, shrunk
+        towards the assumed probability where there are few."""
         good, bad = self.counts.get(reading, (0, 0))
         return (good + SHRINKAGE * PRIORS[reading]) / (good + bad + SHRINKAGE)
 
     def judged(self, reading: Reading) -> int:
-        """How many answers of people's thumbs stand behind a chance."""
+        """Return the number of answers with people's thumbs that a chance is based on."""
         return sum(self.counts.get(reading, (0, 0)))
 
     def to_json(self) -> dict[str, Any]:
-        """As the part `counts` and `classifier` of a document."""
+        """Return the parts `counts` and `classifier` of a document."""
         counts = {str(reading): list(pair) for reading, pair in self.counts.items()}
         return {"counts": counts, "classifier": self.classifier}
 
     @classmethod
     def of(cls, document: Any) -> Calibration:
-        """From its document; raises InputError for anything else."""
+        """Read a calibration from its document. Raises InputError for anything else."""
         try:
             counts = {}
             for name, (good, bad) in document["counts"].items():

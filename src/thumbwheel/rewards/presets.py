@@ -49,7 +49,7 @@ class Preset:
 def weighted_components(
     weights: Mapping[str, float], settings: Mapping[str, dict[str, Any]] | None = None
 ) -> dict[str, ComponentConfig]:
-    """Components by name, with these weights and the settings of some of them."""
+    """Return components by name, with these weights and the settings of some of them."""
     components = {}
     for name, weight in weights.items():
         own_settings = (settings or {}).get(name, {})
@@ -58,7 +58,7 @@ def weighted_components(
 
 
 def applicable(name: str, score: Score) -> float | None:
-    """What has no value leaves the denominator."""
+    """Return the score's value; a component without one leaves the denominator."""
     return score.value
 
 

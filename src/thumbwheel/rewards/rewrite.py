@@ -79,9 +79,9 @@ class Complaint:
 
 
 def rewrite(ws: Workspace, agent: Agent, config: RewriteConfig) -> Rewritten:
-    """Have the answers rewritten that users complained about with a hint, and store them. What was
-    rewritten before by the same model stays as it is. Raises ModelError where the model cannot be
-    reached."""
+    """Have a model rewrite the answers that users complained about with a hint, and store the
+    results as corrections. Answers that it rewrote before stay unchanged. Raises ModelError if the
+    model cannot be reached."""
     result = Rewritten()
     key = os.environ.get(config.api_key_variable or "")
     client = Client(
@@ -102,8 +102,8 @@ def rewrite(ws: Workspace, agent: Agent, config: RewriteConfig) -> Rewritten:
 
 
 def _complaints(ws: Workspace, agent: Agent, result: Rewritten) -> Iterator[Complaint]:
-    """Complaints with a hint about answers that nobody edited. They are read first, so that no
-    reading transaction stays open while the model writes."""
+    """Yield complaints with a hint about answers that nobody edited. They are read first, so that
+    no reading transaction stays open while the model writes."""
     complaints = []
     with ws.db.read() as connection:
         for batch in stored_cases(connection, agent, READS):
@@ -128,7 +128,7 @@ def _complaint(case: Case) -> Complaint | None:
 
 
 def _ask(client: Client, complaint: Complaint, result: Rewritten) -> str | None:
-    """The rewritten answer; None where the model gave none that can be used."""
+    """Ask the model for the rewritten answer; return None if it gave none that can be used."""
     data = {
         "conversation": [dict(message) for message in complaint.case.prompt],
         "answer": complaint.case.text,
@@ -158,7 +158,7 @@ def _ask(client: Client, complaint: Complaint, result: Rewritten) -> str | None:
 
 
 def unusable(text: str, answer: str) -> str | None:
-    """Why `text` is no rewritten `answer`; None where it is one.
+    """Return why `text` is no rewritten `answer`, or None if it is one.
 
     >>> unusable("Sorry, it is in Berlin.", "It is in Bonn.")
     'it answers the complaint, not the question'
@@ -179,8 +179,8 @@ def unusable(text: str, answer: str) -> str | None:
 def _record(
     ws: Workspace, agent: Agent, complaint: Complaint, text: str, model: str
 ) -> FeedbackRecord:
-    """The rewritten answer as a correction. Its id names trace, hint and model, so that the same
-    work twice is one row."""
+    """Return the rewritten answer as a correction. Its id is made of trace, hint and model, so that
+    repeating the work gives the same row."""
     with ws.db.read() as connection:
         names = store.trace_names(connection, [complaint.trace_id])
     if complaint.trace_id not in names:

@@ -36,8 +36,8 @@ AT = feedback_in_force.STATED_AT
 
 
 def in_force(agent_id: str, as_of: datetime | None) -> sa.ColumnElement[bool]:
-    """Condition: feedback of the agent recorded by `as_of` that nothing recorded by then supersedes
-    or retracts."""
+    """Return the condition: feedback of the agent recorded by `as_of` that nothing recorded by then
+    supersedes or retracts."""
     return sa.and_(feedback.c.agent_id == agent_id, feedback_in_force.in_force(agent_id, as_of))
 
 
@@ -54,9 +54,9 @@ def statements(
     arrived_by: datetime | None = None,
     among: Collection[str] | None = None,
 ) -> Iterator[tuple[str, Statement]]:
-    """(trace id, statement) of everything in force about traces that have arrived (or one of them,
-    or those `among` these ids, of which there may be as many as a statement takes variables), by
-    prompt and then by trace.
+    """Yield (trace id, statement) of all feedback in force about traces that have arrived (or one
+    of them, or those `among` these ids, at most as many as a statement takes variables), by prompt
+    and then by trace.
 
     `arrived_by`: only about traces that were recorded by then. Feedback may be older than its
     trace.
@@ -87,8 +87,8 @@ def statements(
 
 
 def within(agent_id: str, as_of: datetime | None, scope: Scope) -> list[sa.ColumnElement[bool]]:
-    """Conditions on feedback and traces: said in the window, among a rater's first `per_rater`
-    statements by id, about prompts of the range."""
+    """Return conditions on feedback and traces: given in the window, among a rater's first
+    `per_rater` statements by id, about prompts of the range, and opinions as `_wanted_opinions`."""
     conditions: list[sa.ColumnElement[bool]] = []
     if scope.since:
         conditions.append(scope.since <= AT)
@@ -118,7 +118,8 @@ def within(agent_id: str, as_of: datetime | None, scope: Scope) -> list[sa.Colum
 
 
 def _wanted_opinions(scope: Scope) -> list[sa.ColumnElement[bool]]:
-    """Conditions on opinions by their tags, and by how sure the app was of what they are about."""
+    """Return conditions on opinions by their tags, and by the app's confidence in the answers that
+    they are about."""
     conditions: list[sa.ColumnElement[bool]] = []
     listed = sa.func.coalesce(feedback.c.metadata["tags"].as_string(), "")
 
@@ -137,8 +138,8 @@ def _wanted_opinions(scope: Scope) -> list[sa.ColumnElement[bool]]:
 def by_rater(
     connection: sa.Connection, agent_id: str, as_of: datetime | None, scope: Scope | None = None
 ) -> list[tuple[str | None, int]]:
-    """(id of a rater, None for the unnamed; how much they said) of the persons who said something
-    in force about a trace."""
+    """Return (id of a rater, None for the unnamed; count of their feedback in force about traces)
+    of each person who gave any."""
     about = [] if scope is None else within(agent_id, as_of, scope)
     person = sa.func.coalesce(raters.c.kind, "person").not_in(AUTOMATIC)
     query = (
@@ -153,7 +154,7 @@ def by_rater(
 def preferences(
     connection: sa.Connection, agent_id: str, as_of: datetime | None, scope: Scope | None = None
 ) -> Iterator[Preference]:
-    """Every preference in force with the traces that have arrived."""
+    """Yield every preference in force with the traces that have arrived."""
     about = [] if scope is None else within(agent_id, as_of, scope)
     query = (
         sa.select(
@@ -183,7 +184,8 @@ def preferences(
 def newest_words(
     connection: sa.Connection, agent_id: str, as_of: datetime | None
 ) -> Iterator[Statement]:
-    """The newest words in force, of any kind, whether or not their targets have arrived."""
+    """Yield the newest statements in force, of any kind, whether or not their targets have
+    arrived."""
     standing_ids = feedback_in_force.newest_words(agent_id, as_of)
     query = (
         sa.select(*_spoken(feedback_in_force.speaker()))
@@ -197,7 +199,7 @@ def newest_words(
 def targets(
     connection: sa.Connection, agent_id: str, as_of: datetime | None
 ) -> list[tuple[str, bool, int]]:
-    """(trace, step or session; whether it has arrived; how many) of the targets of feedback in
+    """Return (trace, step or session; whether it has arrived; count) of the targets of feedback in
     force."""
     arrived = feedback_targets.c.target_id.is_not(None)
     query = sa.select(feedback_targets.c.kind, arrived, sa.func.count()).select_from(
@@ -219,7 +221,7 @@ _ABOUT_TRACES = (  # what feedback is about belongs to its agent (capture)
 
 
 def _spoken(speaker: sa.ColumnElement[str]) -> tuple[sa.ColumnElement[Any], ...]:
-    """The columns of a statement, in the order of its fields."""
+    """Return the columns of a statement, in the order of its fields."""
     return (
         feedback.c.id,
         feedback.c.kind,
@@ -269,8 +271,8 @@ def stored(
     trace_id: str | None,
     among: Collection[str] | None = None,
 ) -> Iterator[sa.RowMapping]:
-    """Traces recorded by `as_of` (or one of them, or those `among` these ids), in the order of
-    `statements`, each with what its case asks: reference, checker, checker_config."""
+    """Yield traces recorded by `as_of` (or one of them, or those `among` these ids), in the order
+    of `statements`, each with its case's reference, checker and checker_config."""
     columns = (
         traces.c.id,
         traces.c.input_id,
@@ -302,7 +304,7 @@ def stored(
 
 
 def trace_count(connection: sa.Connection, agent_id: str, as_of: datetime | None) -> int:
-    """How many `stored` has."""
+    """Return the number of traces that `stored` yields."""
     return connection.execute(
         sa.select(sa.func.count()).where(*_among(agent_id, as_of, None))
     ).scalar_one()
@@ -322,9 +324,9 @@ def _among(
 def continuations(
     connection: sa.Connection, agent_id: str, input_ids: Collection[str], as_of: datetime | None
 ) -> list[sa.Row[Any]]:
-    """Where a later prompt goes on from one of these prompts: (asked, the prompt; answer, the
-    content of the assistant's message after it; following, that of the user's message after that;
-    session_id of the later trace)."""
+    """Return where a later prompt continues one of these prompts: (asked, the prompt; answer, the
+    content of the assistant's message after it; following, the content of the user's message after
+    that; session_id of the later trace)."""
     answer, following = messages.alias(), messages.alias()
     query = (
         sa.select(
@@ -351,7 +353,7 @@ def continuations(
 def session_turns(
     connection: sa.Connection, agent_id: str, session_ids: Collection[str], as_of: datetime | None
 ) -> list[sa.Row[Any]]:
-    """The runs of these sessions that have a time and are no part of another run, in their order:
+    """Return the runs of these sessions that have a time and are no part of another run, in order:
     id, session_id, input_id, occurred_at, and the last message of the prompt (role, content) with
     the one before it (role_before, content_before)."""
     last, before = messages.alias(), messages.alias()
@@ -383,7 +385,7 @@ def session_turns(
 
 
 def named_traces(connection: sa.Connection, agent_id: str, name: str) -> list[tuple[str, str]]:
-    """(id, source) of the traces that have this id, ours or their source's."""
+    """Return (id, source) of the traces that have this id, here or in their source."""
     query = sa.select(traces.c.id, traces.c.source).where(traces.c.agent_id == agent_id)
     return list(
         connection.execute(
@@ -395,14 +397,14 @@ def named_traces(connection: sa.Connection, agent_id: str, name: str) -> list[tu
 def trace_names(
     connection: sa.Connection, trace_ids: Collection[str]
 ) -> dict[str, tuple[str, str]]:
-    """Trace -> (its source, its id there)."""
+    """Return trace -> (its source, its id there)."""
     query = sa.select(traces.c.id, traces.c.source, traces.c.external_id)
     rows = connection.execute(query.where(traces.c.id.in_(trace_ids)))
     return {row.id: (row.source, row.external_id) for row in rows}
 
 
 def own_names(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, str]:
-    """Trace -> its id in its source, for those that have one of their own."""
+    """Return trace -> its id in its source, for the traces that have one there."""
     query = sa.select(traces.c.id, traces.c.external_id).where(traces.c.id.in_(trace_ids))
     return {
         row.id: row.external_id
@@ -412,7 +414,7 @@ def own_names(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, 
 
 
 def steps_of(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, list[sa.RowMapping]]:
-    """The steps of each trace, in their order."""
+    """Return the steps of each trace, in order."""
     steps_by_trace: dict[str, list[sa.RowMapping]] = {}
     columns = [
         steps.c[name]
@@ -438,7 +440,7 @@ def mates(
     most: int,
     as_of: datetime | None,
 ) -> dict[str, list[Any]]:
-    """(trace id, output) of the first `most` answers to each prompt, by trace id."""
+    """Return prompt -> (trace id, output) of the first `most` answers to it, by trace id."""
     number = (
         sa.func.row_number()
         .over(partition_by=traces.c.input_id, order_by=traces.c.id)
@@ -482,7 +484,7 @@ class Entry(NamedTuple):
 
 
 def ledger(connection: sa.Connection, target_ids: Sequence[str]) -> list[Entry]:
-    """Every ledger row of these targets."""
+    """Return every ledger row of these targets."""
     query = sa.select(*(rewards.c[name] for name in Entry._fields)).where(
         rewards.c.target_id.in_(target_ids)
     )
@@ -490,7 +492,7 @@ def ledger(connection: sa.Connection, target_ids: Sequence[str]) -> list[Entry]:
 
 
 def evidence(connection: sa.Connection, target_id: str) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Ledger row -> (fingerprint of what was read, evidence)."""
+    """Return ledger row -> (fingerprint of the inputs, evidence)."""
     query = sa.select(rewards.c.id, rewards.c.inputs, rewards.c.evidence).where(
         rewards.c.target_id == target_id
     )
@@ -500,8 +502,8 @@ def evidence(connection: sa.Connection, target_id: str) -> dict[str, tuple[str, 
 def current(
     connection: sa.Connection, agent_id: str, versions: Collection[str], trace_id: str | None = None
 ) -> Iterator[tuple[str, str, str, float | None, str, str]]:
-    """(target, component, version, value, status, row) of the rows of these versions that the last
-    run of each found to stand.
+    """Yield (target, component, version, value, status, row) of the rows of these versions that are
+    current by the last run of each.
 
     They come target by target.
     """
@@ -517,8 +519,8 @@ def current(
 def has_rows(
     connection: sa.Connection, agent_id: str, component: str, version: str, *, current: bool
 ) -> bool:
-    """Whether the ledger has any row of this version of the component; `current`: any that stands
-    today."""
+    """Return whether the ledger has any row of this version of the component; `current`: any row
+    that is current today."""
     query = sa.select(rewards.c.id).where(
         rewards.c.agent_id == agent_id,
         rewards.c.component == component,
@@ -530,7 +532,7 @@ def has_rows(
 
 
 def reasons(connection: sa.Connection, agent_id: str) -> list[sa.RowMapping]:
-    """How often each component stands with each status and reason, the most frequent first."""
+    """Count the current rows of each component by status and reason, the most frequent first."""
     reason = json_text(rewards.c.evidence, "reason").label("reason")
     columns = (rewards.c.component, rewards.c.component_version, rewards.c.status, reason)
     query = sa.select(*columns, sa.func.count().label("count")).where(
@@ -547,8 +549,8 @@ def keep(
     again: Sequence[dict[str, Any]],
     standing: Mapping[str, bool],
 ) -> None:
-    """Add `fresh` rows, write each of `again` over its `row`, and note which known rows stand from
-    now on, and since when (`as_of`)."""
+    """Add `fresh` rows, write each of `again` over its `row`, and note which known rows are current
+    from now on, and since when (`as_of`)."""
     if fresh:
         connection.execute(rewards.insert(), fresh)
     noted = [{"row": row_id, "current": is_current} for row_id, is_current in standing.items()]
@@ -565,8 +567,8 @@ def keep(
 def traces_with_new_rewards(
     connection: sa.Connection, agent_id: str, since: datetime, versions: Collection[str]
 ) -> set[str]:
-    """Targets that one of these versions of components has valued since, of which an older value
-    stands again, or that lost theirs."""
+    """Return the targets that one of these versions of components has valued since, for which an
+    older value is current again, or that lost theirs."""
     old = rewards.alias("old")
     same = (
         old.c.target_id == rewards.c.target_id,
@@ -590,8 +592,8 @@ def traces_with_new_rewards(
 
 
 def traces_with_new_feedback(connection: sa.Connection, agent_id: str, since: datetime) -> set[str]:
-    """Traces that feedback recorded after `since` is about, or feedback that it replaced or took
-    back."""
+    """Return the traces that feedback recorded after `since` is about, or feedback that it replaced
+    or withdrew."""
     later = feedback.alias("later")
     new = (feedback.c.agent_id == agent_id, feedback.c.recorded_at > since)
     recent = (later.c.agent_id == agent_id, later.c.recorded_at > since)
@@ -613,8 +615,8 @@ def traces_with_new_feedback(connection: sa.Connection, agent_id: str, since: da
 def new_feedback(
     connection: sa.Connection, agent_id: str, since: datetime
 ) -> list[tuple[str, str, str]]:
-    """(id, kind, speaker) of what was recorded after `since` and is in force: the speaker is the
-    rater, else the source."""
+    """Return (id, kind, speaker) of the feedback recorded after `since` and in force: the speaker
+    is the rater, else the source."""
     query = sa.select(
         feedback.c.id, feedback.c.kind, feedback_in_force.speaker().label("speaker")
     ).where(
@@ -628,14 +630,14 @@ def new_feedback(
 def outputs(
     connection: sa.Connection, agent_id: str, trace_ids: Collection[str]
 ) -> dict[str, tuple[str, str | None]]:
-    """Trace -> (its prompt, its output) of these."""
+    """Return trace -> (its prompt, its output) of these traces."""
     query = sa.select(traces.c.id, traces.c.input_id, traces.c.output)
     of_agent = query.where(traces.c.agent_id == agent_id, traces.c.id.in_(trace_ids))
     return {row.id: (row.input_id, row.output) for row in connection.execute(of_agent)}
 
 
 def learned(connection: sa.Connection, agent_id: str) -> int:
-    """How many ledger rows and undecided suggestions of the agent classifiers have made."""
+    """Count the ledger rows and undecided suggestions of the agent that classifiers made."""
     return sum(
         connection.execute(sa.select(sa.func.count()).select_from(table).where(*which)).scalar_one()
         for table, which in _learned(agent_id)
@@ -643,7 +645,7 @@ def learned(connection: sa.Connection, agent_id: str) -> int:
 
 
 def judged_by_classifier(connection: sa.Connection, agent_id: str) -> bool:
-    """Whether any reward of the agent comes from one."""
+    """Return whether any reward of the agent comes from a classifier."""
     table, which = _learned(agent_id)[0]
     return bool(
         connection.execute(sa.select(sa.exists(sa.select(table.c.id).where(*which)))).scalar()
@@ -658,7 +660,7 @@ def _by_model(agent_id: str) -> sa.ColumnElement[bool]:
 
 
 def judged_by_model(connection: sa.Connection, agent_id: str) -> bool:
-    """Whether any reward of the agent comes from a reward model."""
+    """Return whether any reward of the agent comes from a reward model."""
     return bool(
         connection.execute(
             sa.select(sa.exists(sa.select(rewards.c.id).where(_by_model(agent_id))))
@@ -667,12 +669,12 @@ def judged_by_model(connection: sa.Connection, agent_id: str) -> bool:
 
 
 def forget_modelled(connection: sa.Connection, agent_id: str) -> None:
-    """Delete what reward models said."""
+    """Delete the ledger rows that come from reward models."""
     connection.execute(rewards.delete().where(_by_model(agent_id)))
 
 
 def forget_learned(connection: sa.Connection, agent_id: str) -> None:
-    """Delete what `learned` counts."""
+    """Delete everything that `learned` counts."""
     for table, which in _learned(agent_id):
         connection.execute(table.delete().where(*which))
 
@@ -690,7 +692,7 @@ def _learned(agent_id: str) -> list[tuple[sa.Table, list[sa.ColumnElement[bool]]
 
 
 def machine_raters(connection: sa.Connection, agent_id: str) -> set[str]:
-    """Raters that are no persons."""
+    """Return the raters that are no persons."""
     return set(
         connection.execute(
             sa.select(raters.c.id).where(raters.c.agent_id == agent_id, raters.c.kind != "person")
@@ -699,7 +701,7 @@ def machine_raters(connection: sa.Connection, agent_id: str) -> set[str]:
 
 
 def raters_of(connection: sa.Connection, feedback_ids: Collection[str]) -> dict[str, str]:
-    """Feedback -> the rater who gave it; feedback without a named rater is left out."""
+    """Return feedback -> the rater who gave it; feedback without a named rater is left out."""
     query = sa.select(feedback.c.id, feedback.c.rater_id).where(feedback.c.rater_id.is_not(None))
     rater_of: dict[str, str] = {}
     for batch in batches(sorted(feedback_ids)):
@@ -709,7 +711,7 @@ def raters_of(connection: sa.Connection, feedback_ids: Collection[str]) -> dict[
 
 
 def rater_names(connection: sa.Connection, agent_id: str) -> dict[str, tuple[str, str]]:
-    """Rater -> (name in its source, kind)."""
+    """Return rater -> (name in its source, kind)."""
     rows = connection.execute(
         sa.select(raters.c.id, raters.c.external_id, raters.c.kind).where(
             raters.c.agent_id == agent_id
@@ -721,7 +723,7 @@ def rater_names(connection: sa.Connection, agent_id: str) -> dict[str, tuple[str
 def groups(
     connection: sa.Connection, agent_id: str, trace_ids: Iterable[str]
 ) -> list[tuple[str, str, str | None]]:
-    """(trace, prompt, session) of these."""
+    """Return (trace, prompt, session) of these traces."""
     wanted = set(trace_ids)
     rows = connection.execute(
         sa.select(traces.c.id, traces.c.input_id, traces.c.session_id).where(
@@ -732,7 +734,7 @@ def groups(
 
 
 def suggested(connection: sa.Connection, agent_id: str) -> list[sa.RowMapping]:
-    """Every suggestion, in the order in which they are to be reviewed."""
+    """Return every suggestion, in the order of review."""
     query = sa.select(suggestions).where(suggestions.c.agent_id == agent_id)
     return list(connection.execute(query.order_by(suggestions.c.rank, suggestions.c.id)).mappings())
 
@@ -740,7 +742,7 @@ def suggested(connection: sa.Connection, agent_id: str) -> list[sa.RowMapping]:
 def suggest(
     connection: sa.Connection, agent_id: str, classifier: str, fresh: Sequence[dict[str, Any]]
 ) -> None:
-    """Add suggestions of a classifier; open ones of others give way to them."""
+    """Add suggestions of a classifier; open ones of other classifiers are replaced."""
     old = (
         suggestions.c.agent_id == agent_id,
         suggestions.c.classifier != classifier,
@@ -758,7 +760,7 @@ def decide(
     feedback_id: str | None,
     now: datetime,
 ) -> None:
-    """Note what became of a suggestion."""
+    """Store the state of a suggestion, its feedback and the time of review."""
     values = {"state": state, "feedback_id": feedback_id, "reviewed_at": now}
     connection.execute(
         suggestions.update().where(suggestions.c.id == suggestion_id).values(**values)

@@ -70,10 +70,10 @@ class Question:
 
 
 def suggest(ws: Workspace, agent: str, limit: int, config: LearnConfig) -> Suggested:
-    """Fit a classifier on the labels in force, and keep at most `limit` open suggestions of it;
-    earlier open ones give way.
+    """Fit a classifier on the labels in force, and store at most `limit` open suggestions of it;
+    earlier open ones are replaced.
 
-    Raises DataError where there are too few labels.
+    Raises DataError if there are too few labels.
     """
     learner = require_agent(ws, agent)
     embedder = embedder_of(config)
@@ -118,7 +118,7 @@ def _row(agent_id: str, classifier: str, trace_id: str, chance: float, rank: int
 def order(
     classifier: Classifier, rows: Sequence[Features], chances: Array, limit: int
 ) -> list[int]:
-    """The places of at most `limit` rows, by how much a label of each would tell."""
+    """Return the positions of at most `limit` rows, by how informative a label of each would be."""
     doubt = 1 - np.abs(2 * chances - 1)
     pool = np.argsort(-doubt, kind="stable")[: POOL * limit]
     if not len(pool):
@@ -138,15 +138,14 @@ def order(
 
 
 def questions(ws: Workspace, agent: str) -> Iterator[Question]:
-    """The open suggestions in their order; those whose trace a person has judged by now are left
-    out."""
+    """Yield the open suggestions in order, without those whose trace a person has judged by now."""
     learner = require_agent(ws, agent)
     for suggestion in _waiting(ws, learner):
         yield _question(ws, learner, suggestion)
 
 
 def open_question(ws: Workspace, agent: str, name: str) -> Question:
-    """The open suggestion with this id, or the beginning of it; raises NotFound."""
+    """Return the open suggestion whose id is or begins with `name`. Raises NotFound."""
     learner = require_agent(ws, agent)
     waiting = {suggestion["id"]: suggestion for suggestion in _waiting(ws, learner)}
     matches = [suggestion_id for suggestion_id in waiting if ids.stands_for(name, suggestion_id)]
@@ -161,7 +160,7 @@ def open_question(ws: Workspace, agent: str, name: str) -> Question:
 
 
 def _waiting(ws: Workspace, learner: Agent) -> list[dict[str, Any]]:
-    """The open suggestions whose trace nobody has judged."""
+    """Return the open suggestions whose trace nobody has judged."""
     with ws.db.read() as connection:
         judged = person_labels(connection, learner)
         return [
@@ -194,7 +193,7 @@ def decide(
     rater: str,
     how: str = "review",
 ) -> str:
-    """Store a rater's verdict (None: skipped) and return what became of the suggestion. `how` is
+    """Store a rater's verdict (None: skipped) and return the new state of the suggestion. `how` is
     review, shown or unseen."""
     if good is None:
         return _note(ws, question.id, "skipped", None)
@@ -220,10 +219,10 @@ def _note(ws: Workspace, suggestion_id: str, state: str, feedback_id: str | None
 def accept(
     ws: Workspace, agent: str, rater: str, names: Collection[str], least: float | None
 ) -> list[str]:
-    """Take suggestions as they are, in the name of `rater`: those of `names` (suggestions or
-    traces), or all from a confidence on.
+    """Accept suggestions unchanged, in the name of `rater`: those of `names` (suggestions or
+    traces), and all with a confidence of at least `least`; return their ids.
 
-    Raises InputError where neither is given, NotFound for a name without an open suggestion.
+    Raises InputError if neither is given, NotFound for a name without an open suggestion.
     """
     if not names and least is None:
         raise InputError(
@@ -243,7 +242,8 @@ def accept(
 
 
 def _suggestion_ids(agent: str, waiting: Sequence[Question], name: str) -> list[str]:
-    """The open suggestions of this id, or about the trace of this id; raises NotFound."""
+    """Return the ids of the open suggestions with this id, or about the trace with this id. Raises
+    NotFound."""
     matches = [
         suggestion
         for suggestion in waiting
@@ -257,8 +257,8 @@ def _suggestion_ids(agent: str, waiting: Sequence[Question], name: str) -> list[
 
 
 def status(ws: Workspace, agent: str) -> dict[str, Any]:
-    """How many suggestions are in each state, and how often reviewers agreed with them, in all and
-    by the confidence they had."""
+    """Return the number of suggestions in each state, and how often reviewers agreed with them, in
+    total and by confidence."""
     learner = require_agent(ws, agent)
     with ws.db.read() as connection:
         suggestions = store.suggested(connection, learner.id)

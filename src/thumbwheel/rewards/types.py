@@ -149,7 +149,7 @@ class Value(NamedTuple):
 
     @classmethod
     def mean(cls, weighted_values: Sequence[tuple[Value, float]]) -> Value | None:
-        """The weighted mean of (value, weight) pairs; None for an empty list."""
+        """Return the weighted mean of (value, weight) pairs, or None for an empty list."""
         if not weighted_values:
             return None
         values = [value for value, _ in weighted_values]
@@ -168,7 +168,7 @@ class Value(NamedTuple):
         )
 
     def sides_with(self, good: bool) -> bool:
-        """Whether the number lies on this side of the middle of its scale."""
+        """Return whether the number lies on this side of the middle of its scale."""
         return self.unit > 0.5 if good else self.unit < 0.5
 
 

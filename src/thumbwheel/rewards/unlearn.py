@@ -25,7 +25,7 @@ KINDS: Mapping[str, str] = {
 
 
 def fitted_documents(ws: Workspace, agent: str) -> dict[str, set[str]]:
-    """Name of KINDS -> hashes of the documents of the agent; raises StorageError for a damaged
+    """Return name of KINDS -> hashes of the agent's documents. Raises StorageError for a damaged
     one."""
     hashes: dict[str, set[str]] = {}
     for name, kind in KINDS.items():
@@ -34,26 +34,26 @@ def fitted_documents(ws: Workspace, agent: str) -> dict[str, set[str]]:
 
 
 def count_classifier_output(connection: sa.Connection, agent_id: str) -> int:
-    """How many ledger rows and undecided suggestions of the agent come from a classifier, kept here
-    or in a file elsewhere."""
+    """Count the ledger rows and undecided suggestions of the agent that come from a classifier,
+    stored here or in a file elsewhere."""
     return store.learned(connection, agent_id)
 
 
 def classifier_has_part(connection: sa.Connection, agent_id: str) -> bool:
-    """Whether a classifier has a part in the rewards of the agent."""
+    """Return whether any reward of the agent comes from a classifier."""
     return store.judged_by_classifier(connection, agent_id)
 
 
 def reward_model_has_part(connection: sa.Connection, agent_id: str) -> bool:
-    """Whether a reward model has a part in the rewards of the agent."""
+    """Return whether any reward of the agent comes from a reward model."""
     return store.judged_by_model(connection, agent_id)
 
 
 def delete_reward_model_scores(connection: sa.Connection, agent_id: str) -> None:
-    """Delete what reward models have said; the ledger's next run asks again."""
+    """Delete the scores that reward models gave; the ledger's next run asks again."""
     store.forget_modelled(connection, agent_id)
 
 
 def delete_classifier_output(connection: sa.Connection, agent_id: str) -> None:
-    """Delete what `count_classifier_output` counts."""
+    """Delete everything that `count_classifier_output` counts."""
     store.forget_learned(connection, agent_id)

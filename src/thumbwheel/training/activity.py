@@ -37,7 +37,7 @@ class Activity:
         return self.seconds * (self.total - self.done) / self.done
 
     def in_words(self) -> str:
-        """Say it in one line.
+        """Return the activity as one line.
 
         >>> Activity("measuring the base", 37, 114, "dev rows", 260.0).in_words()
         'measuring the base: 37 of 114 dev rows, about 9 min left'
@@ -65,10 +65,10 @@ class ActivityFile:
         self._what, self._began, self._written_at = "", 0.0, 0.0
 
     def line(self, text: str) -> None:
-        """Leave lines to the log of the run."""
+        """Write nothing: lines go to the log of the run."""
 
     def progress(self, what: str, done: float, total: float | None, unit: str, note: str) -> None:
-        """Write it down, unless that was done just now."""
+        """Write the activity to the file, unless that was done just now."""
         now = time.monotonic()
         is_new = what != self._what or not done
         if is_new:
@@ -84,7 +84,8 @@ class ActivityFile:
 
 
 def activity(run: RunDir) -> Activity | None:
-    """Return what the run does now; None where metrics were written since."""
+    """Return what the run does now, or None if nothing is recorded or metrics were written
+    since."""
     path = run.path / FILE
     try:
         written_at = path.stat().st_mtime_ns

@@ -110,33 +110,36 @@ class MethodRunner(Protocol):
     budget: Budget
 
     def groups(self) -> list[dict[str, Any]]:
-        """Parameter groups of the optimiser; none means all that trains, alike."""
+        """Return the parameter groups of the optimiser; an empty list means one group of everything
+        that trains."""
 
     def order(self, items: Sequence[Any]) -> Order:
-        """Which items make which step."""
+        """Return the order that assigns items to steps."""
 
     def train(self, items: Sequence[Any], step: int, apply: Apply) -> StepResult:
-        """One step on `items`, the `step`-th of the run counted from 0, with one call of `apply` or
-        several."""
+        """Train one step on `items`, the `step`-th of the run counted from 0, and call `apply` once
+        or several times."""
 
     def evaluate(self, items: Sequence[Any]) -> StepResult:
-        """Loss and metrics of the dev items, without gradient."""
+        """Return loss and metrics of the dev items, computed without gradient."""
 
     def examples(self, items: Sequence[Any]) -> Sequence[Example]:
-        """Of the sizes that a step on `items` scores; the tokens may be any."""
+        """Return examples of the sizes that a step on `items` scores; their tokens may be
+        arbitrary."""
 
     def rehearse(self, units: Sequence[Example]) -> None:
-        """Forward and backward as in a step on `units` of its budget, with nothing left of it."""
+        """Run forward and backward as a step on `units` of its budget does, and leave nothing
+        behind."""
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run has to know besides adapter, optimiser and schedule: plain values and
-        tensors."""
+        """Return the state that a resumed run needs besides adapter, optimiser and schedule: plain
+        values and tensors."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Put `state()` back."""
+        """Restore `state()`."""
 
     def close(self) -> None:
-        """Let go of processes and files."""
+        """Close processes and files."""
 
 
 @dataclass(frozen=True)
@@ -183,24 +186,24 @@ class Method(ABC, Generic[C]):
 
     @classmethod
     def shape(cls, config: C) -> str:
-        """The dataset shape that the method learns from under `config`."""
+        """Return the dataset shape that the method learns from under `config`."""
         return cls.needs
 
     @classmethod
     def judged_split(cls, config: C) -> str | None:
-        """The split whose judged answers a run is given beside its rows, to weigh its rows or its
-        judge by them; None where it needs none."""
+        """Return the split whose judged answers a run gets beside its rows, to weigh its rows or
+        its judge by them, or None if the method needs none."""
         return None
 
     @classmethod
     def resolve_config(cls, config: C, rows: Rows) -> C:
-        """`config` with what follows from the training rows filled in; raises DataError where they
-        cannot support the method."""
+        """Return `config` with the settings that depend on the training rows filled in. Raises
+        DataError if the rows cannot support the method."""
         return config
 
     @abstractmethod
     def prepare(self, rows: Iterable[Row], builder: PromptBuilder) -> Prepared:
-        """The items that the steps take, in the order of `rows`."""
+        """Return the items that the steps take, in the order of `rows`."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +220,7 @@ class Scored:
     last: torch.Tensor = NOT_REQUESTED
 
     def sums(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(policy, reference, count) summed per branch, each [branches]."""
+        """Return (policy, reference, count) summed per branch, each [branches]."""
         policy = self.batch.branch_sum(self.logp)
         if self.reference is None:
             reference = policy.detach() * 0
@@ -226,13 +229,13 @@ class Scored:
         return policy, reference, self.batch.branch_count().to(policy)
 
     def weights(self) -> torch.Tensor:
-        """Row weight of every branch, [branches]."""
+        """Return the row weight of every branch, [branches]."""
         weights = [example.weight for example in self.batch.examples for _ in example.branches]
         like = self.logp if self.last is None else self.last
         return like.new_tensor(weights)
 
     def by_row(self, values: torch.Tensor) -> torch.Tensor:
-        """[branches] -> [examples], summed; differentiable."""
+        """Sum `values` [branches] by row; return [examples], differentiable."""
         return values.new_zeros(len(self.batch.examples)).index_add(
             0, self.batch.example_of, values
         )
@@ -240,13 +243,13 @@ class Scored:
     def mean(
         self, values: torch.Tensor, having: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`values` [branches] as a metric by row: (sums, counts), detached; of those branches only
-        that are `having`."""
+        """Return `values` [branches] as a metric by row: (sums, counts), detached, over the
+        branches that `having` selects, or over all."""
         counts = values.new_ones(values.shape) if having is None else having.to(values)
         return self.by_row(values.detach() * counts), self.by_row(counts)
 
     def having(self, *roles: str) -> torch.Tensor:
-        """Which branches have one of these roles, bool [branches]."""
+        """Return a mask of the branches that have one of these roles, bool [branches]."""
         import torch
 
         return torch.tensor(
@@ -281,10 +284,10 @@ class Algorithm(Method[C]):
 
     @abstractmethod
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:
-        """The tokens of one row; raises DropRow."""
+        """Return the tokens of one row. Raises DropRow if the row cannot be used."""
 
     def prepare(self, rows: Iterable[Row], builder: PromptBuilder) -> Prepared:
-        """The examples of `rows`, with drops and boundary mismatches counted."""
+        """Return the examples of `rows`, with drops and boundary mismatches counted."""
         prepared = Prepared()
         for number, row in enumerate(rows):
             try:
@@ -302,15 +305,16 @@ class Algorithm(Method[C]):
         return prepared
 
     def blocks(self, examples: Sequence[Example]) -> list[Sequence[Example]]:
-        """Parts of an optimiser batch that share one baseline."""
+        """Split an optimiser batch into the parts that share one baseline."""
         return [examples]
 
     def baseline(self, block: Sequence[Example], score: Score) -> Any:
-        """What the loss of `block` needs beforehand from other texts; handed back to `loss`."""
+        """Compute the part of the loss of `block` that needs other texts; `loss` gets it as its
+        argument."""
         return None
 
     def totals(self, examples: Sequence[Example]) -> Totals:
-        """The denominators of an optimiser batch, never 0."""
+        """Return the denominators of an optimiser batch, never 0."""
         weight, good_tokens = 0.0, 0.0
         for example in examples:
             weight += example.weight
@@ -321,15 +325,16 @@ class Algorithm(Method[C]):
 
     @abstractmethod
     def loss(self, scored: Scored, totals: Totals, baseline: Any) -> LossOut:
-        """The share of one micro-batch."""
+        """Return the share of one micro-batch in the loss, with its metrics."""
 
     def derived(self, metrics: dict[str, float]) -> dict[str, float]:
-        """The means over an optimiser batch or the dev rows, with what follows from them."""
+        """Add metrics that follow from `metrics`, the means over an optimiser batch or the dev
+        rows, and return them all."""
         return metrics
 
     def anchor(self, scored: Scored, totals: Totals) -> tuple[torch.Tensor, Metrics]:
-        """Negative log-likelihood of the good answers a token, as this micro-batch's share by row,
-        and its metric `nll/good`."""
+        """Return the negative log-likelihood per token of the good answers, as this micro-batch's
+        share by row, and its metric `nll/good`."""
         policy, _, _ = scored.sums()
         good = scored.having(*self.good_roles).to(policy)
         share = -scored.by_row(policy * scored.weights() * good) / totals.good_tokens
@@ -337,7 +342,7 @@ class Algorithm(Method[C]):
 
 
 def targets(branch: Branch) -> int:
-    """Scored tokens of a branch."""
+    """Return the number of scored tokens of a branch."""
     return len(branch.targets)
 
 
@@ -348,8 +353,8 @@ def fitted(
     max_length: int,
     notes: Counter[str],
 ) -> tuple[TokenRow, ...]:
-    """The tokens of `answers` after the row's one prompt, with what was noticed counted; raises
-    DropRow with the reason."""
+    """Return the tokens of `answers` after the row's one prompt, and count dropped turns and
+    boundary mismatches in `notes`. Raises DropRow with the reason if they do not fit."""
     fit = builder.fit(row["prompt"], answers, max_length, row.get("tools"))
     if fit.refused and f"exceed {max_length}" in fit.refused:
         raise DropRow(f"longer than max_length {max_length} even without its older turns")
@@ -362,20 +367,20 @@ def fitted(
 
 
 def likelihood(scored: Scored, good: torch.Tensor) -> Metrics:
-    """The metric `nll/good`: negative log-likelihood a token of the branches that are `good`, by
-    row."""
+    """Return the metric `nll/good`: the negative log-likelihood per token of the branches that are
+    `good`, by row."""
     policy, _, count = scored.sums()
     return {"nll/good": (-scored.by_row(policy.detach() * good), scored.by_row(count * good))}
 
 
 def mean(values: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """`values` as a metric: (sum, count), detached."""
+    """Return `values` as a metric: (sum, count), detached."""
     return values.detach().sum(), float(values.numel())
 
 
 def with_margin(metrics: dict[str, float]) -> dict[str, float]:
-    """`metrics` with `rewards/margins`, the mean of the chosen less that of the rejected, where
-    there are both."""
+    """Add `rewards/margins`, the mean of the chosen minus the mean of the rejected, if `metrics`
+    has both."""
     chosen, rejected = metrics.get("rewards/chosen"), metrics.get("rewards/rejected")
     if chosen is None or rejected is None:
         return metrics

@@ -111,7 +111,7 @@ class Assembly:
 
 
 def settings(algorithm: str, values: Mapping[str, Any]) -> TrainConfig:
-    """The settings of a method from plain values."""
+    """Validate plain values as the settings of a method."""
     return build(ALGORITHMS.get(algorithm).Config, values, f"settings of {algorithm}")
 
 
@@ -127,8 +127,8 @@ def assemble(
     checkers: Mapping[str, Mapping[str, Any]] | None = None,
     template: TemplateSettings | None = None,
 ) -> Assembly:
-    """Load the base from `folder` (`base` in the adapter's metadata), attach a new adapter or that
-    of `start`, make tokens of `rows`: the splits `train` and `dev`. `template` says how the chat
+    """Load the base from `folder` (`base` in the adapter's metadata), attach a new adapter or the
+    one of `start`, and tokenise `rows`: the splits `train` and `dev`. `template` sets how the chat
     template is used.
 
     Raises DataError when no training row is left, ModelError for a base, an adapter or targets that
@@ -182,8 +182,8 @@ def assemble(
 
 
 def affordable(dev: Prepared, parameters: int) -> Prepared:
-    """Return the first dev rows, as many as a processor reads in some ten seconds at each
-    evaluation, and `FEWEST_DEV_ROWS` at least; `notes` counts the others."""
+    """Return the first dev rows: as many as a processor reads in some ten seconds at each
+    evaluation, and at least `FEWEST_DEV_ROWS`; `notes` counts the others."""
     tokens = 0
     count = 0
     for example in dev.items:
@@ -200,8 +200,8 @@ def affordable(dev: Prepared, parameters: int) -> Prepared:
 
 
 def _require_renderable(folder: Path, rows: Rows, template: TemplateSettings | None) -> None:
-    """Raise DataError where the chat template refuses every row: before the weights are loaded,
-    which takes minutes. The first row that renders is enough."""
+    """Raise DataError if the chat template refuses every row. It runs before the weights are
+    loaded, which takes minutes; the first row that renders is enough."""
     from thumbwheel.engine.load import load_tokenizer
     from thumbwheel.engine.prompt import PromptBuilder
 
@@ -231,7 +231,7 @@ def _refused(prepared: Prepared) -> int:
 
 
 def runner_of(method: Method[Any], parts: Parts) -> MethodRunner:
-    """The method at work: on recorded answers, or on fresh ones."""
+    """Return the runner of the method: on recorded answers, or on fresh ones."""
     if isinstance(method, Algorithm):
         return RecordedRunner(
             parts.engine,
@@ -248,8 +248,8 @@ def runner_of(method: Method[Any], parts: Parts) -> MethodRunner:
 
 
 def _replay(method: Algorithm[Any], parts: Parts) -> Replay | None:
-    """Return what holds the general skill of the base; None where nothing is to be held, and for a
-    reward model, which answers nothing."""
+    """Return the replay that preserves the general skill of the base, or None without a replay
+    weight and for a reward model, which answers nothing."""
     weight = method.config.replay_weight
     if not weight or method.produces_reward_model:
         return None
@@ -259,7 +259,7 @@ def _replay(method: Algorithm[Any], parts: Parts) -> Replay | None:
 def _loaded(
     method: Method[Any], folder: Path, dtype: Any, where: str, template: TemplateSettings | None
 ) -> tuple[Any, PromptBuilder]:
-    """Return the base in the form that the method trains, and what makes its token rows."""
+    """Load the base in the form that the method trains, and the builder of its token rows."""
     from thumbwheel.engine.load import load_base, load_scorer
     from thumbwheel.engine.prompt import PromptBuilder
     from thumbwheel.engine.reward_model import scorer_prompt_builder
@@ -280,7 +280,7 @@ def _loaded(
 def _adapted(
     model: Any, config: TrainConfig, base: str, start: Path | None
 ) -> tuple[Any, list[str]]:
-    """(model with the adapter that trains, names of the adapted modules)."""
+    """Return (model with the adapter that trains, names of the adapted modules)."""
     from thumbwheel.engine.forward import is_scorer
     from thumbwheel.engine.load import (
         LoraSettings,

@@ -31,13 +31,13 @@ REPLAY_WEIGHT = 1.0
 
 
 def is_pretrained(model_config: Any) -> bool:
-    """Return whether a base with this configuration brings general skill."""
+    """Return whether a base with this configuration has general skill from pretraining."""
     text = model_config.get_text_config()
     return bool(text.hidden_size >= PRETRAINED_WIDTH or text.vocab_size >= PRETRAINED_VOCABULARY)
 
 
 def rate_for(width: int, at_2000: float) -> float:
-    """Return the rate for a base `width` wide, to two digits.
+    """Return the learning rate for a base `width` wide, to two digits.
 
     >>> rate_for(2000, 5e-4), rate_for(256, 5e-4)
     (0.0005, 0.0025)
@@ -46,8 +46,8 @@ def rate_for(width: int, at_2000: float) -> float:
 
 
 def with_base_defaults(config: TrainConfig, method: type[Method[Any]], folder: Path) -> TrainConfig:
-    """Return `config` with learning rate and replay weight filled in where they are unset, by the
-    configuration of the base in `folder`."""
+    """Return `config` with unset learning rate and replay weight filled in, by the configuration of
+    the base in `folder`."""
     if config.learning_rate is not None and config.replay_weight is not None:
         return config
     from thumbwheel.engine.load import load_config

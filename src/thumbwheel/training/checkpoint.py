@@ -51,11 +51,11 @@ class Checkpoints:
         self._folder, self._keep = folder, keep
 
     def folder_of(self, step: int) -> Path:
-        """The folder of the checkpoint after `step` steps."""
+        """Return the folder of the checkpoint after `step` steps."""
         return self._folder / f"{PREFIX}{step}"
 
     def steps(self) -> list[int]:
-        """Steps that have a checkpoint, oldest first."""
+        """Return the steps that have a checkpoint, oldest first."""
         steps: list[int] = []
         for path in self._folder.glob(f"{PREFIX}*"):
             number = path.name.removeprefix(PREFIX)
@@ -64,8 +64,8 @@ class Checkpoints:
         return sorted(steps)
 
     def save(self, trained: Trained, state: TrainerState, loop: Mapping[str, Any]) -> Path:
-        """Write the checkpoint of `state.global_step` and drop old ones; raises StorageError,
-        leaving the older ones alone."""
+        """Write the checkpoint of `state.global_step` and drop old ones. Raises StorageError, and
+        then leaves the older ones alone."""
         final = self.folder_of(state.global_step)
         temporary = self._folder / f"tmp-{state.global_step}-{os.getpid()}"
         try:
@@ -87,8 +87,8 @@ class Checkpoints:
         return final
 
     def newest_sound(self) -> int | None:
-        """The newest step whose files are what was written; damaged ones are said and passed over.
-        None where there is no checkpoint.
+        """Return the newest step whose files are undamaged, or None if there is no checkpoint;
+        damaged ones are logged and skipped.
 
         Raises StorageError when all that exist are damaged.
         """
@@ -110,10 +110,10 @@ class Checkpoints:
         return None
 
     def load(self, step: int, trained: Trained) -> tuple[TrainerState, dict[str, Any]]:
-        """Put model, optimiser, schedule and random state back to where they were after `step`;
-        returns (trainer's state, loop's).
+        """Restore model, optimiser, schedule and random state as they were after `step`; return
+        (trainer's state, loop's).
 
-        Later checkpoints no longer count: they were damaged, and the run comes by their steps
+        Later checkpoints no longer count: they were damaged, and the run will reach their steps
         again.
         """
         import torch
@@ -145,7 +145,7 @@ class Checkpoints:
 
 
 def check(folder: Path) -> str | None:
-    """What is wrong with a checkpoint's files; None when they are as they were written."""
+    """Return what is wrong with a checkpoint's files, or None if they match their manifest."""
     try:
         expected = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         for name, sha256 in expected.items():
@@ -186,7 +186,8 @@ def _write_errors() -> tuple[type[Exception], ...]:
 
 
 def random_state() -> dict[str, Any]:
-    """The state of Python's and torch's generators, in types that a weights-only load accepts."""
+    """Return the state of Python's and torch's generators, in types that a weights-only load
+    accepts."""
     import torch
 
     version, internal, gauss = random.getstate()
@@ -195,7 +196,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Put `random_state()` back."""
+    """Restore `random_state()`."""
     import torch
 
     version, internal, gauss = state["python"]

@@ -18,7 +18,7 @@ rejected what it gave."""
 
 
 def method_help(name: str) -> str:
-    """What `train NAME --help` opens with."""
+    """Return the opening text of `train NAME --help`."""
     method = ALGORITHMS.get(name)
     result = "a candidate version"
     if method.produces_reward_model:
@@ -32,7 +32,7 @@ def method_help(name: str) -> str:
 
 
 def result_page(result: RunResult, agent: str, name: str) -> Iterator[present.Part]:
-    """How a run ended, and what to do next."""
+    """Show how a run ended, and what to do next."""
     metrics = result.metrics
     yield present.Table(f"run {result.run_id}", ("", "base", "best"), _figures(metrics))
     for reason, count in metrics.get("dropped", {}).items():
@@ -65,7 +65,7 @@ def _after_nothing(agent: str, name: str) -> str:
 
 
 def _after_refusal(agent: str) -> str:
-    """Where a reward model was refused before the first step."""
+    """Return the next steps after a reward model was refused before the first step."""
     return (
         f"let another method learn from the feedback itself (thumbwheel train sft --agent {agent}) "
         "or train the reward model again with more of it. --no-require-gain takes it as it is"
@@ -87,7 +87,7 @@ def _number(value: Any) -> str:
 
 
 def dry_run_page(dry_run: dict[str, Any]) -> Iterator[present.Part]:
-    """What a run would take."""
+    """Show what a run would need."""
     from thumbwheel.datasets.row_stats import RowStats
 
     # Plain figures first, then those that are counted by part; the rest is said below the table.

@@ -19,14 +19,14 @@ NAME = "critic"
 
 
 def shared(engine: ScoreEngine) -> RoleModel:
-    """A head of zeros on the policy's trunk: half the cost of an update, and value errors move the
-    policy's adapter too."""
+    """Return a critic that is a head of zeros on the policy's trunk: it halves the cost of an
+    update, but value errors also move the policy's adapter."""
     return RoleModel(engine.role_model(Role.POLICY).adapter, _head(engine))
 
 
 def separate(engine: ScoreEngine, reward_model: Path | None, seed: int) -> RoleModel:
-    """An adapter of its own: the reward model's with its head where that fits the base, else a new
-    one with a head of zeros."""
+    """Return a critic with its own adapter: the reward model's with its head if that fits the base,
+    else a new one with a head of zeros."""
     mounted = _mounted(engine, reward_model)
     if mounted is None:
         _attach(engine.model, engine.role_model(Role.POLICY).adapter, seed)
@@ -37,14 +37,15 @@ def separate(engine: ScoreEngine, reward_model: Path | None, seed: int) -> RoleM
 
 
 def rescale(role_model: RoleModel, current: Moments, target: Moments) -> None:
-    """Let a head whose scores have the moments `current` give them with those of `target`."""
+    """Rescale a head whose scores have the moments `current`, so that they have those of
+    `target`."""
     factor = target.deviation / current.deviation
     role_model.head.weight.data.mul_(factor)
     role_model.head.bias.data.sub_(current.mean).mul_(factor).add_(target.mean)
 
 
 def train(parameters: list[torch.nn.Parameter]) -> None:
-    """Let these train, as fp32 masters whatever the base."""
+    """Make these parameters trainable, as fp32 masters whatever the base."""
     for parameter in parameters:
         if parameter.dtype.itemsize < 4:
             parameter.data = parameter.data.float()

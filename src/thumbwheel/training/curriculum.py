@@ -33,12 +33,12 @@ class Curriculum(Order):
     drawn: Counter[int] = field(default_factory=Counter)
 
     def record(self, row: int, rate: float) -> None:
-        """Prompt `row` has just earned `rate` on average."""
+        """Record that prompt `row` has just earned `rate` on average."""
         self.rates[row] = NEWEST * rate + (1 - NEWEST) * self.rates.get(row, rate)
 
     def batches(self, done: int = 0) -> Iterator[list[int]]:
-        """Row numbers of every step after the first `done` ones: of the open prompts those that
-        were drawn least."""
+        """Yield the row numbers of every step after the first `done` ones: the open prompts that
+        were drawn least often."""
         if not self.rates:
             self.rates.update(self.measure())
         for step in range(done, self.steps):
@@ -49,8 +49,8 @@ class Curriculum(Order):
             yield chosen
 
     def pool(self, step: int) -> list[int]:
-        """The open prompts at `step`, easiest first; one that could not be judged counts as the
-        hardest."""
+        """Return the open prompts at `step`, easiest first; a prompt that could not be judged
+        counts as the hardest."""
         opened = START + (1 - START) * min(1.0, step / max(1.0, FULL * self.steps))
         ranked = sorted(range(self.rows), key=lambda row: (-self.rates.get(row, -math.inf), row))
         return ranked[: max(self.batch_size, math.ceil(opened * self.rows))]

@@ -52,7 +52,8 @@ class RunCurves:
 
 
 def curves(ws: Workspace, run: Run, points: int, metrics: Collection[str] = ()) -> RunCurves:
-    """The curves of a run, of these metrics or of all, with at most `points` points each."""
+    """Return the curves of a run, for these metrics or for all, with at most `points` points
+    each."""
     path = run_dir(ws, run).metrics
     try:
         status = path.stat()
@@ -65,7 +66,8 @@ def curves(ws: Workspace, run: Run, points: int, metrics: Collection[str] = ()) 
 
 @lru_cache(maxsize=FILES_IN_MEMORY)
 def _sampled(path: Path, size: int, written: int, points: int) -> tuple[int, tuple[Curve, ...]]:
-    """(complete lines, curves) of a file of this size and age."""
+    """Return (complete lines, curves) of a file of this size and modification time; both are part
+    of the cache key."""
     content = path.read_bytes()[:size]
     complete = content[: content.rfind(b"\n") + 1].rstrip()
     if not complete:
@@ -85,7 +87,7 @@ def _sampled(path: Path, size: int, written: int, points: int) -> tuple[int, tup
 
 
 def _series(lines: Sequence[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:
-    """(steps, values) of a figure, where it is a number."""
+    """Return (steps, values) of a metric from the lines where it is a number."""
     numbers = [line for line in lines if type(line.get(name)) in (float, int)]
     return [line["step"] for line in numbers], [line[name] for line in numbers]
 
@@ -103,8 +105,8 @@ def _curve(
 
 
 def extremes(values: np.ndarray[Any, Any], points: int) -> list[int]:
-    """Indices of at most `points` values that show the course of all: of every stretch of the same
-    length the lowest and the highest, and the two ends.
+    """Return indices of at most `points` values that show the course of all: the lowest and the
+    highest of every equally long stretch, and the two ends.
 
     >>> extremes(np.array([0.0, 9.0, 1.0, 1.0, 1.0, 1.0, -5.0, 1.0]), 6)
     [0, 1, 4, 6, 7]
@@ -121,7 +123,7 @@ def extremes(values: np.ndarray[Any, Any], points: int) -> list[int]:
 
 
 def _rounded(value: float) -> float:
-    """To five significant digits: more cannot be seen."""
+    """Round to five significant digits: more cannot be seen."""
     if value == 0 or not math.isfinite(value):
         return value
     return round(value, DIGITS - 1 - math.floor(math.log10(abs(value))))

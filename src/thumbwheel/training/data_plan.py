@@ -16,7 +16,7 @@ from thumbwheel.training.algorithms import ALGORITHMS
 
 
 def learners() -> dict[str, Learner]:
-    """Every training method, by name."""
+    """Return every training method, by name."""
     by_name = {}
     for name in ALGORITHMS.names():
         method = ALGORITHMS.get(name)
@@ -26,7 +26,8 @@ def learners() -> dict[str, Learner]:
 
 
 def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) -> DataPlan:
-    """What the feedback of `agent` in force now permits; raises NotFound for an unknown agent."""
+    """Return the data plan of `agent`: the methods that its feedback in force permits. Raises
+    NotFound for an unknown agent."""
     return plan.data_plan(ws, agent, learners(), config)
 
 
@@ -37,12 +38,12 @@ def plan_file(
     config: DatasetConfig | None = None,
     options: Options | None = None,
 ) -> DataPlan:
-    """The plan of one file, as `datasets.plan.plan_file` makes it."""
+    """Return the plan of one file, as `datasets.plan.plan_file` builds it."""
     return plan.plan_file(path, learners(), source, agent, config, options)
 
 
 def choose(
     ws: Workspace, agent: str, method: str = AUTO, config: DatasetConfig | None = None
 ) -> Choice:
-    """The shape for `method`, as `datasets.choose_shape.choose` finds it."""
+    """Return the shape for `method`, as `datasets.choose_shape.choose` finds it."""
     return choose_shape.choose(ws, agent, learners(), method, config)

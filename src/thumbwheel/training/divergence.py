@@ -39,8 +39,8 @@ class DivergenceMonitor:
         self._base = dict(state["base"])
 
     def step(self, loss: float, grad_norm: float) -> str | None:
-        """The reason to stop after this step's loss and gradient, before they change the adapter;
-        None when all is well."""
+        """Return the reason to stop after this step's loss and gradient, before they change the
+        adapter, or None if all is well."""
         if not math.isfinite(loss) or not math.isfinite(grad_norm):
             return (
                 f"the loss or its gradient is no number any more (loss {loss}, gradient norm "
@@ -58,11 +58,11 @@ class DivergenceMonitor:
         return None
 
     def start(self, metrics: Mapping[str, float]) -> None:
-        """The evaluation of the base, before the first step."""
+        """Record the evaluation of the base, before the first step."""
         self._base = dict(metrics)
 
     def evaluation(self, metrics: Mapping[str, float]) -> str | None:
-        """The reason to stop after an evaluation of the dev rows; None when all is well."""
+        """Return the reason to stop after an evaluation of the dev rows, or None if all is well."""
         if not math.isfinite(metrics["loss"]):
             return f"the dev loss is no number any more ({metrics['loss']})"
         if fallen := collapse(self._base, metrics):
@@ -77,8 +77,8 @@ class DivergenceMonitor:
 
 
 def collapse(base: Mapping[str, float], now: Mapping[str, float]) -> str | None:
-    """Whether fresh greedy answers still end, have the format that good ones have and are what
-    people liked, by two evaluations' rates."""
+    """Return a reason to stop if the share of fresh greedy answers that end, have the format of
+    good ones or are what people liked fell to half of the base's or less, else None."""
     for name, meaning in GUARDED_RATES.items():
         before, after = base.get(name), now.get(name)
         if before is not None and after is not None and before >= 0.25 and after <= before / 2:

@@ -49,7 +49,7 @@ ALIKE = 3.0
 
 
 def trial(run: RunDir) -> Status:
-    """How the trial of the run in this folder ended, with its figures."""
+    """Run the trial of the run in this folder; return how it ended, with its figures."""
     command = [sys.executable, "-P", "-m", "thumbwheel.training.trial_run", str(run.path)]
     with run.log.open("ab") as out:
         process = subprocess.run(
@@ -80,8 +80,8 @@ def estimate(
     figures: Mapping[str, Any],
     past: Sequence[Run],
 ) -> DryRun:
-    """What the run is, from the `rows` of its dataset by split, the `figures` of its trial and the
-    `past` runs of the agent over the same base."""
+    """Estimate what the run needs from the `rows` of its dataset by split, the `figures` of its
+    trial and the `past` runs of the agent over the same base."""
     steps, tokens = figures["steps"], figures["planned_tokens"]
     seconds = _seconds(config, figures, steps)
     rates = _rates(algorithm, figures, past, tokens)
@@ -108,8 +108,8 @@ def estimate(
 
 
 def _detectable(dataset: Dataset, rows: Sequence[Rows]) -> float | None:
-    """Of the rows in the gate, as if each of their groups were one, with labels as the others have;
-    None for too few."""
+    """Return the gain that the gate rows can detect, as if each of their groups were one row and
+    their labels were distributed as in the other splits, or None for too few."""
     gate_rows = dataset.counts.get("gate", 0)
     groups = min(gate_rows, dataset.manifest.get("gate_groups", gate_rows))
     good_share = None
@@ -119,7 +119,8 @@ def _detectable(dataset: Dataset, rows: Sequence[Rows]) -> float | None:
 
 
 def _seconds(config: TrainConfig, figures: Mapping[str, Any], steps: int) -> float:
-    """Of the whole run, by the trial alone; checkpoints come with the evaluations."""
+    """Return the seconds of the whole run, estimated from the trial alone; checkpoints come with
+    the evaluations."""
     times = figures["times"]
 
     first_steps = min(steps, max(1, figures["steps_an_epoch"]))
@@ -145,7 +146,8 @@ def _saves(config: TrainConfig, steps: int) -> int:
 def _rates(
     algorithm: str, figures: Mapping[str, Any], past: Sequence[Run], tokens: float
 ) -> list[float]:
-    """Seconds a planned token of comparable past runs, all that happens in a run included."""
+    """Return the seconds per planned token of comparable past runs, everything in a run
+    included."""
     rates = []
     for run in past:
         metrics = run.metrics or {}

@@ -45,11 +45,11 @@ class Need:
     most: int = 1 << 40
 
     def of(self, tokens: int) -> float:
-        """In all, with so many tokens at once."""
+        """Return the whole need in GB with `tokens` tokens at once."""
         return self.fixed + self.token * tokens
 
     def fits(self, room: float) -> int:
-        """Tokens at once for which `room` is enough."""
+        """Return how many tokens at once fit into `room` (GB)."""
         left = SAFE * room - self.fixed
         if self.token > 0:
             return min(self.most, int(left / self.token))
@@ -74,8 +74,8 @@ class OutOfMemoryBudget(Exception):
 def fitted(
     make: Callable[[TrainConfig], Assembly], config: TrainConfig, *, shorten: bool = True
 ) -> Assembly:
-    """The run that `make` puts together from `config`, with the budget, the checkpointing and the
-    max_length that fit.
+    """Return the run that `make` assembles from `config`, with a budget, checkpointing and
+    max_length that fit into memory.
 
     Raises TrainingError for one that cannot be made to fit; without `shorten` max_length stays,
     because other rows would be another run.
@@ -125,7 +125,7 @@ def fitted(
 
 
 def _shorter(assembly: Assembly, tokens: int) -> int:
-    """A max_length under which the largest row is about `tokens`, a multiple of 16."""
+    """Return a max_length, a multiple of 16, under which the largest row has about `tokens`."""
     kind = assembly.engine.layout.kind
     examples = assembly.runner.examples(assembly.train.items)
     largest = max(examples, key=lambda example: example.rows(kind))
@@ -134,8 +134,8 @@ def _shorter(assembly: Assembly, tokens: int) -> int:
 
 
 def fit(assembly: Assembly) -> None:
-    """Raise the budget where that is faster, then lower it, or turn checkpointing on, as far as the
-    memory demands; raises OutOfMemoryBudget."""
+    """Raise the budget if that is faster, then lower it, or turn checkpointing on, as far as the
+    memory demands. Raises OutOfMemoryBudget."""
     budget, device = assembly.runner.budget, str(assembly.engine.device.type)
     room, gauge = room_gb(device, assembly.config.memory_limit_gb), meter(device)
     if room is None or gauge is None:
@@ -170,15 +170,15 @@ def fit(assembly: Assembly) -> None:
 
 
 def _step_rows(assembly: Assembly, examples: Sequence[Example]) -> int:
-    """Rows of the largest optimiser step that there could be."""
+    """Return the rows of the largest optimiser step that is possible."""
     kind = assembly.engine.layout.kind
     sizes = sorted((example.rows(kind) for example in examples), reverse=True)
     return sum(sizes[: assembly.config.batch_size])
 
 
 def measure(assembly: Assembly, gauge: Meter, room: float) -> Need:
-    """What this run takes, from rehearsals of growing parts of a step, as far as they are foretold
-    to fit into `room`; nothing is left."""
+    """Measure what this run needs by rehearsing growing parts of a step, as long as they are
+    predicted to fit into `room`; leave nothing behind."""
     runner, engine = assembly.runner, assembly.engine
     optimizer_gb = ADAM * parameter_gb(assembly.model, trains=True)
     parts = _parts(assembly)
@@ -206,20 +206,21 @@ def measure(assembly: Assembly, gauge: Meter, room: float) -> Need:
 
 
 def _far_below(points: Sequence[Point]) -> list[Point]:
-    """The measured points that are far enough below the last one to tell a slope from noise."""
+    """Return the measured points that are far enough below the last one to tell a slope from
+    noise."""
     return [point for point in points[1:] if 2 * point.tokens <= points[-1].tokens]
 
 
 def _line(points: Sequence[Point], optimizer_gb: float) -> Need:
-    """Through the last point and the nearest far enough below it, and what the optimiser will hold
-    besides."""
+    """Fit a line through the last point and the nearest one far enough below it, and add what the
+    optimiser will hold."""
     low, high = (_far_below(points) or points[:1])[-1], points[-1]
     slope = max(0.0, high.gb - low.gb) / max(1, high.tokens - low.tokens)
     return Need(high.gb - slope * high.tokens + optimizer_gb, slope)
 
 
 def _peak(assembly: Assembly, gauge: Meter, units: Sequence[Example]) -> Point:
-    """A rehearsal of `units`, measured."""
+    """Rehearse `units` and return the measured peak."""
     gc.collect()
     gauge.reset()
     assembly.runner.rehearse(units)
@@ -227,8 +228,8 @@ def _peak(assembly: Assembly, gauge: Meter, units: Sequence[Example]) -> Point:
 
 
 def _parts(assembly: Assembly) -> list[list[Example]]:
-    """The smallest unit, ones that are twice as large each, the largest, and units that fill the
-    budget: those are computed side by side.
+    """Return the smallest unit, units that each double in size, the largest, and units that fill
+    the budget, which are computed side by side.
 
     Where branches may be computed apart, the ones between are 1, 2, 4, ... branches of the largest.
     """

@@ -66,8 +66,7 @@ def gain_of(
     groups: Sequence[str],
     over: str = "the base",
 ) -> Gain | None:
-    """What the dev rows, which belong to `groups`, say by `metric` of a change from `base` to
-    `best`.
+    """Return how `metric` of the dev rows, which belong to `groups`, changed from `base` to `best`.
 
     More of it is better if `rising`; `low` and `high` are the ends of the interval of the change
     for the better. None where no row has a value in both evaluations.
@@ -112,8 +111,8 @@ def gain_of(
 
 
 def _values(metric: str, rows: Mapping[str, Rows]) -> Rows:
-    """Of a share of right orders, equal rewards are half right here: under the base all are equal,
-    which is chance and not wrong."""
+    """Return the values of `metric` by row; in `rewards/accuracies` equal rewards count as half
+    right, because under the base all are equal, which is chance and not an error."""
     values, margins = rows.get(metric, ()), rows.get("rewards/margins")
     if metric != "rewards/accuracies" or margins is None:
         return values

@@ -28,7 +28,7 @@ SCALE_FLOOR = 1e-4
 
 
 def spread(values: Sequence[float]) -> float:
-    """Standard deviation of a sample (n - 1 in the denominator); 0 for a single value.
+    """Return the standard deviation of a sample (n - 1 in the denominator); 0 for a single value.
 
     >>> spread([1.0, 3.0])
     1.4142135623730951
@@ -40,15 +40,15 @@ def spread(values: Sequence[float]) -> float:
 
 
 def flat(values: Sequence[float]) -> bool:
-    """Whether a group of rewards teaches nothing, because they are all alike."""
+    """Return whether a group of rewards teaches nothing because they are all equal."""
     return math.isclose(spread(values), 0.0, abs_tol=1e-8)
 
 
 def group_advantages(
     groups: Sequence[Sequence[float | None]], scale: Scale
 ) -> list[list[float | None]]:
-    """Every reward less the mean of its group, over a standard deviation: the group's, that of all
-    rewards, or 1.
+    """Subtract the mean of its group from every reward, and divide by a standard deviation: the
+    group's, the one of all rewards, or 1.
 
     A missing reward (None) has no advantage, and the others are compared without it; where all
     rewards of a group are alike the advantage is 0.
@@ -81,8 +81,8 @@ def group_advantages(
 def token_weights(
     lengths: Sequence[int], counted: Sequence[bool], normaliser: Normaliser, longest: int
 ) -> list[float]:
-    """Weight in the loss of each token of an answer, for answers of these `lengths`; those that are
-    not `counted` have none.
+    """Return the weight in the loss of each token of an answer, for answers of these `lengths`;
+    answers that are not `counted` get 0.
 
     dapo: every token alike; grpo: every answer alike, its tokens share that; dr_grpo: every token
     alike, over answers x `longest`, which does not depend on how long they are. An answer that is
@@ -104,8 +104,8 @@ def token_weights(
 
 
 def ratios(logp: torch.Tensor, old: torch.Tensor, batch: TreeBatch, level: Level) -> torch.Tensor:
-    """[M] how much likelier each token, or on geometric average each answer, is now than when it
-    was sampled."""
+    """Return [M] how much likelier each token, or on geometric average each answer, is now than
+    when it was sampled."""
     import torch
 
     change = logp - old
@@ -115,7 +115,7 @@ def ratios(logp: torch.Tensor, old: torch.Tensor, batch: TreeBatch, level: Level
 
 
 def clipped(ratio: torch.Tensor, advantage: torch.Tensor, low: float, high: float) -> torch.Tensor:
-    """[M] -min(ratio A, clip(ratio, 1 - low, 1 + high) A)."""
+    """Return -min(ratio A, clip(ratio, 1 - low, 1 + high) A), [M]."""
     import torch
 
     return -torch.min(ratio * advantage, torch.clamp(ratio, 1 - low, 1 + high) * advantage)
@@ -124,7 +124,7 @@ def clipped(ratio: torch.Tensor, advantage: torch.Tensor, low: float, high: floa
 def clip_metrics(
     ratio: torch.Tensor, advantage: torch.Tensor, low: float, high: float
 ) -> dict[str, tuple[torch.Tensor, float]]:
-    """Shares of tokens whose ratio is clipped, by side and together."""
+    """Return the shares of tokens whose ratio is clipped, by side and together, as (sum, count)."""
     below = (ratio < 1 - low) & (advantage < 0)
     above = (ratio > 1 + high) & (advantage > 0)
     count = float(len(ratio))
@@ -133,7 +133,7 @@ def clip_metrics(
 
 
 def divergence(estimator: KlEstimator, logp: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """[M] estimates of KL(p || q) in nats from tokens of p (Schulman, "Approximating KL
+    """Return [M] estimates of KL(p || q) in nats from tokens of p (Schulman, "Approximating KL
     divergence").
 
     k1 = log p - log q, unbiased and noisy; k2 = k1^2 / 2, biased; k3 = q / p - 1 + k1, unbiased and
@@ -148,10 +148,10 @@ def divergence(estimator: KlEstimator, logp: torch.Tensor, other: torch.Tensor) 
 def kl(
     estimator: KlEstimator, logp: torch.Tensor, reference: torch.Tensor, ratio: torch.Tensor
 ) -> torch.Tensor:
-    """[M] the same of KL(policy || base) in a loss, from tokens that the old policy sampled: times
-    the ratio of policy to old policy.
+    """Return [M] the same estimates of KL(policy || base) for a loss, from tokens that the old
+    policy sampled: multiplied by the ratio of policy to old policy.
 
-    The gradients of all three are those of the KL itself in expectation, which is why the ratio of
-    k2 is detached: k2's own gradient is the KL's already.
+    In expectation the gradients of all three equal the gradient of the KL itself, which is why the
+    ratio of k2 is detached: k2's own gradient already is the KL's.
     """
     return (ratio.detach() if estimator == "k2" else ratio) * divergence(estimator, logp, reference)

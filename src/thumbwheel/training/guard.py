@@ -61,7 +61,7 @@ class Guard:
         self._entropy: float | None = None
 
     def step(self, metrics: Mapping[str, float]) -> str | None:
-        """The reason to end the run after a step; None when all is well."""
+        """Return the reason to end the run after a step, or None if all is well."""
         if "reward" in metrics:
             self._rewards.append(metrics["reward"])
         self._look_at_entropy(metrics.get("entropy"))
@@ -89,8 +89,8 @@ class Guard:
             self._entropy = 0.0
 
     def evaluation(self, evaluation: EvaluationRecord) -> str | None:
-        """The reason to end the run after an evaluation; None when all is well, and for the first
-        one, which is the base."""
+        """Return the reason to end the run after an evaluation, or None if all is well, and for the
+        first one, which is the base."""
         if self._rewards:
             evaluation.trained = sum(self._rewards) / len(self._rewards)
         self._rewards = []
@@ -109,8 +109,8 @@ class Guard:
         return longer or collapse(base.metrics, evaluation.metrics)
 
     def unfit(self) -> str | None:
-        """Why the model of the newest evaluation must not be chosen: it lost, by more than noise,
-        what the base's answers have."""
+        """Return why the model of the newest evaluation must not be chosen, or None: a rate that
+        guards the base's answers fell by more than noise."""
         base, now = self._evaluations[0], self._evaluations[-1]
         for name, values in now.kept.items():
             # A base from a checkpoint without a reward model has no such values to compare with.
@@ -140,8 +140,8 @@ class Guard:
         )
 
     def _fallen(self, name: str) -> str | None:
-        """Whether `name` is worse than at its best by more than noise, while the reward, there or
-        in training, is better."""
+        """Return a reason if `name` is worse than at its best by more than noise while the reward,
+        on the dev prompts or in training, is better, else None."""
         *earlier, now = self._evaluations
         best = max(earlier, key=lambda evaluation: _mean(evaluation.held_out[name]))
         change = paired(best.held_out[name], now.held_out[name])
@@ -161,8 +161,8 @@ class Guard:
         return f"the reward is being gamed: {fell} while the reward rose"
 
     def _flat(self, name: str) -> str | None:
-        """Whether `name`, which had room, was at none of the last evaluations better, while the dev
-        reward rose by more than noise."""
+        """Return a reason if `name`, which had room to rise, did not improve in the last
+        evaluations while the dev reward rose by more than noise, else None."""
         recent = self._evaluations[-PATIENCE - 1 :]
         if len(recent) <= PATIENCE:
             return None
@@ -209,7 +209,7 @@ class Guard:
 
 
 def paired(before: Values, after: Values, level: float = LEVEL) -> Comparison | None:
-    """The answers that have a value on both sides; None where there are none."""
+    """Compare the answers that have a value on both sides; return None if there are none."""
     old_values: list[float] = []
     new_values: list[float] = []
     for old, new in zip(before, after, strict=True):

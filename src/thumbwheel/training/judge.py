@@ -130,11 +130,12 @@ class Judge:
             self._idle.put(process)
 
     def judge(self, requests: Sequence[JudgeRequest]) -> list[Reward]:
-        """The rewards, in the order of `requests`."""
+        """Return the rewards, in the order of `requests`."""
         return self.finish([self.start(request) for request in requests])
 
     def start(self, request: JudgeRequest) -> PendingJudgement:
-        """Let the functions judge in their processes while the caller goes on."""
+        """Start judging a request in the functions' processes while the caller goes on; return the
+        pending judgement."""
         fields = {
             "row": dict(request.row),
             "text": request.text,
@@ -145,8 +146,8 @@ class Judge:
         return PendingJudgement(request, replies)
 
     def finish(self, pending: Sequence[PendingJudgement]) -> list[Reward]:
-        """Their rewards, in this order. The reward model judges now, all together, on the caller's
-        thread: it shares the policy's base."""
+        """Return the rewards of `pending`, in this order. The reward model judges now, all
+        together, on the caller's thread: it shares the policy's base."""
         model_rewards: list[float] = []
         if self._model is not None and pending:
             requests = [judgement.request for judgement in pending]
@@ -160,8 +161,8 @@ class Judge:
         return rewards
 
     def _model_rewards(self, model: RewardModel, requests: Sequence[JudgeRequest]) -> list[float]:
-        """What the reward model gives each; answers to one row stand side by side in `requests` and
-        are read after one prompt."""
+        """Return the reward model's reward of each request; answers to one row stand side by side
+        in `requests` and are read after one prompt."""
         from thumbwheel.engine.reward_model import RewardInput
 
         groups: list[list[RewardInput]] = []
@@ -177,7 +178,7 @@ class Judge:
         return list(chain.from_iterable(model.training_rewards(groups)))
 
     def close(self) -> None:
-        """End the processes; what was submitted is given up."""
+        """End the processes; pending requests are dropped."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         for process in self._processes:
             process.close()
@@ -249,7 +250,8 @@ class _Process:
         self._closed = False
 
     def start(self) -> dict[str, Reply]:
-        """Start it, until it has loaded the functions; the ones that it cannot use."""
+        """Start the process and wait until it has loaded the functions; return the failures of
+        those that it cannot use."""
         self._read = b""
         module = "thumbwheel.training.judge_process"
         functions = json.dumps(self._functions)
@@ -267,7 +269,7 @@ class _Process:
         return refused
 
     def ask(self, request: Mapping[str, Any], timeout: float) -> Reply:
-        """The reply to `request`, or the failure that none came."""
+        """Return the reply to `request`, or a failure if none came within `timeout` seconds."""
         if self._closed:
             return _failure("closed", "the judge was closed")
         if self._child is None and (refused := self.start()):
@@ -295,8 +297,8 @@ class _Process:
         return reply
 
     def _line(self, timeout: float) -> bytes:
-        """The next line; raises TimeoutError, and EOFError where the process ended or says too
-        much."""
+        """Return the next line. Raises TimeoutError, and EOFError if the process ended or its line
+        is too long."""
         assert self._child is not None  # noqa: S101 - narrows the type
         assert self._child.stdout is not None  # noqa: S101 - narrows the type
         deadline = time.monotonic() + timeout
@@ -313,8 +315,8 @@ class _Process:
         return line
 
     def _end(self, patience: float = 0.0) -> int | None:
-        """Let it end within `patience` seconds, then kill it with all that it started; the status
-        that it has ended with."""
+        """Let the process end within `patience` seconds, then kill it with everything that it
+        started; return its exit status, or None if it was not running."""
         child, self._child = self._child, None
         if child is None:
             return None
@@ -331,6 +333,6 @@ class _Process:
         return status
 
     def close(self) -> None:
-        """End it for good."""
+        """End the process for good."""
         self._closed = True
         self._end(PATIENCE)

@@ -56,8 +56,9 @@ class JudgeCheck:
 
 
 def check_judge(assembly: Assembly, rows: Iterable[Row]) -> JudgeCheck | None:
-    """Compare on `rows`, judged answers of which corrections do not count; None where no reward
-    model judges, or where too few answers can tell."""
+    """Compare the reward model with the base on `rows`, judged answers without corrections; return
+    None if no reward model judges, it only ranks pairs, or there are too few answers or only one
+    kind."""
     from thumbwheel.engine.reward_model import RewardInput
     from thumbwheel.stats.rates import ranking_area
 
@@ -100,7 +101,7 @@ def check_judge(assembly: Assembly, rows: Iterable[Row]) -> JudgeCheck | None:
 
 
 def _example(row: Row, assembly: Assembly) -> Example | None:
-    """The tokens of a judged answer; None for one that does not fit."""
+    """Return the tokens of a judged answer, or None if it does not fit."""
     answer = Target(row["completion"], row["finish_reason"])
     try:
         (tokens,) = fitted(

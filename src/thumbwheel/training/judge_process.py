@@ -37,7 +37,7 @@ that rows name."""
 
 
 def main(parent: int, functions: Mapping[str, Mapping[str, Any]]) -> None:
-    """Say which of the functions cannot be used, then judge until the pipe is closed."""
+    """Report which of the functions cannot be used, then judge until the pipe is closed."""
     die_with(parent)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -68,8 +68,8 @@ def _say(replies: TextIO, value: Mapping[str, Any]) -> None:
 
 
 def guarded(step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What `step` says: `value` (or None), `well_formed`, and where it failed `failure` (its class)
-    and `reason`."""
+    """Return the reply of `step`: `value` (or None), `well_formed`, and if it failed `failure` (its
+    class) and `reason`."""
     try:
         return step()
     except ThumbwheelError as error:
@@ -79,7 +79,8 @@ def guarded(step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def check_function(name: str) -> dict[str, Any]:
-    """Nothing; raises what hinders the function of this name."""
+    """Load the function of this name and return an empty reply. Raises any error that prevents its
+    use."""
     if ":" in name:
         imported(name)
     elif name != "checker":
@@ -90,7 +91,7 @@ def check_function(name: str) -> dict[str, Any]:
 def judged(
     name: str, answer: Mapping[str, Any], seconds: float, begin: Callable[[], None]
 ) -> dict[str, Any]:
-    """One answer by one function, which has `seconds` from `begin` on."""
+    """Judge one answer by one function, which has `seconds` from the call of `begin` on."""
     row, prompt, text, finish = answer["row"], answer["prompt"], answer["text"], answer["finish"]
     reference = row.get("reference")
     if ":" in name:
@@ -117,19 +118,19 @@ def judged(
 
 @cache
 def imported(name: str) -> Any:
-    """The function "module:function"; raises what hinders it."""
+    """Import the function "module:function". Raises any error that prevents it."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
 
 
 @cache
 def of_table(name: str) -> RewardFunction[Any]:
-    """The function of the table with its settings; raises NotFound and ConfigError."""
+    """Return the function of the table with its settings. Raises NotFound and ConfigError."""
     return FUNCTIONS.get(name).create(SETTINGS.get(name), "reward_settings")
 
 
 def scored(score: Score) -> dict[str, Any]:
-    """A score as a reply; what does not apply is no failure."""
+    """Return a score as a reply; a score that does not apply is no failure."""
     if score.status in (Status.OK, Status.NOT_APPLICABLE):
         return {"value": score.value, "well_formed": score.well_formed}
     reply = failed(str(score.status), str(score.evidence.get("reason", "")))
@@ -137,8 +138,8 @@ def scored(score: Score) -> dict[str, Any]:
 
 
 def number(value: Any) -> dict[str, Any]:
-    """What a function returned as a reply: a finite number, a truth value as 0 or 1, or None where
-    it does not apply."""
+    """Return a function's result as a reply: a finite number, a truth value as 0 or 1, or None if
+    the function does not apply; any other result is a failure."""
     if value is None:
         return {"value": None}
     if not isinstance(value, Real) and type(value).__name__ not in ("bool_", "bool"):
@@ -150,7 +151,7 @@ def number(value: Any) -> dict[str, Any]:
 
 
 def failed(kind: str, reason: str) -> dict[str, Any]:
-    """No value, and why."""
+    """Return a reply without a value, with the failure and its reason."""
     return {"value": None, "failure": kind, "reason": " ".join(reason.split())[:LONGEST_REASON]}
 
 

@@ -19,14 +19,15 @@ REASON = "its process was killed"
 
 
 def settle_killed(ws: Workspace) -> list[str]:
-    """Record killed runs as stopped; a line for a person about each."""
+    """Record the end of killed runs; return a line for a person about each."""
     with ws.db.read() as connection:
         running = store.by_state(connection, RunState.RUNNING)
     return [line for run in running if (line := _settle(ws, run)) is not None]
 
 
 def _settle(ws: Workspace, run: Run) -> str | None:
-    """What became of a run; None for one that is going on."""
+    """Record the end of a run that was killed and return a message about it, or None if the run is
+    still going."""
     folder = RunDir(ws.home.runs / run.id)
     if not folder.path.is_dir():
         ws.db.write(

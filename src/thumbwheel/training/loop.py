@@ -97,8 +97,8 @@ class Loop:
         self._best_rows: Mapping[str, Rows] = {}
 
     def run(self, resume_from: int | None = None) -> Ending:
-        """Train to the end, or until something stops it; `resume_from` is a step that has a sound
-        checkpoint."""
+        """Train to the end, or until something stops it, and return how it ended; `resume_from` is
+        a step with an undamaged checkpoint."""
         if resume_from is not None:
             self._resume(resume_from)
         self._fire("on_train_begin")
@@ -119,8 +119,8 @@ class Loop:
         return ending
 
     def _first_evaluation(self) -> dict[str, float]:
-        """Of the base; raises ConfigError when the metric that was asked to decide is none of this
-        method's."""
+        """Evaluate the base. Raises ConfigError if the configured deciding metric is not one that
+        the dev rows give."""
         metrics, name = self._evaluate(), self._decisive_metric
         if name in metrics:
             return metrics
@@ -142,7 +142,7 @@ class Loop:
     def _change(
         self, before: Mapping[str, Rows], after: Mapping[str, Rows], over: str
     ) -> Gain | None:
-        """From one evaluation to another; None where one of them was not made."""
+        """Return the gain from one evaluation to another, or None if one of them was not made."""
         if not before or not after:
             return None
         # Methods that answer take the first dev rows only.
@@ -189,8 +189,8 @@ class Loop:
         return self._ending()
 
     def _keep_annealed(self) -> None:
-        """Make the weights at the end of the schedule those that are kept, unless an earlier
-        checkpoint was better beyond noise.
+        """Keep the weights at the end of the schedule, unless an earlier checkpoint was better
+        beyond noise.
 
         A checkpoint from the middle has seen no small learning rate, and among ten evaluations of
         few rows the highest is chance.
@@ -214,7 +214,8 @@ class Loop:
     def _ending(
         self, *, wrong: str | None = None, reason: str | None = None, interrupted: bool = False
     ) -> Ending:
-        """The last state is saved too, unless something is wrong with it."""
+        """Return how the run ended; the last state is saved too, unless something is wrong with
+        it."""
         best, step = self.state.best_global_step, self.state.global_step
         if best is None and self._unfit and not interrupted:
             wrong, reason = wrong or self._unfit, None
@@ -225,8 +226,8 @@ class Loop:
         return Ending(step, best or step, reason=reason, interrupted=interrupted)
 
     def _stopped(self, reason: str) -> Ending:
-        """With the best adapter from before, or the last one that was saved; without any there is
-        nothing to keep."""
+        """Return an ending with the best adapter so far, or the last one that was saved before this
+        step; without any there is nothing to keep."""
         step = self.state.global_step
         best = self.state.best_global_step
         if not best and not self._unfit:
@@ -236,7 +237,7 @@ class Loop:
         return Ending(step, best, reason=reason)
 
     def _step(self, items: Sequence[Any]) -> str | None:
-        """One step; the reason when it must not be taken."""
+        """Take one step; return the reason if it must not be taken, else None."""
         self._fire("on_step_begin")
         started = time.monotonic()
         rate = self._trained.scheduler.get_last_lr()[0]
@@ -265,8 +266,8 @@ class Loop:
         return None
 
     def _apply(self, loss: float) -> float:
-        """One update with the gradients that are in place; every group of parameters is clipped by
-        itself. Raises DivergedError."""
+        """Update the parameters with the current gradients, each parameter group clipped on its
+        own; return the gradient norm. Raises DivergedError."""
         from torch.nn.utils import clip_grad_norm_
 
         optimizer = self._trained.optimizer
@@ -283,7 +284,7 @@ class Loop:
         return norm
 
     def _set_control(self) -> None:
-        """What is due after this step; callbacks may change it."""
+        """Set what is due after this step; callbacks may change it."""
         step = self.state.global_step
         is_last = step == self.order.steps
         self.control.should_log = step % self.config.logging_steps == 0 or is_last
@@ -292,7 +293,7 @@ class Loop:
         self.control.should_save = step % self.save_steps == 0 or overdue
 
     def _after_step(self) -> str | None:
-        """Evaluate and save where it is due; the reason when something is wrong."""
+        """Evaluate and save if due; return the reason if something is wrong, else None."""
         if self.control.should_evaluate:
             metrics = self._evaluate()
             if self._stop:
@@ -306,7 +307,7 @@ class Loop:
         return None
 
     def _evaluate(self) -> dict[str, float]:
-        """Loss and metrics of the dev rows, and the probe's rates."""
+        """Return loss and metrics of the dev rows, and the probe's rates."""
         outcome: StepResult = self._runner.evaluate(self._dev)
         self._stop, self._unfit = self._stop or outcome.stop, outcome.unfit
         self._rows = outcome.rows
@@ -319,7 +320,8 @@ class Loop:
         return metrics
 
     def _compare_with_best(self, metrics: Mapping[str, float]) -> None:
-        """Make this evaluation the best one where it is better than all before it."""
+        """Make this evaluation the best one if it is better than all before it and its model is
+        fit."""
         step = self.state.global_step
         value, best = metrics[self._decisive_metric], self.state.best_metric
         sign = 1.0 if self._decisive_metric in RISING else -1.0
@@ -342,7 +344,7 @@ class Loop:
         return self.state.best_global_step or 0
 
     def _stale(self) -> bool:
-        """Whether the run has gone on for too long without a better evaluation.
+        """Return whether the run has gone on for too long without a better evaluation.
 
         A short run is evaluated after every step, and single steps are noise: patience is a part
         of the epochs asked for besides.
@@ -394,7 +396,8 @@ class Loop:
 
 
 def _arguments(config: TrainConfig, steps: int, name: str | None) -> Any:
-    """What callbacks of the Hugging Face kind look at; `name` is that of the run."""
+    """Return the TrainingArguments that callbacks of the Hugging Face kind read; `name` is the
+    run's."""
     import torch
     from transformers import TrainingArguments
 

@@ -34,14 +34,14 @@ SMALLER = (
 
 
 def branch_by_branch(examples: Sequence[Example]) -> list[Example]:
-    """An example a branch, in their order."""
+    """Return one example per branch, in their order."""
     return [
         replace(example, branches=(branch,)) for example in examples for branch in example.branches
     ]
 
 
 def parameter_gb(model: Any, *, trains: bool) -> float:
-    """GB of the parameters that train, or of those that do not."""
+    """Return the GB of the parameters that train, or of the frozen ones."""
     sizes = [
         parameter.numel() * parameter.element_size()
         for parameter in model.parameters()
@@ -64,16 +64,17 @@ class Budget:
         self.changes: list[str] = []
 
     def units(self, examples: Sequence[Example]) -> list[Example]:
-        """What has to be computed at once: the examples, or each of their branches."""
+        """Return the units that have to be computed at once: the examples, or each of their
+        branches."""
         return branch_by_branch(examples) if self.divided else list(examples)
 
     def largest(self, examples: Sequence[Example]) -> int:
-        """Rows of the largest unit, alone in a batch."""
+        """Return the rows of the largest unit, alone in a batch."""
         return max(unit.rows(self.engine.layout.kind) for unit in self.units(examples))
 
     def run(self, examples: Sequence[Example], attempt: Callable[[], T]) -> T:
-        """`attempt()`, which scores `examples` under this budget; out of memory it is repeated
-        under a smaller one.
+        """Return `attempt()`, which scores `examples` under this budget; if memory runs out, repeat
+        it under a smaller one.
 
         All gradients are dropped before that, so there must be none that were made earlier. Raises
         TrainingError when one unit alone does not fit even with its activations computed twice.
@@ -94,12 +95,13 @@ class Budget:
         self.tokens = tokens
 
     def recompute(self, why: str) -> None:
-        """Keep no activations from now on."""
+        """Recompute activations in the backward pass from now on instead of storing them."""
         self._say(f"gradient_checkpointing: {why}")
         self.engine.set_checkpointing(True)
 
     def divide(self, why: str) -> None:
-        """Compute the branches of an example apart from now on, where they do not fit together."""
+        """Compute the branches of an example apart from now on, because they do not fit
+        together."""
         self._say(f"the answers to a prompt are computed apart: {why}")
         self.divided = True
 
@@ -121,7 +123,7 @@ class Budget:
         log.say(text)
 
     def free(self) -> None:
-        """Give back what an attempt that failed has left."""
+        """Free the memory that a failed attempt left behind."""
         import torch
 
         self.engine.zero_grad()
@@ -140,7 +142,8 @@ class Budget:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """From the checkpoint: the same batches as before it, with as many threads."""
+        """Restore the budget from a checkpoint: the same batches as before it, with as many
+        threads."""
         self.tokens, self.divided = state["tokens"], state["divided"]
         self.changes = list(state["changes"])
         self.engine.set_checkpointing(state["recompute"])
@@ -150,21 +153,21 @@ class Meter(Protocol):
     """Reads how much memory of a device this process holds, in GB."""
 
     def now(self) -> float:
-        """At this moment."""
+        """Return the GB in use at this moment."""
 
     def reset(self) -> None:
-        """Forget the high-water mark."""
+        """Reset the high-water mark."""
 
     def peak(self) -> float:
-        """The high-water mark since the last reset."""
+        """Return the high-water mark since the last reset, in GB."""
 
     def most(self) -> float:
-        """The high-water mark of the whole process."""
+        """Return the high-water mark of the whole process, in GB."""
 
 
 def trim() -> None:
-    """Have the C library give back what it keeps for later; glibc's can, and keeps much of what was
-    aligned."""
+    """Make the C library give back the memory that it keeps for later; glibc can do so, and keeps
+    much aligned memory."""
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
         library.malloc_trim(0)
 
@@ -186,18 +189,18 @@ class ProcessMeter:
         return _status()["VmRSS"] / GB
 
     def reset(self) -> None:
-        """The kernel starts again from what is resident, after the C library has given back what it
-        keeps for later."""
+        """Make the kernel restart its high-water mark from the resident size, after the C library
+        has given back the memory that it keeps for later."""
         trim()
         ProcessMeter.before = self.most()
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
     def peak(self) -> float:
-        """Most that was resident."""
+        """Return the largest resident size since the last reset, in GB."""
         return _status()["VmHWM"] / GB
 
     def most(self) -> float:
-        """Most that was ever resident."""
+        """Return the largest resident size of the process so far, in GB."""
         return max(self.before, self.peak())
 
 
@@ -219,18 +222,18 @@ class CudaMeter:
         torch.cuda.reset_peak_memory_stats()
 
     def peak(self) -> float:
-        """Most that was given out."""
+        """Return the most memory that was allocated since the last reset, in GB."""
         import torch
 
         return torch.cuda.max_memory_allocated() / GB
 
     def most(self) -> float:
-        """Most that was ever given out."""
+        """Return the most memory that was ever allocated, in GB."""
         return max(self.before, self.peak())
 
 
 def meter(device: str) -> Meter | None:
-    """The meter of `device`; None where nothing can be measured (macOS)."""
+    """Return the meter of `device`, or None where nothing can be measured (macOS)."""
     if device == "cuda":
         return CudaMeter()
     if device != "cpu" or sys.platform != "linux":
@@ -240,13 +243,13 @@ def meter(device: str) -> Meter | None:
 
 
 def peak_memory_gb(device: str) -> float | None:
-    """The most memory of `device` that this process has held; None is unknown."""
+    """Return the most memory of `device` that this process has held, in GB, or None if unknown."""
     gauge = meter(device)
     return round(gauge.most(), 3) if gauge else None
 
 
 def _status() -> dict[str, int]:
-    """The sizes of /proc/self/status in bytes."""
+    """Return the sizes in /proc/self/status, in bytes."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return {
         line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith(" kB")
@@ -254,8 +257,8 @@ def _status() -> dict[str, int]:
 
 
 def room_gb(device: str, limit: float | None) -> float | None:
-    """The most that this process may hold of the memory of `device`: `limit`, or what it holds and
-    what is free; None is unknown."""
+    """Return the most memory of `device`, in GB, that this process may hold: what it holds plus
+    what is free, but at most `limit`. None if unknown."""
     if device == "cuda":
         import torch
 
@@ -269,13 +272,13 @@ def room_gb(device: str, limit: float | None) -> float | None:
 
 
 def free_gb(device: str, limit: float | None) -> float | None:
-    """What is left of that room; None is unknown."""
+    """Return how much of that room is left, in GB, or None if unknown."""
     room, gauge = room_gb(device, limit), meter(device)
     return None if room is None or gauge is None else room - gauge.now()
 
 
 def refuse_weights(parameters: int, kind: str, device: str, limit: float | None) -> None:
-    """Raise TrainingError when the base alone, held as `kind`, is more than there is room for."""
+    """Raise TrainingError if the base alone, stored as `kind`, needs more memory than there is."""
     size, room = parameters * BYTES[kind] / GB, room_gb(device, limit)
     if room is not None and size > room:
         raise TrainingError(
@@ -286,8 +289,8 @@ def refuse_weights(parameters: int, kind: str, device: str, limit: float | None)
 
 
 def hold_to(device: str, room: float | None) -> None:
-    """Let an allocation that would take this process beyond `room` GB fail as an error, where the
-    system would kill it later."""
+    """Make any allocation that would take this process beyond `room` GB fail as an error, instead
+    of the system killing it later."""
     if room is None:
         return
     if device == "cuda":

@@ -31,6 +31,6 @@ class MetricsFile:
             raise unwritable(self._path, error) from error
 
     def close(self) -> None:
-        """Let go of the file; what a full disk did not take has been said by `write`."""
+        """Close the file; `write` has already reported anything that a full disk did not take."""
         with suppress(OSError):
             self._stream.close()

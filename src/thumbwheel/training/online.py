@@ -166,8 +166,8 @@ class Collected:
         return [[reward.value for reward in group] for group in self.rewards]
 
     def replaced(self, task_numbers: Sequence[int], others: Collected) -> Collected:
-        """With the answers to these tasks exchanged for those of `others`, where any of these has
-        a reward."""
+        """Return a copy in which the answers to these tasks are exchanged for those of `others`,
+        for each task where one of the new answers has a reward."""
         rollouts, rewards = list(self.rollouts), list(self.rewards)
         for number, new_rollouts, new_rewards in zip(
             task_numbers, others.rollouts, others.rewards, strict=True
@@ -190,7 +190,7 @@ class Experience:
     metrics: dict[str, float] = field(default_factory=dict)
 
     def for_batch(self, batch: TreeBatch) -> dict[str, torch.Tensor]:
-        """name -> [M] in the order of the targets of `batch`, which was planned from these
+        """Return name -> [M], in the order of the targets of `batch`, which was planned from these
         examples."""
         import torch
 
@@ -201,14 +201,14 @@ class Experience:
         }
 
     def select(self, numbers: Sequence[int]) -> Experience:
-        """That of some of the examples."""
+        """Return the experience of the examples with these numbers; metrics are left out."""
         tokens = {
             name: [values[number] for number in numbers] for name, values in self.tokens.items()
         }
         return Experience([self.examples[number] for number in numbers], tokens)
 
     def divided(self) -> Experience:
-        """The same with an example a branch."""
+        """Return the same experience with one example per branch; metrics are left out."""
         tokens: dict[str, list[torch.Tensor]] = {name: [] for name in self.tokens}
         for number, example in enumerate(self.examples):
             lengths = [len(branch.ids) for branch in example.branches]
@@ -221,13 +221,13 @@ class Sweep(Protocol):
     """Scores examples without gradient, through the same plan and kernels as the update does."""
 
     def __call__(self, examples: Sequence[Example], role: Role) -> list[torch.Tensor]:
-        """For every example its log-probs, [targets]."""
+        """Return, for every example, its log-probs [targets]."""
 
     def several(
         self, examples: Sequence[Example], role: Role, *wants: str
     ) -> dict[str, list[torch.Tensor]]:
-        """By what is wanted, for every example its flat values: [targets], or [branches] for
-        `last`."""
+        """Return, for each of `wants`, the flat values of every example: [targets], or [branches]
+        for `last`."""
 
 
 class OnlineAlgorithm(Method[C]):
@@ -237,11 +237,12 @@ class OnlineAlgorithm(Method[C]):
 
     @classmethod
     def judged_split(cls, config: C) -> str | None:
-        """The dev split, where a reward model judges (judge_check.py)."""
+        """Return "dev" if a reward model judges (judge_check.py), else None."""
         return "dev" if config.reward_model else None
 
     def prepare(self, rows: Iterable[Row], builder: PromptBuilder) -> Prepared:
-        """A task a row that something can judge."""
+        """Return one task per row that something can judge and whose prompt fits, with drops
+        counted."""
         prepared = Prepared()
         room = self.config.max_length - self.config.max_completion_length
         for number, row in enumerate(rows):
@@ -274,7 +275,8 @@ class OnlineAlgorithm(Method[C]):
 
     @abstractmethod
     def experience(self, collected: Collected, score: Sweep) -> Experience:
-        """Advantages and whatever the loss needs, from a collected batch; without gradient."""
+        """Compute advantages and whatever else the loss needs from a collected batch, without
+        gradient."""
 
     @abstractmethod
     def loss(
@@ -284,52 +286,53 @@ class OnlineAlgorithm(Method[C]):
         values: Mapping[str, torch.Tensor],
         whole: Mapping[str, torch.Tensor],
     ) -> LossOut:
-        """The share of one micro-batch: `values` are its tokens', `whole` those of all tokens of
-        the update, for denominators."""
+        """Return the share of one micro-batch in the loss, with metrics: `values` are its tokens',
+        `whole` those of all tokens of the update, for denominators."""
 
     def tasks_to_resample(self, collected: Collected, attempt: int) -> list[int]:
-        """Numbers of the tasks that have to be answered anew; asked for `attempt` 1, 2, ... until
-        there are none."""
+        """Return the numbers of the tasks that have to be answered anew; called with `attempt` 1,
+        2, ... until there are none."""
         return []
 
     def passes(self, step: int) -> int:
-        """How often the batch of `step` is gone through."""
+        """Return the number of passes over the batch of `step`."""
         return 1
 
     def minibatch(self, examples: int) -> int:
-        """Examples an update."""
+        """Return the number of examples per update."""
         return examples
 
     def verdict(self, metrics: Mapping[str, float]) -> Verdict:
-        """What to do about an update whose gradients are in place and gave these metrics: make it,
+        """Decide about an update whose gradients are in place and that gave these metrics: make it,
         skip it, or leave the batch."""
         return "update"
 
     def groups(self, engine: ScoreEngine) -> list[dict[str, Any]]:
-        """Parameter groups of the optimiser; none means all that trains, alike."""
+        """Return the parameter groups of the optimiser; an empty list means one group of everything
+        that trains."""
         return []
 
     def begin(self, parts: Parts) -> None:
         """Add further roles to the engine before the optimiser is made."""
 
     def state(self) -> dict[str, Any]:
-        """What the method itself has to remember between steps."""
+        """Return the state that the method itself keeps between steps."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Put `state()` back."""
+        """Restore `state()`."""
 
 
 def branches(rollouts: Sequence[Rollout]) -> tuple[Branch, ...]:
-    """Answers as branches: every sampled token is a target, the ending one included."""
+    """Return answers as branches: every sampled token is a target, the final one included."""
     return tuple(Branch(rollout.ids) for rollout in rollouts)
 
 
 def importance(
     logp: torch.Tensor, rollouts: Sequence[Rollout], cap: float
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    """([targets] how much likelier each token is by `logp` than where it was sampled, at most
-    `cap`; metrics of that).
+    """Return ([targets] how much likelier each token is by `logp` than where it was sampled, at
+    most `cap`; metrics of these ratios).
 
     Truncated importance sampling as TRL 1.16's token_truncate: an advantage is multiplied by it.
     """

@@ -49,14 +49,14 @@ class EngineSweep:
         self.engine, self._budget = engine, budget
 
     def __call__(self, examples: Sequence[Example], role: Role) -> list[torch.Tensor]:
-        """For every example its log-probs, [targets]."""
+        """Return, for every example, its log-probs [targets]."""
         return self.several(examples, role, "logp")["logp"]
 
     def several(
         self, examples: Sequence[Example], role: Role, *wants: str
     ) -> dict[str, list[torch.Tensor]]:
-        """By what is wanted, for every example its flat values: [targets], or [branches] for
-        `last`."""
+        """Return, for each of `wants`, the flat values of every example: [targets], or [branches]
+        for `last`."""
         return self._budget.run(examples, lambda: self._scored(examples, role, wants))
 
     def _scored(
@@ -112,11 +112,11 @@ class OnlineRunner:
         self.source = source_of(self.config, policy_sampler)
 
     def groups(self) -> list[dict[str, Any]]:
-        """The method's parameter groups."""
+        """Return the method's parameter groups."""
         return self.method.groups(self.engine)
 
     def order(self, items: Sequence[RolloutPrompt]) -> Order:
-        """Shuffled, or from easy to hard."""
+        """Return a shuffled order, or with `curriculum` one from easy to hard."""
         plain = Order.of(len(items), self.config)
         if not self.config.curriculum:
             return plain
@@ -160,7 +160,8 @@ class OnlineRunner:
         sampling: Sampling,
         source: RolloutSource | None = None,
     ) -> Collected:
-        """`n` answers of `source` (by default `self.source`) to every task, judged."""
+        """Sample `n` answers of `source` (by default `self.source`) to every task and judge
+        them."""
         source = source or self.source
         # Judging begins as soon as an answer ends. Answers are told apart by their id(); that they
         # are held here keeps an id from being given to another one.
@@ -181,7 +182,8 @@ class OnlineRunner:
         rollouts: Sequence[Sequence[Rollout]],
         pending: Mapping[tuple[int, int], tuple[Rollout, PendingJudgement]],
     ) -> list[list[Reward]]:
-        """[task][answer]; what a source did not announce while it sampled is judged now."""
+        """Return the rewards [task][answer]; answers that a source did not announce while it
+        sampled are judged now."""
         judgements: list[PendingJudgement] = []
         for number, (task, group) in enumerate(zip(tasks, rollouts, strict=True)):
             for rollout in group:
@@ -206,8 +208,8 @@ class OnlineRunner:
         )
 
     def _success_rates(self, items: Sequence[RolloutPrompt]) -> dict[int, float]:
-        """Row -> how well recorded answers to the prompt did; where some prompts have none, what a
-        few answers of the base earn."""
+        """Return row -> how well recorded answers to the prompt did; if some prompts have none, row
+        -> the mean reward of a few answers of the base, for all."""
         recorded = {
             number: item.row["success"]
             for number, item in enumerate(items)
@@ -226,7 +228,7 @@ class OnlineRunner:
     def _updates(
         self, experience: Experience, step: int, apply: Apply
     ) -> tuple[float, dict[str, float], int]:
-        """(mean loss, mean metrics, computed tokens) of all updates on one batch."""
+        """Make all updates on one batch; return (mean loss, mean metrics, computed tokens)."""
         losses: list[float] = []
         by_update: list[dict[str, float]] = []
         tokens = 0
@@ -261,7 +263,7 @@ class OnlineRunner:
                 yield sorted(order[start : start + size])
 
     def _gradients(self, experience: Experience) -> tuple[float, dict[str, float], int]:
-        """(loss, metrics, computed tokens) of one update, whose gradients are then in place."""
+        """Compute the gradients of one update; return (loss, metrics, computed tokens)."""
         import torch
 
         whole = {name: torch.cat(values) for name, values in experience.tokens.items()}
@@ -284,7 +286,7 @@ class OnlineRunner:
         return float(sum(losses)), means(by_batch), tokens
 
     def evaluate(self, items: Sequence[RolloutPrompt]) -> StepResult:
-        """Greedy answers to dev prompts; the loss is the reward turned round, so that less is
+        """Judge greedy answers to dev prompts; the loss is the negative reward, so that less is
         better there too."""
         tasks = items[: self.config.eval_prompts]
         self._policy_sampler.sync()
@@ -321,17 +323,18 @@ class OnlineRunner:
         )
 
     def base_logps(self, examples: Sequence[Example]) -> list[float]:
-        """The base's log-probability of each example's one answer, in nats."""
+        """Return the base's log-probability of each example's one answer, in nats."""
         return [float(logp.double().sum()) for logp in self._sweep(examples, Role.REF)]
 
     def examples(self, items: Sequence[RolloutPrompt]) -> Sequence[Example]:
-        """Every prompt with its answers at full length, no two of them alike."""
+        """Return every prompt with its answers at full length, no two of them alike."""
         rest = (0,) * (self.config.max_completion_length - 1)
         answers = tuple(Branch((number, *rest)) for number in range(self.config.num_generations))
         return [Example(task.prompt, answers, task.group) for task in items]
 
     def rehearse(self, units: Sequence[Example]) -> None:
-        """The policy's log-probs of such answers, a critic's values, and their gradients."""
+        """Compute the policy's log-probs of such answers, a critic's values, and their gradients;
+        then drop the gradients."""
         values = frozenset({"value"})
 
         def work(engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Tensor, None]:
@@ -345,7 +348,8 @@ class OnlineRunner:
         self.engine.zero_grad()
 
     def state(self) -> dict[str, Any]:
-        """The method's, the guard's, the token budget and the curriculum's."""
+        """Return the state of the method, the guard, the token budget, the sampler and the
+        curriculum."""
         state = {
             "method": self.method.state(),
             "guard": self._guard.state(),
@@ -376,8 +380,8 @@ class OnlineRunner:
 
 
 def reward_model_of(parts: Parts) -> RewardModel | None:
-    """The reward model that was named: on the policy's own base where it fits there, else loaded by
-    itself."""
+    """Return the configured reward model: on the policy's own base if it fits there, else loaded on
+    its own. None if none is configured."""
     if parts.reward_model is None:
         return None
     from thumbwheel.engine.reward_model import RewardModel
@@ -389,8 +393,8 @@ def reward_model_of(parts: Parts) -> RewardModel | None:
 
 
 def judges(config: Any, parts: Parts, model: RewardModel | None) -> tuple[Judge, Judge | None]:
-    """What rewards, and what only watches, where something does. Raises ConfigError when nothing
-    rewards."""
+    """Return the judge that rewards, and the one that only watches, or None for it. Raises
+    ConfigError if nothing rewards."""
     functions = dict(weighted(name) for name in config.reward_functions)
     if not functions and model is None:
         raise ConfigError(
@@ -424,7 +428,7 @@ def judges(config: Any, parts: Parts, model: RewardModel | None) -> tuple[Judge,
 
 
 def weighted(text: str) -> tuple[str, float]:
-    """A function's name with its weight, 1 where none is given; raises ConfigError.
+    """Return a function's name with its weight, 1 if none is given. Raises ConfigError.
 
     >>> weighted("mine:polite=0.5"), weighted("checker")
     (('mine:polite', 0.5), ('checker', 1.0))
@@ -448,7 +452,7 @@ def _judge_request(task: RolloutPrompt, rollout: Rollout) -> JudgeRequest:
 
 
 def rewarded(collected: Collected) -> Collected:
-    """The same; raises DataError when not one answer has a reward."""
+    """Return `collected` unchanged. Raises DataError if no answer has a reward."""
     rewards = [reward for group in collected.rewards for reward in group]
     if any(reward.value is not None for reward in rewards):
         return collected
@@ -464,7 +468,7 @@ def rewarded(collected: Collected) -> Collected:
 
 
 def success(collected: Collected) -> list[tuple[int, float]]:
-    """(row, mean reward) of every task that has one."""
+    """Return (row, mean reward) of every task that has a reward."""
     rates: list[tuple[int, float]] = []
     for task, rewards in zip(collected.tasks, collected.values, strict=True):
         present = [reward for reward in rewards if reward is not None]
@@ -474,8 +478,8 @@ def success(collected: Collected) -> list[tuple[int, float]]:
 
 
 def collected_metrics(collected: Collected) -> dict[str, float]:
-    """Mean reward and its parts, failures, and the shape of the answers; a reward that is missing
-    leaves its mean."""
+    """Return mean reward and its parts, failures, and lengths and endings of the answers; a missing
+    reward is left out of the mean."""
     rewards = [reward for group in collected.rewards for reward in group]
     rollouts = [rollout for group in collected.rollouts for rollout in group]
     values = [reward.value for reward in rewards if reward.value is not None]
@@ -499,8 +503,8 @@ def collected_metrics(collected: Collected) -> dict[str, float]:
 
 
 def guarded_values(collected: Collected) -> dict[str, list[float | None]]:
-    """By the metrics of divergence.GUARDED_RATES, whether each answer, one a task, has what
-    training must not take from it; None where nobody knows."""
+    """Return, for each metric of divergence.GUARDED_RATES, one value per task: whether its only
+    answer has the property that training must not remove, or None if unknown."""
     values: dict[str, list[float | None]] = {name: [] for name in GUARDED_RATES}
     for task, (rollout,), (reward,) in zip(
         collected.tasks, collected.rollouts, collected.rewards, strict=True
@@ -520,7 +524,7 @@ def guarded_values(collected: Collected) -> dict[str, list[float | None]]:
 
 
 def _mean_metric(name: str, values: Sequence[float | None]) -> dict[str, float]:
-    """The mean of those that there are; nothing without any."""
+    """Return the mean of the values that are not None; an empty dict if there are none."""
     present = [float(value) for value in values if value is not None]
     return {name: _mean(present)} if present else {}
 

@@ -16,8 +16,8 @@ SCHEDULES = {"constant": "constant_with_warmup"}
 def prepare(
     model: Any, config: TrainConfig, steps: int, groups: Sequence[dict[str, Any]] = ()
 ) -> Trained:
-    """Model, optimiser and schedule for `steps` steps; `groups` are those of the optimiser where
-    not all of the model trains alike."""
+    """Return model, optimiser and schedule for `steps` steps; `groups` are the parameter groups of
+    the optimiser if not all of the model trains alike."""
     import torch
     from torch.optim.lr_scheduler import LambdaLR
     from transformers import get_scheduler

@@ -26,7 +26,7 @@ class Order:
 
     @classmethod
     def of(cls, rows: int, config: TrainConfig) -> Order:
-        """The order of a run over `rows` rows."""
+        """Return the order of a run over `rows` rows."""
         epoch_steps = math.ceil(rows / config.batch_size)
         by_epochs = math.ceil(epoch_steps * config.num_train_epochs)
         fewest = min(config.min_steps, epoch_steps * FEW_ROWS_EPOCHS)
@@ -39,11 +39,11 @@ class Order:
         return math.ceil(self.rows / self.batch_size)
 
     def epoch(self, step: int) -> float:
-        """Epochs done after `step` steps."""
+        """Return the epochs done after `step` steps."""
         return step / self.steps_an_epoch if self.rows else 0.0
 
     def batches(self, done: int = 0) -> Iterator[list[int]]:
-        """Row numbers of every step after the first `done` ones."""
+        """Yield the row numbers of every step after the first `done` ones."""
         for step in range(done, self.steps):
             epoch, position = divmod(step, self.steps_an_epoch)
             if position == 0 or step == done:

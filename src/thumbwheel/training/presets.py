@@ -67,12 +67,12 @@ BY_GPU = (
 
 
 def tier_of(table: tuple[Tier, ...], memory_gb: float) -> Tier:
-    """The tier of `table` that so much memory allows."""
+    """Return the tier of `table` that this much memory (GB) allows."""
     return next(tier for tier in table if memory_gb >= tier.memory_gb)
 
 
 def tier(machine: Machine) -> Tier:
-    """The tier of the memory in which a run would compute."""
+    """Return the tier of the memory in which a run would compute."""
     if machine.gpu:
         return tier_of(BY_GPU, machine.gpu.memory_gb)
     return tier_of(BY_RAM, machine.ram_gb or 0)
@@ -125,7 +125,7 @@ PRESETS: dict[str, Preset] = {
 
 
 def choose(machine: Machine) -> str:
-    """The preset that `auto` means on `machine`."""
+    """Return the preset that `auto` means on `machine`."""
     if machine.gpu is None:
         is_ryzen = any(name in machine.cpu for name in RYZEN)
         return "ryzen" if is_ryzen and (machine.ram_gb or 0) >= 32 else "cpu"
@@ -135,7 +135,7 @@ def choose(machine: Machine) -> str:
 
 
 def preset_settings(name: str, machine: Machine) -> tuple[str, dict[str, Any]]:
-    """(what `name` means on `machine`, its settings)."""
+    """Return (the preset that `name` means on `machine`, its settings)."""
     if name != "auto":
         return name, PRESETS[name].of(machine)
     chosen = choose(machine)
@@ -144,8 +144,8 @@ def preset_settings(name: str, machine: Machine) -> tuple[str, dict[str, Any]]:
 
 
 def with_preset(config: C, machine: Machine) -> tuple[C, str]:
-    """(`config` with its preset's values where nothing else was given, one line that says so);
-    raises ConfigError for values that clash."""
+    """Return (`config` with its preset's values where nothing else was set, one line that names
+    them). Raises ConfigError for values that clash."""
     chosen, values = preset_settings(config.preset, machine)
     added = {
         key: value

@@ -49,8 +49,8 @@ class Probe:
         count: int,
         limit: int,
     ) -> Probe | None:
-        """A probe on up to `count` different dev prompts; None where nothing can be probed. Good
-        answers show format and length."""
+        """Return a probe on up to `count` different dev prompts, or None if nothing can be probed.
+        Good answers determine the expected format and length."""
         tokenizer = builder.tokenizer
         answers: list[Sequence[int]] = []
         for example in dev:
@@ -64,7 +64,7 @@ class Probe:
         return cls(model, tokenizer, prompts, builder.stop_ids, limit, as_json)
 
     def run(self) -> dict[str, float]:
-        """Rates between 0 and 1."""
+        """Return rates between 0 and 1: `eos_rate`, and `format_rate` if good answers are JSON."""
         rollouts = [rollout for (rollout,) in self._sampler.sample(self.prompts, 1, self._sampling)]
         rates = {"eos_rate": _rate([rollout.finish == "stop" for rollout in rollouts])}
         if self._as_json:

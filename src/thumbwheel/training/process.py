@@ -58,7 +58,7 @@ class Interrupt:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the folder's run; returns the exit code."""
+    """Run the folder's run and return the exit code."""
     parser = argparse.ArgumentParser(prog="thumbwheel.training.process")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--lock-fd", type=int)
@@ -81,15 +81,15 @@ def main(arguments: list[str]) -> int:
 
 
 def die_with(parent: int) -> None:
-    """Be killed when `parent` dies, so that no run goes on unseen (Linux; elsewhere the lock still
-    protects the run)."""
+    """Make the system kill this process when `parent` dies, so that no run goes on unseen (Linux;
+    elsewhere the lock still protects the run)."""
     die_with_parent(signal.SIGKILL)
     if os.getppid() != parent:  # it died before the call
         sys.exit(1)
 
 
 def guarded(run: RunDir, work: Callable[[], int]) -> int:
-    """The exit code of `work()`; whatever it raises is put into the status."""
+    """Return the exit code of `work()`; write any exception that it raises into the status."""
     try:
         return work()
     except ThumbwheelError as error:
@@ -172,7 +172,7 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
 
 
 def made_to_fit(run: RunDir, spec: RunSpec, rows: Mapping[str, Rows]) -> Assembly:
-    """What the loop needs, put together from the folder of a run; raises TrainingError for what
+    """Assemble what the loop needs from the folder of a run. Raises TrainingError for a run that
     does not fit into memory."""
     from thumbwheel.training.assemble import assemble, settings
     from thumbwheel.training.fit_memory import fitted
@@ -249,7 +249,7 @@ def _loop(run: RunDir, assembly: Assembly, interrupt: Interrupt) -> Ending:
 
 
 def probe_of(assembly: Assembly) -> Probe | None:
-    """The generation probe of a run; None where there is nothing to look at."""
+    """Return the generation probe of a run, or None if there is nothing to probe."""
     from thumbwheel.training.probe import Probe
 
     config = assembly.config
@@ -276,8 +276,8 @@ def _callback(location: str) -> Any:
 
 
 def _result(run: RunDir, assembly: Assembly, ending: Ending) -> dict[str, Any]:
-    """The figures of the run: the base's evaluation, the best one, the last training step, and what
-    memory it took."""
+    """Return the figures of the run: the base's evaluation, the best one, the last training step,
+    the peak memory and what was planned."""
     from thumbwheel.training.memory import peak_memory_gb
 
     lines = run.read_metrics()
@@ -301,7 +301,7 @@ def _result(run: RunDir, assembly: Assembly, ending: Ending) -> dict[str, Any]:
 def _finish(
     run: RunDir, spec: RunSpec, assembly: Assembly, ending: Ending, result: dict[str, Any]
 ) -> int:
-    """Write the status, and the adapter of a run that has one; returns the exit code."""
+    """Write the status, and the adapter of a run that has one; return the exit code."""
     if ending.interrupted:
         run.write_status(Status(RunState.STOPPED, ending.step, "interrupted", result=result))
         return INTERRUPTED
@@ -336,10 +336,10 @@ def _finish(
 def write_adapter(
     run: RunDir, spec: RunSpec, assembly: Assembly, step: int, dev: Mapping[str, float]
 ) -> None:
-    """Copy the adapter of `step`, with the tokenizer files, to the run's result folder; whole or
-    not at all.
+    """Copy the adapter of `step`, with the tokenizer files, to the run's result folder; all of it
+    or nothing.
 
-    What judges also gets its card, with the `dev` figures of that step.
+    A reward model also gets its card, with the `dev` figures of that step.
     """
     from thumbwheel.training.checkpoint import ADAPTER_FILES, Checkpoints
 
@@ -377,7 +377,8 @@ def _card(spec: RunSpec, assembly: Assembly, dev: Mapping[str, float]) -> Reward
 
 
 def _end(exit_codes: list[int]) -> None:
-    """End at once. Torch takes seconds to take itself apart, and whoever stopped the run waits."""
+    """End the process at once. Torch takes seconds to shut down, and whoever stopped the run
+    waits."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_codes[-1])

@@ -55,7 +55,8 @@ class RaterNoise:
     error_rates: Mapping[str, float]
 
     def trust(self, judgement: Judgement) -> float:
-        """Probability that the judgement is right. Raters who agree are taken as independent."""
+        """Return the probability that the judgement is right. Raters who agree are treated as
+        independent."""
         confidence = (log_odds(judgement.logp) - self.centre) / self.spread
         right = self.slope * confidence + self.offset
         evidence = 0.0
@@ -66,8 +67,8 @@ class RaterNoise:
 
 
 def estimate(judgements: Sequence[Judgement]) -> RaterNoise | None:
-    """The model of these judgements; None where they are too few, or all good or all bad, so that
-    nothing can be told."""
+    """Fit the model to these judgements; return None if they are too few, or all good or all
+    bad."""
     import numpy as np
     from scipy.optimize import minimize
 
@@ -93,17 +94,17 @@ def estimate(judgements: Sequence[Judgement]) -> RaterNoise | None:
 
 
 def log_odds(logp: float) -> float:
-    """Of a probability that is given by its logarithm, kept away from 0 and 1."""
+    """Return the log-odds of the probability exp(`logp`), which is kept below 1."""
     return logp - math.log1p(-min(math.exp(logp), 1 - SURE))
 
 
 def sigmoid(value: float) -> float:
-    """1 / (1 + exp(-value)), without overflow."""
+    """Return 1 / (1 + exp(-value)), without overflow."""
     return 0.5 * (1 + math.tanh(value / 2))
 
 
 def _votes(judgements: Sequence[Judgement], raters: Sequence[str]) -> sparse.csr_array:
-    """[judgements, raters] of 0 and 1: who judged what."""
+    """Return [judgements, raters] of 0 and 1: who judged what."""
     import numpy as np
     from scipy import sparse
 
@@ -120,7 +121,7 @@ def _votes(judgements: Sequence[Judgement], raters: Sequence[str]) -> sparse.csr
 
 
 def _rates(logits: np.ndarray) -> np.ndarray:
-    """Error rates between 0 and one half."""
+    """Return error rates between 0 and one half."""
     from scipy.special import expit
 
     rates: np.ndarray = 0.5 * expit(logits)
@@ -128,14 +129,14 @@ def _rates(logits: np.ndarray) -> np.ndarray:
 
 
 def _logit_of_rate(rate: float) -> float:
-    """The inverse of `_rates`."""
+    """Invert `_rates` for one rate."""
     return math.log(2 * rate / (1 - 2 * rate))
 
 
 def _loss(
     parameters: np.ndarray, confidence: np.ndarray, votes: sparse.csr_array, good: np.ndarray
 ) -> tuple[float, np.ndarray]:
-    """(negative log-posterior of slope, offset and a logit for each rater, its gradient)."""
+    """Return (negative log-posterior of slope, offset and one logit per rater, its gradient)."""
     import numpy as np
     from scipy.special import expit
 

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 def weigh(
     assembly: Assembly, rows: Mapping[str, Rows], raters: Mapping[str, Sequence[str]]
 ) -> RaterNoise | None:
-    """Multiply the weights of the training items that come from liked answers; `rows` are all rows
-    of the run, by split.
+    """Multiply the weights of the training items that come from liked answers by the probability
+    that the judgement is right; `rows` are all rows of the run, by split.
 
-    The judgements are the rows of the split `judged` whose ids have `raters`. None where nothing
-    was weighed.
+    The judgements are the rows of the split `judged` whose ids have `raters`. Returns the rater
+    noise model, or None if nothing was weighed.
     """
     judged = [row for row in rows.get(JUDGED, ()) if row["row_id"] in raters]
     steps = assembly.runner
@@ -65,5 +65,6 @@ def weigh(
 
 
 def _key(row: Row) -> tuple[str, str]:
-    """What makes a judged answer the same as a training row's."""
+    """Return the key by which a judged answer is matched with a training row's: prompt with tools,
+    and completion."""
     return json.dumps([row["prompt"], row.get("tools")], sort_keys=True), row["completion"]

@@ -42,7 +42,7 @@ class Replay:
 
     @classmethod
     def of(cls, engine: ScoreEngine, builder: PromptBuilder, weight: float, cache: Path) -> Replay:
-        """Let the base answer, or read the answers in `cache`, a folder."""
+        """Generate the base's answers, or read them from the folder `cache`."""
         prompts = [builder.prompt([{"role": "user", "content": text}]) for text in questions()]
         key = ids.fingerprint([list(map(str, engine.reference_identity)), prompts, LONGEST_ANSWER])
         file = cache / f"replay-{key[:32]}.json"
@@ -60,12 +60,12 @@ class Replay:
         return cls(examples, weight)
 
     def rows(self, step: int) -> list[Example]:
-        """Return the questions of a step; all have had their turn before one comes again."""
+        """Return the questions of a step; every question is used before one comes again."""
         count = len(self.examples)
         return [self.examples[(step * ROWS + number) % count] for number in range(min(ROWS, count))]
 
     def backward(self, engine: ScoreEngine, step: int, token_budget: int) -> float:
-        """Add the gradients of this step's questions; return their nats a token."""
+        """Add the gradients of this step's questions; return their loss in nats per token."""
         from thumbwheel.engine.score import LOGP, Role
 
         rows = self.rows(step)
@@ -84,7 +84,7 @@ class Replay:
 def _answers(
     engine: ScoreEngine, builder: PromptBuilder, prompts: Sequence[Sequence[int]]
 ) -> list[list[int]]:
-    """Return the token ids of the base's greedy answers, with the turn's end where they end."""
+    """Return the token ids of the base's greedy answers, including the turn's end if they end."""
     from thumbwheel.engine.rollout import Sampling
     from thumbwheel.engine.sampler import GroupSampler
 

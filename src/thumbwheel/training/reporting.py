@@ -20,8 +20,8 @@ PROJECT = "thumbwheel"
 
 
 def reporters(names: Sequence[str], run: Path) -> list[TrainerCallback]:
-    """A reporter for each of `names`; TensorBoard's logs lie in the folder of the run unless
-    TENSORBOARD_LOGGING_DIR says where.
+    """Return a reporter for each of `names`; TensorBoard's logs go to the folder of the run unless
+    TENSORBOARD_LOGGING_DIR names another.
 
     Raises ConfigError for one whose package is missing.
     """

@@ -41,8 +41,8 @@ PASSING = frozenset({"preset", "machine", "platform"})
 
 
 def reproduce(ws: Workspace, run: Run, tolerance: float = TOLERANCE) -> Reproduction:
-    """Train `run` again and compare. Raises Conflict for a run that did not end or whose rows, base
-    or settings are no longer there, with all that is missing."""
+    """Train `run` again and compare. Raises Conflict for a run that did not end, or if rows, base
+    or settings are gone, naming everything that is missing."""
     if run.state not in (RunState.FINISHED, RunState.NOTHING_LEARNED):
         raise Conflict(
             f"run {run.id!r}",
@@ -76,7 +76,7 @@ def reproduce(ws: Workspace, run: Run, tolerance: float = TOLERANCE) -> Reproduc
 
 
 def _spec(ws: Workspace, run: Run) -> RunSpec:
-    """What the run was told, with the paths of this home and this base."""
+    """Return the spec of the run, with the paths of this home and this base."""
     spec = run_dir(ws, run).spec()
     base = find_base(run.base, ws.home.cache)
     return replace(
@@ -88,7 +88,7 @@ def _spec(ws: Workspace, run: Run) -> RunSpec:
 
 
 def _require_present(ws: Workspace, run: Run, spec: RunSpec) -> None:
-    """Raise Conflict where the run cannot be repeated, naming everything that is missing."""
+    """Raise Conflict if the run cannot be repeated, naming everything that is missing."""
     missing = []
     blobs = Artifacts(ws.home.blobs)
     for split, sha256 in spec.files.items():
@@ -118,7 +118,8 @@ def _require_present(ws: Workspace, run: Run, spec: RunSpec) -> None:
 
 
 def _differences(ws: Workspace, run: Run) -> list[Difference]:
-    """What of the packages and the machine is not as the run had it."""
+    """Return the differences between the packages and the machine of the run and those present
+    now."""
     with ws.db.read() as connection:
         recorded = store.environment_of(connection, run.id)
     present = environment()
@@ -167,7 +168,8 @@ def _compare(
 
 
 def _original_weights(ws: Workspace, run: Run) -> Path | None:
-    """The weights that the run made: of its version, else in its folder."""
+    """Return the path of the weights that the run produced: its version's, else those in its
+    folder. None if they are gone."""
     for candidate in versions(ws, Agent.named(run.agent)):
         if candidate.run_id == run.id:
             folder = adapter_folder(ws, candidate)
@@ -177,8 +179,8 @@ def _original_weights(ws: Workspace, run: Run) -> Path | None:
 
 
 def adapter_distance(first: Path, second: Path) -> float:
-    """Norm of the difference of two adapters over the norm of the first; infinite where they have
-    other tensors."""
+    """Return the norm of the difference of two adapters over the norm of the first; infinite if
+    names or shapes of their tensors differ."""
     from safetensors.numpy import load_file
 
     tensors, others = load_file(first), load_file(second)
@@ -195,7 +197,8 @@ def adapter_distance(first: Path, second: Path) -> float:
 
 
 def _loss_distance(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> float | None:
-    """The largest relative difference of the training losses at one step."""
+    """Return the largest relative difference of the training losses at the same step, or None if
+    they share no step."""
     losses_then = _losses(then)
     losses_now = _losses(now)
     distances = []

@@ -28,13 +28,14 @@ def gae(
     gamma: float,
     lam: float,
 ) -> torch.Tensor:
-    """Generalised advantage estimates (Schulman et al. 2015, arXiv 1506.02438), one a token.
+    """Return generalised advantage estimates (Schulman et al. 2015, arXiv 1506.02438), one per
+    token.
 
         delta_t = r_t + gamma V_{t+1} - V_t
         A_t     = delta_t + gamma lam A_{t+1}
 
-    `rewards` and `values` [n] are those of several answers in a row, of so many tokens each.
-    `values[t]` is the critic's opinion before token t, `after` [answers] the one behind the last
+    `rewards` and `values` [n] belong to several answers in a row, with `lengths` tokens each.
+    `values[t]` is the critic's value before token t, `after` [answers] the value after the last
     token: 0 where the episode is over.
 
     >>> import torch
@@ -71,13 +72,14 @@ def gae(
 
 
 def whiten(values: torch.Tensor) -> torch.Tensor:
-    """[n] with mean 0 and standard deviation 1 over all n (variance biased: divided by n)."""
+    """Return [n] with mean 0 and standard deviation 1 over all n (variance biased: divided by
+    n)."""
     return (values - values.mean()) * (values.var(correction=0) + 1e-8).rsqrt()
 
 
 def explained_variance(values: torch.Tensor, returns: torch.Tensor) -> float:
-    """1 - Var(returns - values) / Var(returns): 1 for a perfect critic, 0 for one that knows no
-    more than the mean."""
+    """Return 1 - Var(returns - values) / Var(returns): 1 for a perfect critic, 0 for one that
+    predicts no better than the mean, and 0 for constant returns."""
     spread = float(returns.var(correction=0))
     return 1 - float((returns - values).var(correction=0)) / spread if spread > 0 else 0.0
 
@@ -108,7 +110,7 @@ class Moments:
         return math.sqrt(self.variance) if self.variance > 1e-12 else 1.0
 
     def normalised(self, score: float, clip: float) -> float:
-        """`score` in standard deviations from the mean, at most `clip` of them."""
+        """Return `score` in standard deviations from the mean, clipped to +-`clip`."""
         return min(max((score - self.mean) / self.deviation, -clip), clip)
 
     def state(self) -> dict[str, float]:
@@ -137,7 +139,8 @@ class KlController:
     horizon: float
 
     def update(self, kl: float, answers: int) -> None:
-        """Answer to the mean KL of a batch of so many answers."""
+        """Adjust the coefficient to the mean KL of a batch of `answers` answers, if there is a
+        target."""
         if self.target is not None:
             error = min(max(kl / self.target - 1, -STEP), STEP)
             self.coefficient *= 1 + error * min(answers / self.horizon, 1.0)

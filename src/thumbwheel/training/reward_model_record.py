@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def register(ws: Workspace, run: Run, result: Path) -> RewardModelRecord:
-    """The reward model that `run` left in `result` as the next one of its agent, with its figures
-    on dev rows."""
+    """Register the reward model that `run` left in `result` as the next one of its agent, with its
+    figures on dev rows."""
     from thumbwheel.core.hardware import device
     from thumbwheel.engine.reward_model import RewardModel
 
@@ -41,8 +41,8 @@ def register(ws: Workspace, run: Run, result: Path) -> RewardModelRecord:
 
 
 def held_out(model: RewardModel, rows: Iterable[Any]) -> dict[str, Any]:
-    """Figures on `rows` of the shape that the model learned from; `unreadable` are those that are
-    too long for it, `majority` is the accuracy of calling every answer what most of them are."""
+    """Return figures on `rows` of the shape that the model learned from; `unreadable` counts rows
+    too long for it, `majority` is the accuracy of always predicting the more frequent label."""
     from thumbwheel.engine.reward_model import RewardInput
 
     rows = list(rows)
@@ -85,8 +85,8 @@ def _both_sides(row: Any) -> list[RewardInput]:
 
 
 def of_answers(right: Sequence[bool], asked: int, groups: Sequence[str]) -> dict[str, Any]:
-    """The share that is right, with its 95 % intervals: Wilson's, and the exact one (Clopper and
-    Pearson); where rows share a group (a session, a prompt), the one interval that respects
+    """Return the share that is right, with its 95 % intervals: Wilson's, and the exact one (Clopper
+    and Pearson); if rows share a group (a session, a prompt), the one interval that respects
     that."""
     from thumbwheel.stats.paired import compare
     from thumbwheel.stats.rates import clopper_pearson, wilson
@@ -111,8 +111,8 @@ def of_answers(right: Sequence[bool], asked: int, groups: Sequence[str]) -> dict
 def of_numbers(
     scale: Scale, scores: Sequence[float], values: Sequence[float], asked: int
 ) -> dict[str, Any]:
-    """Mean squared and mean absolute error in raw units, beside those of the mean of the very rows,
-    which knows nothing of the answers."""
+    """Return mean squared and mean absolute error in raw units, and the squared error of always
+    predicting the mean of these rows."""
     n = len(values)
     if not n:
         return {"n": 0, "unreadable": asked}

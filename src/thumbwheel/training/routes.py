@@ -26,7 +26,7 @@ server sets them. What becomes of the version is asked by requests of its own, w
 
 
 def _methods() -> Iterator[Route]:
-    """The routes of `train METHOD`, those of plugins too."""
+    """Yield the routes of `train METHOD`, those of plugins too."""
     for name in ALGORITHMS.names():
         example = {"base": "HuggingFaceTB/SmolLM2-135M-Instruct", "dry_run": True}
         yield Route(f"train {name}", "POST", f"{AGENT}/runs/{name}", "run", example, LOCAL)

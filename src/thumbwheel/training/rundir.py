@@ -58,7 +58,7 @@ class RunDir:
         return self.path / "adapter"
 
     def create(self, spec: RunSpec) -> None:
-        """Make the folder with the spec."""
+        """Create the folder with the spec."""
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             replace(self.path / SPEC, json.dumps(asdict(spec), indent=2))
@@ -66,22 +66,23 @@ class RunDir:
             raise unwritable(self.path, error) from error
 
     def fitted(self) -> dict[str, Any]:
-        """Settings that the run came down to when it began, so that it goes on with the same rows;
-        none where nothing is known."""
+        """Return the settings that were fitted to memory when the run began, so that it resumes
+        with the same rows; empty if unknown."""
         try:
             return dict(json.loads((self.path / "fitted.json").read_text(encoding="utf-8")))
         except (OSError, ValueError):
             return {}
 
     def write_fitted(self, settings: Mapping[str, Any]) -> None:
-        """Keep them; raises StorageError for a full disk."""
+        """Write the fitted settings. Raises StorageError for a full disk."""
         try:
             replace(self.path / "fitted.json", json.dumps(settings))
         except OSError as error:
             raise unwritable(self.path, error) from error
 
     def spec(self) -> RunSpec:
-        """What the run was told; raises StorageError where it is missing or damaged."""
+        """Read the spec that the run was started with. Raises StorageError if it is missing or
+        damaged."""
         try:
             return RunSpec(**json.loads((self.path / SPEC).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
@@ -92,14 +93,14 @@ class RunDir:
             ) from None
 
     def write_status(self, status: Status) -> None:
-        """Replace the status; raises StorageError for a full disk."""
+        """Replace the status. Raises StorageError for a full disk."""
         try:
             replace(self.path / "status.json", json.dumps(status.to_json(), indent=2, default=str))
         except OSError as error:
             raise unwritable(self.path, error) from error
 
     def status(self) -> Status | None:
-        """The last status; None before the first."""
+        """Return the last status, or None before the first."""
         try:
             fields = json.loads((self.path / "status.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -107,17 +108,17 @@ class RunDir:
         return Status(**fields | {"state": RunState(fields["state"])})
 
     def lock(self) -> int:
-        """Take the run for this process; the returned handle holds it until every copy is closed.
-        Raises Conflict when it is taken."""
+        """Lock the run for this process; the returned handle holds the lock until every copy is
+        closed. Raises Conflict if it is taken."""
         why = "another process is training it at this moment"
         return lock(self.path / "lock", f"run {self.path.name!r}", why)
 
     def read_metrics(self, skip: int = 0) -> list[dict[str, Any]]:
-        """All complete lines of metrics behind the first `skip`."""
+        """Return all complete lines of metrics after the first `skip`."""
         return list(_lines(self.metrics, skip))
 
     def last_step(self) -> int:
-        """The step of the last complete line of metrics; 0 where there is none yet."""
+        """Return the step of the last complete line of metrics, or 0 if there is none yet."""
         try:
             with self.metrics.open("rb") as file:
                 file.seek(max(0, self.metrics.stat().st_size - LONGEST_LINE))
@@ -127,15 +128,15 @@ class RunDir:
             return 0
 
     def forget_metrics_after(self, step: int) -> None:
-        """Drop the lines of steps that a resumed run will do again, and half a line that a kill
+        """Drop the lines of steps that a resumed run will repeat, and the half line that a kill
         left."""
         lines = [line for line in _lines(self.metrics) if line["step"] <= step]
         replace(self.metrics, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def open_rows(spec: RunSpec) -> dict[str, ParquetRows]:
-    """Split -> its rows, from files that are those that the run started with; raises StorageError
-    for one that is damaged or gone, as after an erasure."""
+    """Return split -> its rows, from the files that the run started with. Raises StorageError for
+    one that is damaged or gone, as after an erasure."""
     blobs, rows = Artifacts(Path(spec.blobs)), {}
     for split, sha256 in spec.files.items():
         shape = JUDGED_SHAPE if split == JUDGED else spec.shape
@@ -160,6 +161,6 @@ def _lines(path: Path, skip: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def unwritable(path: Path, error: BaseException) -> StorageError:
-    """The error for a run folder or checkpoint that could not be written."""
+    """Return the error for a run folder or checkpoint that could not be written."""
     fix = "Free space or make the home writable, then go on with --resume RUN"
     return files.unwritable(repr(str(path)), error, fix)

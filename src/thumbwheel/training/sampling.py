@@ -21,7 +21,8 @@ SHARE = 0.5
 
 
 def policy(parts: Parts, limit: float | None) -> GroupSampler:
-    """The policy as it answers itself: through a merged copy where there is room for one."""
+    """Return the sampler of the policy's own answers: through a merged copy if there is room for
+    one."""
     model, device = parts.engine.model, parts.engine.device.type
     size, free = merged.size(model) / GB, free_gb(device, limit)
     merge = free is None or size <= SHARE * free
@@ -34,7 +35,7 @@ def policy(parts: Parts, limit: float | None) -> GroupSampler:
 
 
 def source_of(config: OnlineConfig, policy_sampler: GroupSampler) -> RolloutSource:
-    """Where the answers come from that are learned from."""
+    """Return the source of the answers that the run learns from."""
     if config.top_k or config.top_p < 1:
         log.say(
             "top_k and top_p cut the distribution that answers are drawn from; it is learned from "

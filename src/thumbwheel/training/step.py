@@ -58,7 +58,7 @@ class RecordedRunner:
         return replace(outcome, metrics={"grad_norm": apply(outcome.loss)} | outcome.metrics)
 
     def evaluate(self, items: Sequence[Example]) -> StepResult:
-        """The items as one batch."""
+        """Evaluate the items as one batch."""
         import torch
 
         unchanged = is_zero_update(self.engine.model)
@@ -76,19 +76,19 @@ class RecordedRunner:
         return items
 
     def rehearse(self, units: Sequence[Example]) -> None:
-        """Forward and backward, without an update."""
+        """Run forward and backward, without an update."""
         self.run(units, grad=True)
         self.engine.zero_grad()
 
     def state(self) -> dict[str, Any]:
-        """The token budget; all else follows from the rows."""
+        """Return the token budget; everything else follows from the rows."""
         return {"budget": self.budget.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.budget.restore(state["budget"])
 
     def base_logps(self, examples: Sequence[Example]) -> list[float]:
-        """The base's log-probability of each example's one answer, in nats."""
+        """Return the base's log-probability of each example's one answer, in nats."""
         references = self._references(examples)
         identity = self.engine.reference_identity
         return [
@@ -108,13 +108,13 @@ class RecordedRunner:
         unchanged: bool = False,
         advance: log.Advance | None = None,
     ) -> StepResult:
-        """The loss of `examples` as one optimiser batch, whatever number of forward passes the
-        budget makes of it.
+        """Return the loss of `examples` as one optimiser batch, in as many forward passes as the
+        budget requires.
 
         With `grad` the gradients are added to the adapter's. `unchanged`: the adapter changes
-        nothing yet, so the policy's own log-probs are the reference. Those of another pass differ
-        by rounding, and rounding would decide which of two equal rewards is larger. `advance` is
-        told of each micro-batch how many examples it had.
+        nothing yet, so the policy's own log-probs are the reference. Log-probs of another pass
+        differ by rounding, and rounding would decide which of two equal rewards is larger.
+        `advance` is called after each micro-batch with its number of examples.
         """
         totals = self.algorithm.totals(examples)
         each_batch = self.engine.backward if grad else self.engine.map_batches
@@ -146,8 +146,8 @@ class RecordedRunner:
         by_batch: Sequence[Metrics],
         example_numbers: Sequence[int],
     ) -> dict[str, list[float | None]]:
-        """metric -> the value of each example; `example_numbers` says which one each row of the
-        micro-batches is."""
+        """Return metric -> the value of each example; `example_numbers` gives the example of each
+        row of the micro-batches."""
         import torch
 
         # A row's value is its share of the metric times the count of rows, so that their mean is
@@ -184,7 +184,7 @@ class RecordedRunner:
         engine: ScoreEngine,
         batch: TreeBatch,
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, Metrics]]:
-        """(loss, (the loss by row where the method gives that, metrics)) of one micro-batch."""
+        """Return (loss, (the loss by row if the method gives one, metrics)) of one micro-batch."""
         batch = batch.to(engine.device)
         if self.algorithm.produces_reward_model:
             scores = engine.score(batch, Role.REWARD, LAST, grad)
@@ -202,9 +202,9 @@ class RecordedRunner:
     def _sums(
         self, beside: Sequence[Example], unchanged: bool, examples: Sequence[Example]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sums a branch without gradient, for baselines. References are found together with those
-        of `beside`, whose prompts they share; they are cached too, since dev rows and another run
-        of the same seed pair up alike."""
+        """Return policy and reference sums per branch without gradient, for baselines. References
+        are computed together with those of `beside`, whose prompts they share, and cached, since
+        dev rows and another run of the same seed form the same pairs."""
         import torch
 
         references = self._references([*beside, *examples])
@@ -227,7 +227,7 @@ class RecordedRunner:
 
 
 def means(by_batch: Sequence[Metrics]) -> dict[str, float]:
-    """The metrics of several micro-batches as one."""
+    """Average the metrics of several micro-batches."""
     sums: dict[str, float] = {}
     counts: dict[str, float] = {}
     for metrics in by_batch:

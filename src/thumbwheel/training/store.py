@@ -46,14 +46,14 @@ def end(
 
 
 def by_id(connection: sa.Connection, run_id: str) -> list[Run]:
-    """The runs whose id is this or begins with it."""
+    """Return the runs whose id is or begins with `run_id`."""
     return [
         _run(row) for row in connection.execute(_JOINED.where(has_id(runs.c.id, run_id))).mappings()
     ]
 
 
 def by_state(connection: sa.Connection, state: RunState) -> list[Run]:
-    """The runs of all agents that are in this state, oldest first."""
+    """Return the runs of all agents that are in this state, oldest first."""
     rows = connection.execute(
         _JOINED.where(runs.c.state == state).order_by(runs.c.recorded_at)
     ).mappings()
@@ -61,7 +61,7 @@ def by_state(connection: sa.Connection, state: RunState) -> list[Run]:
 
 
 def by_agent(connection: sa.Connection, agent_id: str) -> list[Run]:
-    """The runs of an agent, oldest first."""
+    """Return the runs of an agent, oldest first."""
     return [
         _run(row)
         for row in connection.execute(
@@ -71,7 +71,7 @@ def by_agent(connection: sa.Connection, agent_id: str) -> list[Run]:
 
 
 def environment_of(connection: sa.Connection, run_id: str) -> dict[str, Any]:
-    """The packages and the machine of a run, as `train.environment` gave them."""
+    """Return the packages and the machine of a run, as `train.environment` gave them."""
     query = sa.select(runs.c.environment).where(runs.c.id == run_id)
     return dict(connection.execute(query).scalar_one())
 

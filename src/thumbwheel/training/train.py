@@ -117,11 +117,11 @@ def train(
 ) -> RunResult:
     """Train a candidate, or a reward model, by `algorithm` over `base`.
 
-    `run_id` is that of the new run, for a caller who notes it first. `dataset` is built from the
-    feedback in force by default. A finished run has a candidate version. One that learned nothing
-    has none; a stopped one (Ctrl-C) can be resumed. Raises the error of a failed run: TrainingError
-    for one that stopped itself or died, StorageError for a full disk, DataError, ModelError,
-    Conflict for a run in progress.
+    `run_id` is the id of the new run, for a caller who notes it first. `dataset` is built from the
+    feedback in force by default. A finished run has a candidate version or a reward model. One that
+    learned nothing has none; a stopped one (Ctrl-C) can be resumed. Raises the error of a failed
+    run: TrainingError for one that stopped itself or died, StorageError for a full disk, DataError,
+    ModelError, Conflict for a run in progress.
     """
     _require_enabled(ws)
     plan = _plan(ws, agent, algorithm, base, dataset, options)
@@ -145,7 +145,7 @@ def train(
 
 
 def _from_the_base(config: TrainConfig) -> str:
-    """Return one line with the settings that follow from the base, or were given."""
+    """Return one line with the settings that follow from the base or were set."""
     replayed = ""
     if config.replay_weight:
         replayed = (
@@ -156,7 +156,7 @@ def _from_the_base(config: TrainConfig) -> str:
 
 
 def _require_enabled(ws: Workspace) -> None:
-    """Raise MissingExtra or Conflict where nothing can or may be trained."""
+    """Raise MissingExtra if training is not installed, Conflict if it is disabled."""
     require_training()
     if not ws.settings(TrainingSwitch, "training").enabled:
         raise Conflict(
@@ -175,8 +175,8 @@ def dry_run(
     dataset: Dataset | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> DryRun:
-    """What `train` would do: rows, tokens, steps, drops, and time and memory from a few real steps.
-    Nothing is recorded."""
+    """Return what `train` would do: rows, tokens, steps, drops, and time and memory from a few real
+    steps. Nothing is recorded. Raises TrainingError if the run does not fit on the disk."""
     require_training()
     plan = _plan(ws, agent, algorithm, base, dataset, options)
     with tempfile.TemporaryDirectory() as scratch:
@@ -205,20 +205,21 @@ def dry_run(
 
 
 def runs(ws: Workspace, agent: Agent) -> list[Run]:
-    """The runs of `agent`, oldest first."""
+    """Return the runs of `agent`, oldest first."""
     with ws.db.read() as connection:
         return store.by_agent(connection, agent.id)
 
 
 def run_dir(ws: Workspace, run: Run) -> RunDir:
-    """The folder of a recorded run."""
+    """Return the folder of a recorded run."""
     return RunDir(ws.home.runs / run.id)
 
 
 def metrics_after(
     ws: Workspace, run: Run, number: int, limit: int
 ) -> list[tuple[int, dict[str, Any]]]:
-    """(number, line) of the metrics of a run behind the line of this number; the first is 1."""
+    """Return up to `limit` pairs (number, line) of the metrics of a run after the line `number`;
+    the first line is 1."""
     lines = run_dir(ws, run).read_metrics(skip=number)[:limit]
     return list(enumerate(lines, number + 1))
 
@@ -279,8 +280,8 @@ def _plan(
 def _start(
     ws: Workspace, agent: Agent, config: TrainConfig, base: Base
 ) -> tuple[ModelVersion | None, TrainConfig]:
-    """(the version to start from, the settings with the rank and targets of its adapter); raises
-    Conflict for one that cannot be."""
+    """Return (the version to start from, or None; the settings with the rank and targets of its
+    adapter). Raises Conflict for a version that cannot be continued."""
     if config.continue_from is None:
         return None, config
     start = find_version(ws, agent.slug, config.continue_from)
@@ -302,7 +303,8 @@ def _start(
 
 
 def _adapter_settings(adapter: Path) -> dict[str, Any]:
-    """Rank, scale and targets as the adapter's own metadata has them."""
+    """Return rank, scale and targets from the adapter's own metadata. Raises Conflict if it is not
+    LoRA."""
     stored = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
     if stored["peft_type"] != "LORA":
         raise Conflict(
@@ -320,8 +322,8 @@ def _adapter_settings(adapter: Path) -> dict[str, Any]:
 
 
 def _judgements(ws: Workspace, agent: str, rules: DatasetConfig, split: str) -> Judgements | None:
-    """The recorded answers of `split` that somebody judged, good and bad ones, and who judged them.
-    None where there is nothing to tell good from bad by."""
+    """Return the recorded answers of `split` that somebody judged, good and bad, and who judged
+    them, or None if the dataset cannot be built, as with answers of one kind only."""
     try:
         labels = build(ws, agent, JUDGED_SHAPE, rules)
     except DataError:  # as where answers are of one kind only
@@ -378,8 +380,8 @@ def _template(ws: Workspace, agent: str, dataset: Dataset) -> TemplateSettings:
 
 
 def _reward_model(ws: Workspace, agent: str, settings: Mapping[str, Any]) -> str | None:
-    """Where the reward model lies that `settings` name: one of the agent's in the cache, or a
-    folder as it is."""
+    """Return the path of the reward model that `settings` name, one of the agent's or a folder, or
+    None if they name none."""
     named = settings.get("reward_model")
     if named is None or Path(named).expanduser().is_dir():
         return named and str(Path(named).expanduser().resolve())
@@ -387,8 +389,8 @@ def _reward_model(ws: Workspace, agent: str, settings: Mapping[str, Any]) -> str
 
 
 def _parent(ws: Workspace, plan: Plan) -> ModelVersion | None:
-    """The version that the candidate is over; what judges gives none, and its base is no version of
-    the agent."""
+    """Return the version that the candidate is trained over, or None for a method that produces a
+    reward model, whose base is no version of the agent."""
     if ALGORITHMS.get(plan.algorithm).produces_reward_model:
         return None
     base = plan.base
@@ -410,7 +412,7 @@ def _record(plan: Plan, run_id: str) -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """What a rerun has to have in order to give the same numbers."""
+    """Return the platform and package versions that a rerun needs to give the same numbers."""
     versions = {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -426,7 +428,7 @@ def environment() -> dict[str, Any]:
 
 
 def run_of(ws: Workspace, agent: Agent, run_id: str) -> Run:
-    """The run of `agent` with this id; raises NotFound with the ids that exist."""
+    """Return the run of `agent` with this id. Raises NotFound with the ids that exist."""
     recorded = runs(ws, agent)
     matches = [run for run in recorded if ids.stands_for(run_id, run.id)]
     ids.require_single(run_id, [run.id for run in matches])
@@ -438,8 +440,8 @@ def run_of(ws: Workspace, agent: Agent, run_id: str) -> Run:
 
 
 def resume(ws: Workspace, run: Run) -> RunResult:
-    """Go on with a run that was stopped or failed, from its newest checkpoint; returns and raises
-    as `train`, and Conflict for a run that is finished, tainted or in progress."""
+    """Resume a run that was stopped or failed, from its newest checkpoint. Returns and raises as
+    `train` does, and Conflict for a run that is finished, tainted or in progress."""
     from thumbwheel.engine.base_check import remembered_fingerprint
 
     _require_enabled(ws)
@@ -471,7 +473,7 @@ def resume(ws: Workspace, run: Run) -> RunResult:
 
 
 def _parent_of(ws: Workspace, run: Run) -> ModelVersion | None:
-    """As `_parent`, of a run that was begun."""
+    """Return the parent as `_parent` does, for a run that was begun."""
     if ALGORITHMS.get(run.algorithm).produces_reward_model:
         return None
     if start := run.config.get("continue_from"):
@@ -480,8 +482,8 @@ def _parent_of(ws: Workspace, run: Run) -> ModelVersion | None:
 
 
 def result_of(ws: Workspace, run: Run) -> RunResult:
-    """What a run gave that ended as it should; its version is recorded now, where a kill came
-    before that."""
+    """Return the result of a finished run; if the run was killed before its version was recorded,
+    record it now."""
     return _result(ws, run, _parent_of(ws, run), run.state, run.reason, run.metrics or {})
 
 
@@ -492,8 +494,8 @@ def require_same(
     dataset: Dataset | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    """A resumed run is the run that was started: raise InputError for anything else that is asked
-    of it."""
+    """Raise InputError for any setting that differs from those with which the resumed run was
+    started."""
     base = name_of(base) if base else None
     dataset_id = dataset.id if dataset else None
     asked: dict[str, Any] = {"algorithm": algorithm, "base": base, "dataset": dataset_id}
@@ -515,7 +517,8 @@ def require_same(
 
 
 def _supervise(ws: Workspace, run: Run, parent: ModelVersion | None, handle: int) -> RunResult:
-    """Run the child to its end and record how it ended."""
+    """Run the child to its end, record how it ended and return the result. Raises the error of a
+    failed run."""
     folder = run_dir(ws, run)
     status = launch(folder, handle)
     state, reason, metrics = status.state, status.reason, dict(status.result)
@@ -534,7 +537,7 @@ def _result(
     reason: str | None,
     metrics: Mapping[str, Any],
 ) -> RunResult:
-    """The result of a run; a finished one has a version or a reward model, which is recorded."""
+    """Return the result of a run; record the version or the reward model of a finished one."""
     if state is not RunState.FINISHED:
         return RunResult(run.id, state, reason, metrics)
     folder = run_dir(ws, run)
@@ -546,8 +549,8 @@ def _result(
 
 
 def _say_who_errs(ws: Workspace, agent: str, error_rates: Mapping[str, float]) -> None:
-    """The raters who press the wrong thumb most often, by estimate. Runs keep ids only, so that an
-    erased rater's name is nowhere left."""
+    """Log the raters who press the wrong thumb most often, by estimate. Runs store rater ids only,
+    so an erased rater's name does not remain in them."""
     if not error_rates:
         return
     with ws.db.read() as connection:
@@ -563,7 +566,7 @@ def _say_who_errs(ws: Workspace, agent: str, error_rates: Mapping[str, float]) -
 
 
 def run_error(run: RunDir, run_id: str, status: Status) -> ThumbwheelError:
-    """What to raise for a run that failed."""
+    """Return the error to raise for a run that failed."""
     if status.error is None:
         fix = f"Read {str(run.log)!r}; go on from its last checkpoint with --resume {run_id}"
         return TrainingError(f"run {run_id!r}", str(status.reason), fix)
@@ -572,7 +575,7 @@ def run_error(run: RunDir, run_id: str, status: Status) -> ThumbwheelError:
 
 
 def find_run(ws: Workspace, run_id: str) -> Run:
-    """The run with this id; raises NotFound."""
+    """Return the run with this id. Raises NotFound."""
     with ws.db.read() as connection:
         matches = store.by_id(connection, run_id)
     ids.require_single(run_id, [run.id for run in matches])

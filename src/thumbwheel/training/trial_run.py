@@ -35,7 +35,7 @@ DEV = 64
 
 
 def main(folder: str) -> int:
-    """Make the trial of the run in `folder`; returns the exit code."""
+    """Make the trial of the run in `folder` and return the exit code."""
     log.configure()
     run = RunDir(Path(folder))
     return guarded(run, lambda: _work(run))
@@ -74,8 +74,8 @@ def _work(run: RunDir) -> int:
 
 
 def _times(assembly: Assembly, scratch: Path) -> dict[str, float]:
-    """Seconds: `first` and `later` a row of a step in the first and in a later epoch, of an
-    evaluation likewise, of probe and checkpoint."""
+    """Measure seconds: `first` and `later` per row of a step in the first and in a later epoch,
+    those of an evaluation likewise, and those of probe and checkpoint."""
     from transformers import TrainerState
 
     from thumbwheel.training.checkpoint import Checkpoints
@@ -137,7 +137,7 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 
 def _heaviest(assembly: Assembly) -> None:
-    """Rehearse the largest items as one step: what a run will meet sooner or later."""
+    """Rehearse the largest items as one step, which a run will meet sooner or later."""
     kind, budget = assembly.engine.layout.kind, assembly.runner.budget
     examples = assembly.runner.examples(assembly.train.items)
     largest = sorted(examples, key=lambda example: -example.rows(kind))
@@ -151,7 +151,7 @@ def _heaviest(assembly: Assembly) -> None:
 
 
 def _memory(assembly: Assembly, process: float, gauge: Meter | None) -> dict[str, float]:
-    """GB by what holds them; empty where nothing can be measured."""
+    """Return the GB of each consumer of memory; empty if nothing can be measured."""
     if gauge is None:
         return {}
     trained = parameter_gb(assembly.model, trains=True)
@@ -167,7 +167,8 @@ def _memory(assembly: Assembly, process: float, gauge: Meter | None) -> dict[str
 
 
 def _head_tile(assembly: Assembly) -> float:
-    """Bytes of the pass over the vocabulary, as engine/head.py sizes it; 0 for what has none."""
+    """Return the bytes of the pass over the vocabulary, as engine/head.py sizes it; 0 for a model
+    without an output layer."""
     from thumbwheel.engine.head import ROWS, TILE_BYTES, TILE_BYTES_ELSEWHERE
 
     module = None

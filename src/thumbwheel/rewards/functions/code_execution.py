@@ -53,8 +53,8 @@ class CodeExecution(RewardFunction[CodeExecutionConfig]):
     reads = frozenset({"text", "reference", "prompt"})
 
     def ready(self, seconds: float) -> CodeExecution:
-        """With a sandbox that is up; a program is ended in time for a verdict, so that to hang is 0
-        like any other fault."""
+        """Return the function with its sandbox started and shorter time limits, so that a program
+        is ended in time for a verdict and hanging scores 0 like any other fault."""
         limits, most = self.config.limits, SHARE * seconds
         bounds = {
             "wall_seconds": min(limits.wall_seconds, most),
@@ -71,7 +71,7 @@ class CodeExecution(RewardFunction[CodeExecutionConfig]):
         return self.score([case])[0]
 
     def score(self, cases: Sequence[Case]) -> list[Score]:
-        """One score per case; their programs run side by side, apart from each other."""
+        """Return one score per case; their programs run side by side, isolated from each other."""
         planned = [self._jobs(case) for case in cases]
         jobs: list[Job] = []
         for plan in planned:
@@ -147,8 +147,8 @@ class CodeExecution(RewardFunction[CodeExecutionConfig]):
 
 
 def tests_of(case: Case) -> Tests | None:
-    """The tests of the reference, which may be JSON in a text; None where it holds none. Raises
-    ValueError for ones that cannot be read."""
+    """Return the tests of the reference, which may be JSON in a text, or None if it has none.
+    Raises ValueError for tests that cannot be read."""
     reference = reference_object(case.reference)
     if not isinstance(reference, Mapping) or not (reference.get("tests") or reference.get("check")):
         return None
@@ -177,7 +177,8 @@ def tests_of(case: Case) -> Tests | None:
 
 
 def reference_object(reference: Any) -> Any:
-    """The reference, or the object that a text holds; None for any other text."""
+    """Return the reference, or the object or array that a text contains; None for any other
+    text."""
     if not isinstance(reference, str):
         return reference
     try:
@@ -188,8 +189,8 @@ def reference_object(reference: Any) -> Any:
 
 
 def prompt_code(prompt: Sequence[Mapping[str, Any]], entry_point: Any) -> str:
-    """The code that the last message of the prompt holds: up to and with the head of the asked
-    function; "" where it has none."""
+    """Return the code in the last user message of the prompt, up to and including the head of the
+    requested function; "" if there is none."""
     text = next(
         (message.get("content") for message in reversed(prompt) if message.get("role") == "user"),
         None,
@@ -203,8 +204,8 @@ def prompt_code(prompt: Sequence[Mapping[str, Any]], entry_point: Any) -> str:
 
 
 def program(text: str, tests: Tests) -> str:
-    """The program of an answer: what its code blocks hold, else the answer itself, joined to the
-    head that the prompt began."""
+    """Return the program of an answer: its code blocks, else the answer itself, joined to the head
+    that the prompt began."""
     fenced = [block for block in blocks(text) if block.language in PYTHON]
     code = _main_code(fenced, tests) if fenced else text
     if not tests.head:
@@ -230,7 +231,7 @@ def _main_code(fenced: list[Block], tests: Tests) -> str:
 
 
 def defined_names(code: str) -> set[str]:
-    """Functions at the top of a program; none where it cannot be parsed."""
+    """Return the functions and classes at the top of a program; empty if it cannot be parsed."""
     try:
         return {
             node.name
@@ -242,7 +243,7 @@ def defined_names(code: str) -> set[str]:
 
 
 def parses(code: str) -> bool:
-    """Whether it is Python."""
+    """Return whether `code` is valid Python."""
     try:
         ast.parse(code)
     except (SyntaxError, ValueError, MemoryError, RecursionError):

@@ -35,12 +35,12 @@ class EditDistance(RewardFunction[EditDistanceConfig]):
     reads = frozenset({"text", "feedback"})
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
-        """The answer, and of the feedback the corrections alone."""
+        """Return the answer, and the corrections of the feedback."""
         return {"text": case.text, "feedback": of_kinds(case.feedback, "correction")}
 
     def judge(self, case: Case) -> Score:
-        """The similarity of answer and correction; evidence: the number of changes, and who
-        corrected."""
+        """Return the similarity of answer and correction; evidence: the number of changes, and the
+        ids of the corrections."""
         from rapidfuzz.distance import Levenshtein
 
         edit, conflict = agreed_edit(of_kinds(case.feedback, "correction"))

@@ -55,11 +55,11 @@ class Efficiency(RewardFunction[EfficiencyConfig]):
     reads = frozenset({"steps"})
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
-        """The three amounts."""
+        """Return the three amounts."""
         return dict(used(case))
 
     def judge(self, case: Case) -> Score:
-        """The mean of the parts that are known; evidence: what was used."""
+        """Return the weighted mean of the parts that are known; evidence: the amounts used."""
         amounts = used(case)
         parts = [
             (
@@ -82,8 +82,8 @@ class Efficiency(RewardFunction[EfficiencyConfig]):
 
 
 def used(case: Case) -> dict[str, int | None]:
-    """Tokens (None unless every model call of the run knows both counts), tool calls, reasoning
-    steps."""
+    """Return tokens (None unless every model call of the run knows both counts), tool calls and
+    reasoning steps."""
     counts: list[int | None] = []
     for step in case.steps:
         if step.kind == "llm":

@@ -55,7 +55,7 @@ class ExactAnswer(RewardFunction[ExactAnswerConfig]):
     version = 2
 
     def judge(self, case: Case) -> Score:
-        """1 when the final answer equals the reference, else 0; evidence: both, as they were
+        """Return 1 if the final answer equals the reference, else 0; evidence: both, as they were
         compared."""
         if case.reference is None or isinstance(case.reference, dict | list):
             return Score.none(
@@ -92,8 +92,8 @@ class ExactAnswer(RewardFunction[ExactAnswerConfig]):
 
 
 def marked(answer: str) -> tuple[str | None, str]:
-    r"""The mark that was found ("boxed", "####", "line" or None) and the final answer after it
-    (else the whole text).
+    r"""Return the mark that was found ("boxed", "####", "line" or None) and the final answer after
+    it (else the whole text).
 
     >>> marked("so 3 + 4 = 7\n#### 7")
     ('####', '7')
@@ -118,14 +118,14 @@ def _braced(answer: str, start: int) -> str | None:
 
 
 def last_number(answer: str) -> str:
-    """The last number in the text as it stands there, with a plain minus; empty where there is
-    none."""
+    """Return the last number in the text as written, with a plain minus; empty if there is none."""
     numbers = WRITTEN.findall(answer.translate(WIDE))
     return numbers[-1].rstrip(",") if numbers else ""
 
 
 def number(written: str) -> tuple[Decimal, Decimal] | None:
-    """The number that the text is, as (numerator, denominator); None for text that is no number.
+    """Return the number that the text is, as (numerator, denominator), or None for text that is no
+    number.
 
     Currency and percent signs, thousands separators, units after a space and a final full stop are
     left out. Raises Unjudgeable for a number that is too long to compare.
@@ -158,7 +158,7 @@ def number(written: str) -> tuple[Decimal, Decimal] | None:
 
 
 def text(written: str, case_sensitive: bool = False) -> str:
-    """The text as it is compared: NFKC, one space between words, no quotes or marks around it, no
-    final full stop."""
+    """Normalize the text for comparison: NFKC, one space between words, no quotes or marks around
+    it, no final full stop, and folded case unless `case_sensitive`."""
     bare = " ".join(normal_form("NFKC", written).split()).strip("*_`'\" ").rstrip(".").strip()
     return bare if case_sensitive else bare.casefold()

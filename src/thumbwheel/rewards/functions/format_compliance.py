@@ -80,7 +80,7 @@ class FormatCompliance(RewardFunction[FormatComplianceConfig]):
     reads = frozenset({"text"})
 
     def judge(self, case: Case) -> Score:
-        """1 - min(most, penalty * violations); evidence: the first twenty violations.
+        """Return 1 - min(most, penalty * violations); evidence: the first twenty violations.
 
         An empty answer that breaks no rule has no form to judge: a full score would call it a good
         one.
@@ -96,7 +96,7 @@ class FormatCompliance(RewardFunction[FormatComplianceConfig]):
         )
 
     def violations(self, text: str) -> list[str]:
-        """Each violation in a few words, in the order of the rules."""
+        """Return each violation in a few words, in the order of the rules."""
         prose, fenced, open_fence = without_code(text)
         folded, rules = text.casefold(), self.config
         violations = [] if rules.xml else self._tags(prose)
@@ -130,8 +130,8 @@ class FormatCompliance(RewardFunction[FormatComplianceConfig]):
 
 
 def without_code(text: str) -> tuple[str, int, bool]:
-    """(the text without fenced and inline code, how many fenced blocks it had, whether the last one
-    is never closed)."""
+    """Return (the text without fenced and inline code, the number of fenced blocks, whether the
+    last one is never closed)."""
     lines: list[str] = []
     fence, count = "", 0
     for line in text.split("\n"):
@@ -149,7 +149,7 @@ def without_code(text: str) -> tuple[str, int, bool]:
 
 
 def is_json(text: str) -> bool:
-    """Whether all of it parses."""
+    """Return whether the whole text parses as JSON."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):

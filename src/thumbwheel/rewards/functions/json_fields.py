@@ -41,8 +41,8 @@ class JsonFields(RewardFunction[JsonFieldsConfig]):
     version = 2
 
     def judge(self, case: Case) -> Score:
-        """All fields right: 1, else 0 (or the weighted share); evidence names the wrong, missing
-        and extra fields."""
+        """Return 1 if all fields are right, else 0 (or the weighted share); evidence names the
+        wrong, missing and extra fields."""
         reference = self._reference(case.reference)
         names = self.config.fields or (tuple(reference) if reference is not None else ())
         try:

@@ -130,19 +130,19 @@ class Judge(RewardFunction[JudgeConfig]):
     reads = frozenset({"text", "prompt", "mates", "reference"})
 
     def identity(self) -> Any:
-        """What decides verdicts."""
+        """Return the settings that determine verdicts."""
         return self.config.model_dump(mode="json", exclude=set(WITHOUT_EFFECT))
 
     def fingerprint(self) -> str:
-        """Names this very judge in a statement of agreement."""
+        """Return the fingerprint that names exactly this judge in a statement of agreement."""
         return ids.fingerprint(["judge", self.version, self.identity()])
 
     def judge(self, case: Case) -> Score:
         return self.score([case])[0]
 
     def score(self, cases: Sequence[Case]) -> list[Score]:
-        """The part of its group that each answer beats; a pair that several cases share is asked
-        once."""
+        """Return the share of its group that each answer beats; a pair that several cases share is
+        asked once."""
         opponents = [self._opponents(case) for case in cases]
         pairs_of: list[list[Pair]] = []
         for case, rivals in zip(cases, opponents, strict=True):
@@ -194,7 +194,8 @@ class Judge(RewardFunction[JudgeConfig]):
         return Score(sum(values) / len(values), evidence=evidence)
 
     def may_not_gate(self) -> str | None:
-        """Why this judge may not gate; None where its agreement with people is high enough."""
+        """Return why this judge may not gate, or None if its agreement with people is high
+        enough."""
         config, fix = self.config, "see: thumbwheel label trust --help"
         statement = self.statement()
         if isinstance(statement, str):
@@ -227,7 +228,8 @@ class Judge(RewardFunction[JudgeConfig]):
         return None
 
     def statement(self) -> dict[str, Any] | str:
-        """What the file `agreement` states, as this home signed it; or why nothing is stated."""
+        """Return the statement in the file `agreement`, as this home signed it, or the reason why
+        there is none."""
         path = self.config.agreement
         if path is None:
             return (
@@ -246,7 +248,7 @@ class Judge(RewardFunction[JudgeConfig]):
         return statement
 
     def compare(self, pairs: Sequence[Pair]) -> dict[Pair, Verdict]:
-        """The verdict on each pair; equal texts are a tie without a question."""
+        """Return the verdict on each pair; equal texts are a tie without asking the model."""
         verdicts = {pair: Verdict(0.5) for pair in pairs if pair[1] == pair[2]}
         if not (asked := [pair for pair in pairs if pair not in verdicts]):
             return verdicts
@@ -267,13 +269,13 @@ class Judge(RewardFunction[JudgeConfig]):
 
 
 def signature(statement: Mapping[str, Any], seal: Seal) -> str:
-    """Of a statement of agreement: a keyed hash of all that it states."""
+    """Sign a statement of agreement: a keyed hash of its whole content."""
     content = {key: value for key, value in statement.items() if key not in ("signature", "sha256")}
     return seal.of("judge agreement", ids.canonical(content))
 
 
 def genuine(statement: Mapping[str, Any], seal: Seal) -> bool:
-    """Whether a statement of agreement is as this home signed it."""
+    """Return whether this home signed the statement of agreement and nobody edited it since."""
     claimed = statement.get("signature")
     return isinstance(claimed, str) and hmac.compare_digest(
         claimed.encode(), signature(statement, seal).encode()
@@ -288,7 +290,7 @@ class _Connection:
         self._unanswered, self._down = 0, ""
 
     def verdict(self, pair: Pair) -> Verdict:
-        """Of both orders; a tie where they differ."""
+        """Return the verdict of both orders; a tie if they differ."""
         prompt, first, second = pair
         there = self._ask(prompt, first, second)
         if isinstance(there, Verdict):
@@ -328,13 +330,13 @@ class _Connection:
 
 
 def pair_of(prompt: Sequence[Mapping[str, Any]], answer: str, other: str) -> Pair:
-    """The same for both answers, whoever is judged."""
+    """Return the key of a pair, which is the same whichever of both answers is judged."""
     first, second = sorted((answer, other))
     return json.dumps([dict(message) for message in prompt], default=str), first, second
 
 
 def schema(nonce: str) -> dict[str, Any]:
-    """Of the object that is a verdict."""
+    """Return the JSON schema of a verdict."""
     properties = {
         "nonce": {"type": "string", "enum": [nonce]},
         "winner": {"type": "string", "enum": list(WINNERS)},
@@ -348,8 +350,8 @@ def schema(nonce: str) -> dict[str, Any]:
 
 
 def read_verdict(reply: Mapping[str, Any], nonce: str) -> float | Verdict:
-    """1.0 for the first answer, 0.0 for the second, 0.5 for a tie; a failed verdict for anything
-    that is not exactly one with the nonce."""
+    """Return 1.0 for the first answer, 0.0 for the second, 0.5 for a tie; a failed verdict for
+    anything that is not exactly a verdict with the nonce."""
     try:
         text = reply["choices"][0]["message"]["content"].strip()
         lines = text.split("\n")

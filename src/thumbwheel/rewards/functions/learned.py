@@ -43,7 +43,8 @@ class Learned(BatchRewardFunction[LearnedConfig]):
         self._known: tuple[str, Classifier, Embedder | None] | None = None
 
     def identity(self) -> Any:
-        """The content of the file, wherever it lies."""
+        """Return the hash of the file's content, wherever the file lies, or None if it cannot be
+        read."""
         try:
             return hashlib.sha256(Path(self.config.classifier).read_bytes()).hexdigest()
         except OSError:
@@ -82,7 +83,8 @@ class Learned(BatchRewardFunction[LearnedConfig]):
         return hashlib.sha256(content).hexdigest(), classifier, self._embedder(classifier)
 
     def _embedder(self, classifier: Classifier) -> Embedder | None:
-        """The model whose embeddings it was fitted on."""
+        """Return the model whose embeddings the classifier was fitted on, or None if it was fitted
+        without. Raises InputError if its weights have changed."""
         named = classifier.about.get("embeddings")
         if named is None:
             return None

@@ -34,7 +34,7 @@ class Length(RewardFunction[LengthConfig]):
     reads = frozenset({"text"})
 
     def judge(self, case: Case) -> Score:
-        """Between 0 and 1; evidence: the length that was counted."""
+        """Return a score between 0 and 1; evidence: the length that was counted."""
         count = len(case.text.split()) if self.config.unit == "words" else len(case.text)
         evidence = {
             "length": count,

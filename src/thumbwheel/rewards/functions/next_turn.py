@@ -86,7 +86,8 @@ class NextTurnReward(BatchRewardFunction[NextTurnConfig]):
         return self.config.model or RULES
 
     def identity(self) -> Any:
-        """What decides scores: who reads, and the content of the calibration wherever it lies."""
+        """Return what determines scores: the classifier that reads, the least confidence, and the
+        content of the calibration wherever it lies."""
         calibration = None
         if self.config.calibration is not None:
             try:
@@ -100,7 +101,8 @@ class NextTurnReward(BatchRewardFunction[NextTurnConfig]):
         return "what a user wrote next is no verdict of a person"
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
-        """The user's two messages; a model also reads the answer between them."""
+        """Return the user's messages before and after the answer; a model also reads the answer
+        between them."""
         answer = case.text if self.config.model else None
         return {"question": case.question, "answer": answer, "next_turns": case.next_turns}
 
@@ -117,7 +119,7 @@ class NextTurnReward(BatchRewardFunction[NextTurnConfig]):
                 reader.close()
 
     def readings(self, case: Case) -> list[NextTurn]:
-        """What the rules read in the messages after an answer."""
+        """Return the readings that the rules give of the messages after an answer."""
         return [read_next_turn(case.question, message) for message in case.next_turns]
 
     def _score(self, case: Case, calibration: Calibration, reader: _Reader | None) -> Score:
@@ -186,7 +188,8 @@ class _Reader:
         self._client.close()
 
     def reading(self, question: str, answer: str, message: str) -> Reading | Score | None:
-        """What `message` says; a score without a value where the model gave no reading."""
+        """Return the model's reading of `message`, None if it says nothing about the answer, or a
+        score without a value if the model gave no reading."""
         if self._down:
             return Score.none(Status.BLOCKED, self._down)
         nonce = secrets.token_hex(8)
@@ -208,8 +211,8 @@ class _Reader:
 
 
 def read_reply(reply: Mapping[str, Any], nonce: str) -> Reading | Score | None:
-    """The reading of a model's reply; a failed score for anything that is not exactly one with the
-    nonce."""
+    """Return the reading of a model's reply, None if it says nothing about the answer; a failed
+    score for anything that is not exactly a reading with the nonce."""
     try:
         text = reply["choices"][0]["message"]["content"]
         content = json.loads(text[text.index("{") : text.rindex("}") + 1])

@@ -46,8 +46,8 @@ class Outcome(RewardFunction[OutcomeConfig]):
     reads = frozenset({"feedback", "occurred_at", "as_of"})
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
-        """The outcomes that count, when the answer was given, and of the time only whether the
-        window is open."""
+        """Return the outcomes that count, the time of the answer, and whether the window is still
+        open."""
         return {
             "feedback": self._counted(case),
             "occurred_at": case.occurred_at,
@@ -55,8 +55,8 @@ class Outcome(RewardFunction[OutcomeConfig]):
         }
 
     def judge(self, case: Case) -> Score:
-        """The mean by weight of the newest word about each outcome, discounted; evidence: each of
-        them."""
+        """Return the mean by weight of the newest value of each outcome, discounted; evidence: each
+        of them."""
         latest, _ = newest_per_speaker(
             self._counted(case), speaker_of, lambda outcome: outcome.value
         )

@@ -23,12 +23,12 @@ class Rating(RewardFunction[OnAScale]):
     kind: ClassVar[str] = "rating"
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
-        """Feedback of this kind alone: other feedback changes nothing here."""
+        """Return the feedback of this kind alone: other feedback changes nothing here."""
         return {"feedback": of_kinds(case.feedback, self.kind)}
 
     def judge(self, case: Case) -> Score:
-        """From 0, the worst of the scale, to 1, the best; evidence: the mean on the raters' own
-        scale, and who was counted."""
+        """Return a score from 0, the worst of the scale, to 1, the best; evidence: the mean on the
+        raters' own scale, and the ids of the feedback counted."""
         mean = mean_value(
             people_first(of_kinds(case.feedback, self.kind)), LabelConfig(), (self.kind,)
         )

@@ -50,7 +50,7 @@ class Regex(RewardFunction[RegexConfig]):
     case_settings = frozenset({"full", "group", "ignore_case", "pattern"})
 
     def judge(self, case: Case) -> Score:
-        """1 on a match (and an equal group), else 0; evidence: what matched."""
+        """Return 1 on a match (and an equal group), else 0; evidence: the matched text."""
         group = self.config.group
         if group is not None and case.reference is None:
             return Score.none(
@@ -85,7 +85,8 @@ class Regex(RewardFunction[RegexConfig]):
 
 
 def compiled(pattern: str, ignore_case: bool) -> Any:
-    """The compiled pattern (the package keeps a cache); raises ValueError where it is none."""
+    """Return the compiled pattern (the package keeps a cache). Raises ValueError if it is not a
+    regular expression or repeats too often."""
     try:
         import regex
     except ImportError:
@@ -101,8 +102,8 @@ def compiled(pattern: str, ignore_case: bool) -> Any:
 
 
 def written_out(pattern: str) -> int:
-    """An upper bound for how often one item of the pattern is repeated: counts of groups may nest
-    and multiply, one of an item is added.
+    """Return an upper bound for how often one item of the pattern is repeated: counts of groups may
+    nest and are multiplied with each other and with the largest count of an item.
 
     >>> written_out(r"(?:a{3}){5}")
     15

@@ -43,7 +43,7 @@ class RewardModel(BatchRewardFunction[RewardModelConfig]):
         self._loaded: Model | None = None
 
     def identity(self) -> Any:
-        """The content of the folder, wherever it lies."""
+        """Return the hash of each file of the folder, wherever it lies."""
         folder = Path(self.config.model)
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         return {

@@ -56,7 +56,7 @@ class Syntax(RewardFunction[SyntaxConfig]):
     reads = frozenset({"text"})
 
     def judge(self, case: Case) -> Score:
-        """The share of the blocks that parse; evidence: what is wrong with the others."""
+        """Return the share of the blocks that parse; evidence: the problems of the others."""
         blocks_of_answer = (
             [(self.config.whole, case.text)]
             if self.config.whole
@@ -89,7 +89,7 @@ class Syntax(RewardFunction[SyntaxConfig]):
 
 
 def problem(language: str, code: str) -> str | None:
-    """What is wrong with the code; None where it parses."""
+    """Return the problem with the code, or None if it parses."""
     if len(code) > LONGEST_BLOCK:
         return f"a block of {len(code)} characters; at most {LONGEST_BLOCK} are parsed"
     if language in PYTHON:

@@ -36,12 +36,12 @@ class TaskCompletion(RewardFunction[TaskCompletionConfig]):
     reads = frozenset({"steps"})
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
-        """The tasks."""
+        """Return the steps that are tasks."""
         return {"steps": tuple(step for step in case.steps if step.kind == "task")}
 
     def judge(self, case: Case) -> Score:
-        """completed / tasks - penalty * failed / tasks, at least 0; evidence: the counts and the
-        ids of what is not completed."""
+        """Return completed / tasks - penalty * failed / tasks, at least 0; evidence: the counts and
+        the ids of failed tasks."""
         steps = [step for step in case.steps if step.kind == "task"]
         if not steps:
             return Score.none(Status.NOT_APPLICABLE, "the run has no task")
@@ -59,7 +59,7 @@ class TaskCompletion(RewardFunction[TaskCompletionConfig]):
 
 
 def states_of(steps: Sequence[Step]) -> dict[str, str]:
-    """The last status of each task."""
+    """Return the last status of each task."""
     states: dict[str, str] = {}
     waiting: dict[str, deque[str]] = defaultdict(deque)
     for index, step in enumerate(steps):
@@ -79,7 +79,7 @@ def states_of(steps: Sequence[Step]) -> dict[str, str]:
 
 
 def _text_of(step: Step, *keys: str) -> str | None:
-    """The first of these values of the step's input or output."""
+    """Return the first of these values in the step's input or output as text, or None."""
     for data in (step.input, step.output):
         if isinstance(data, Mapping):
             for key in keys:

@@ -22,11 +22,12 @@ class Thumb(RewardFunction[ThumbConfig]):
     reads = frozenset({"feedback"})
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
-        """The thumbs alone: other feedback changes nothing here."""
+        """Return the thumbs alone: other feedback changes nothing here."""
         return {"feedback": of_kinds(case.feedback, "thumb")}
 
     def judge(self, case: Case) -> Score:
-        """From 0, all down, to 1, all up; evidence: who was counted."""
+        """Return a score from 0, all down, to 1, all up; evidence: the number of raters and the ids
+        of the feedback counted."""
         heard = people_first(of_kinds(case.feedback, "thumb"))
         latest, torn = newest_per_speaker(heard, speaker_of, lambda statement: statement.value)
         if not latest:

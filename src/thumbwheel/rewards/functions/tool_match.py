@@ -56,7 +56,7 @@ class Expected:
     to leave it out."""
 
     def optional(self, name: str) -> bool:
-        """Whether the argument may be left out."""
+        """Return whether the argument may be left out."""
         return not self.exact and any(
             isinstance(value, str) and value == OPTIONAL for value in self.arguments[name]
         )
@@ -69,13 +69,13 @@ class ToolMatch(RewardFunction[ToolMatchConfig]):
     reads = frozenset({"text", "reference", "steps"})
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
-        """The tool calls, else the answer; and what is expected."""
+        """Return the reference, and the tool calls, or the answer if there are none."""
         calls = tuple(step for step in case.steps if step.kind == "tool")
         return {"reference": case.reference, "steps": calls, "text": "" if calls else case.text}
 
     def judge(self, case: Case) -> Score:
-        """The part that is right; evidence: how many calls were expected and made, and what is
-        wrong about each expected one."""
+        """Return the share that is right; evidence: how many calls were expected and made, and the
+        error of each expected one."""
         if case.reference is None:
             return Score.none(Status.NOT_APPLICABLE, "the case names no calls that it expects")
         expected = expectations(case.reference)
@@ -118,7 +118,7 @@ class ToolMatch(RewardFunction[ToolMatchConfig]):
         return Score(value, evidence=evidence, well_formed=well_formed)
 
     def _assign(self, worth: list[list[float]]) -> dict[int, int]:
-        """Expected call -> made call."""
+        """Return expected call -> made call."""
         if self.config.ordered:
             return {index: index for index in range(min(len(worth), len(worth[0])))}
         from scipy.optimize import linear_sum_assignment
@@ -151,8 +151,8 @@ class ToolMatch(RewardFunction[ToolMatchConfig]):
         )
 
     def _fits(self, value: Any, allowed: Any, exact: bool) -> bool:
-        """Whether a value is the allowed one; in an object each key may have the values of a list,
-        unless it is `exact`."""
+        """Return whether a value is the allowed one; in an object each key may have the values of a
+        list, unless it is `exact`."""
         if isinstance(allowed, Mapping) and exact:
             return (
                 isinstance(value, Mapping)
@@ -198,8 +198,8 @@ class ToolMatch(RewardFunction[ToolMatchConfig]):
 
 
 def same_number(left: float, right: float) -> bool:
-    """Whether both are one number. Whole numbers are compared exactly, 3 and 3.0 are one; fractions
-    up to the rounding of a float64.
+    """Return whether both are the same number. Whole numbers are compared exactly, 3 and 3.0 are
+    equal; fractions up to the rounding of a float64.
 
     >>> same_number(1000000001, 1000000000), same_number(3, 3.0), same_number(0.1 + 0.2, 0.3)
     (False, True, True)
@@ -211,7 +211,8 @@ def same_number(left: float, right: float) -> bool:
 
 
 def expectations(reference: Any) -> list[Expected]:
-    """The expected calls of a reference; raises Unjudgeable for one that is no list of calls."""
+    """Return the expected calls of a reference. Raises Unjudgeable for one that is no list of
+    calls."""
     if isinstance(reference, Mapping):
         items: list[Any] = [reference]
     else:
@@ -236,14 +237,14 @@ def expectations(reference: Any) -> list[Expected]:
 
 
 def exactly(call: Call) -> dict[str, list[Any]]:
-    """Each argument with its one value; arguments by place are named by their place."""
+    """Return each argument with its one value; positional arguments are named by their position."""
     return {str(position): [value] for position, value in enumerate(call.positional)} | {
         name: [value] for name, value in call.arguments.items()
     }
 
 
 def _lists_values(value: Any) -> TypeGuard[Mapping[str, Mapping[str, list[Any]]]]:
-    """Whether it is of the form {name: {argument: [values]}}."""
+    """Return whether `value` has the form {name: {argument: [values]}}."""
     if not isinstance(value, Mapping) or len(value) != 1:
         return False
     (arguments,) = value.values()

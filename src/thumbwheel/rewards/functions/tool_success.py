@@ -63,12 +63,13 @@ class ToolSuccess(RewardFunction[ToolSuccessConfig]):
     reads = frozenset({"steps", "prompt"})
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
-        """The tool calls; the question only where it counts."""
+        """Return the tool calls, and the prompt if `compatible`."""
         calls = tuple(step for step in case.steps if step.kind == "tool")
         return {"steps": calls, **({"prompt": case.prompt} if self.config.compatible else {})}
 
     def judge(self, case: Case) -> Score:
-        """From 0, all failed, to 1, none; evidence: how many, and which failed and why."""
+        """Return a score from 0, all failed, to 1, none failed; evidence: how many failed, which
+        and why."""
         calls = [step for step in case.steps if step.kind == "tool"]
         if self.config.tools:
             calls = [call for call in calls if call.name in self.config.tools]
@@ -104,7 +105,7 @@ class ToolSuccess(RewardFunction[ToolSuccessConfig]):
 
 
 def reported(output: Mapping[str, Any]) -> str | None:
-    """The error that an object reports, as the usual protocols spell it."""
+    """Return the error that an object reports, as the usual protocols spell it, or None."""
     for key in ("error", "isError", "is_error"):
         if output.get(key):
             return f"its answer reports {key}: {str(output[key])[:60]}"
@@ -116,7 +117,7 @@ def reported(output: Mapping[str, Any]) -> str | None:
 
 
 def suits(tool: str, question: str) -> bool:
-    """Whether the question has a word that the tool's name suits."""
+    """Return whether the question has a word that the tool's name suits."""
     for part, words in SUITS.items():
         if part in tool.casefold() and any(word in question for word in words):
             return True

@@ -61,7 +61,8 @@ class Dpo(Algorithm[DpoConfig]):
     Config: ClassVar[type[TrainConfig]] = DpoConfig
 
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:
-        """Chosen, then rejected, after one prompt."""
+        """Return the chosen, then the rejected answer as branches after one prompt. Raises DropRow
+        if they are equal."""
         from thumbwheel.engine.prompt import Target
 
         if row["chosen"] == row["rejected"]:
@@ -75,7 +76,8 @@ class Dpo(Algorithm[DpoConfig]):
         return Example(chosen.prompt_ids, branches, str(row["group"]), float(row["weight"]))
 
     def loss(self, scored: Scored, totals: Totals, baseline: Any) -> LossOut:
-        """Branches alternate: chosen, rejected, chosen, ..."""
+        """Return the loss by pair and its metrics; branches alternate: chosen, rejected, chosen,
+        ..."""
         policy, reference, count = scored.sums()
         log_ratios = (policy - reference).view(-1, 2)
         per_token = (policy - reference).div(count).view(-1, 2)
@@ -90,7 +92,8 @@ class Dpo(Algorithm[DpoConfig]):
         return LossOut(loss, metrics)
 
     def _pair_loss(self, log_ratios: torch.Tensor, per_token: torch.Tensor) -> torch.Tensor:
-        """[pairs], of log-ratios [pairs, (chosen, rejected)] of whole answers and a token."""
+        """Return the loss [pairs] of log-ratios [pairs, (chosen, rejected)] of whole answers and
+        per token."""
         from torch.nn.functional import logsigmoid
 
         beta, smoothing = self.config.beta, self.config.label_smoothing
@@ -103,8 +106,8 @@ class Dpo(Algorithm[DpoConfig]):
         return -logsigmoid(logits) * (1 - smoothing) - logsigmoid(-logits) * smoothing
 
     def _metrics(self, policy: torch.Tensor, rewards: torch.Tensor) -> Metrics:
-        """Equal rewards, as those of the base are, are no right order: `rewards/accuracies` counts
-        strictly better ones, as TRL does."""
+        """Return the metrics of pairs; `rewards/accuracies` counts strictly better rewards only, as
+        TRL does, so equal rewards, as under the base, count as wrong."""
         import torch
 
         chosen, rejected = rewards.unbind(1)

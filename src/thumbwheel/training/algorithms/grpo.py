@@ -103,8 +103,9 @@ class Grpo(OnlineAlgorithm[GrpoConfig]):
     Config: ClassVar[type[TrainConfig]] = GrpoConfig
 
     def tasks_to_resample(self, collected: Collected, attempt: int) -> list[int]:
-        """Groups that teach nothing, as often as is asked for; what nobody could judge would not be
-        judged a second time."""
+        """Return the tasks whose rewards are all equal, for up to `resample_zero_variance`
+        attempts; a task without any reward is left out, since a second attempt would not be judged
+        either."""
         if attempt > self.config.resample_zero_variance:
             return []
         return [
@@ -117,8 +118,8 @@ class Grpo(OnlineAlgorithm[GrpoConfig]):
         return self.config.num_iterations
 
     def experience(self, collected: Collected, score: Sweep) -> Experience:
-        """Every token with its advantage and its weight in the loss; old and reference log-probs
-        where the loss needs them.
+        """Return every token with its advantage and its weight in the loss, and old and reference
+        log-probs where the loss needs them.
 
         An answer that changes no gradient (no advantage and no KL, or masked) is not scored, but
         counts in the denominators.
@@ -154,7 +155,7 @@ class Grpo(OnlineAlgorithm[GrpoConfig]):
         return experience
 
     def _correct_off_policy(self, experience: Experience, rollouts: Sequence[Rollout]) -> None:
-        """Multiply the advantages of answers from elsewhere by their importance weights."""
+        """Multiply the advantages of off-policy answers by their importance weights."""
         import torch
 
         old = experience.tokens["old"]
@@ -167,7 +168,7 @@ class Grpo(OnlineAlgorithm[GrpoConfig]):
         experience.metrics |= metrics
 
     def _weighted(self, collected: Collected) -> list[list[WeightedAnswer]]:
-        """Of every task the answers that change a gradient."""
+        """Return, for each task, the answers that change a gradient."""
         config = self.config
         advantages = group_advantages(collected.values, config.scale_rewards)
         groups: list[list[WeightedAnswer]] = []
@@ -201,8 +202,8 @@ class Grpo(OnlineAlgorithm[GrpoConfig]):
         values: Mapping[str, torch.Tensor],
         whole: Mapping[str, torch.Tensor],
     ) -> LossOut:
-        """sum_t w_t (-min(r_t A_t, clip(r_t) A_t) + beta KL_t); the weights w hold the denominators
-        already."""
+        """Return sum_t w_t (-min(r_t A_t, clip(r_t) A_t) + beta KL_t) and its metrics; the weights
+        w already include the denominators."""
         config = self.config
         epsilon_low, epsilon_high = config.epsilon, config.epsilon_high or config.epsilon
         scores = engine.score(batch, Role.POLICY, WANT, grad=True)
@@ -223,7 +224,7 @@ class Grpo(OnlineAlgorithm[GrpoConfig]):
 
 
 def _flat_groups(collected: Collected) -> list[int]:
-    """Numbers of the tasks whose answers all earned the same."""
+    """Return the numbers of the tasks whose answers all earned the same reward."""
     flat_groups: list[int] = []
     for number, rewards in enumerate(collected.values):
         if flat([reward for reward in rewards if reward is not None]):

@@ -93,8 +93,8 @@ class GrpoOffline(Algorithm[GrpoOfflineConfig]):
     Config: ClassVar[type[TrainConfig]] = GrpoOfflineConfig
 
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:
-        """A branch an answer; a group whose answers are all worth the same teaches nothing and is
-        dropped."""
+        """Return one branch per answer. Raises DropRow for a group whose answers all have the same
+        value, since it teaches nothing."""
         from thumbwheel.engine.prompt import Target
 
         if flat(row["values"]):
@@ -136,8 +136,9 @@ class GrpoOffline(Algorithm[GrpoOfflineConfig]):
     def _fitted(
         self, row: Row, answers: Sequence[Target], builder: PromptBuilder, notes: Counter[str]
     ) -> tuple[int, Sequence[TokenRow]]:
-        """How many tokens the prompts have in common, and the tokens of all; runs of a task go
-        apart after their common beginning."""
+        """Return the number of tokens that the prompts have in common, and the tokens of all
+        answers; the runs of a task share their beginning only. Raises DropRow if they share no
+        token."""
         max_length = self.config.max_length
         prompts = row.get("prompts")
         if not prompts:
@@ -157,7 +158,7 @@ class GrpoOffline(Algorithm[GrpoOfflineConfig]):
         return shared, token_rows
 
     def totals(self, examples: Sequence[Example]) -> Totals:
-        """Weighted answers, and their tokens."""
+        """Return the weighted numbers of answers and of their tokens, never 0."""
         answers = sum(example.weight * len(example.branches) for example in examples)
         tokens = 0.0
         for example in examples:
@@ -165,7 +166,8 @@ class GrpoOffline(Algorithm[GrpoOfflineConfig]):
         return Totals(max(answers, 1e-12), max(tokens, 1e-12))
 
     def loss(self, scored: Scored, totals: Totals, baseline: Any) -> LossOut:
-        """sum_t w_t (-min(r_t A_t, clip(r_t) A_t) + beta KL_t), this micro-batch's share by row."""
+        """Return sum_t w_t (-min(r_t A_t, clip(r_t) A_t) + beta KL_t), this micro-batch's share by
+        row, and its metrics."""
         config, batch, logp, reference = self.config, scored.batch, scored.logp, scored.reference
         assert reference is not None  # noqa: S101 - narrows the type
         epsilon_low, epsilon_high = config.epsilon, config.epsilon_high or config.epsilon
@@ -184,7 +186,7 @@ class GrpoOffline(Algorithm[GrpoOfflineConfig]):
         return LossOut(scored.by_row(by_branch), metrics)
 
     def _token_weights(self, scored: Scored, totals: Totals) -> torch.Tensor:
-        """[M] what every token counts in the loss."""
+        """Return the weight [M] of every token in the loss."""
         weights, lengths = scored.weights(), scored.batch.branch_count()
         if self.config.loss_type == "dapo":
             by_branch = weights / totals.good_tokens
@@ -204,17 +206,19 @@ class GrpoOffline(Algorithm[GrpoOfflineConfig]):
         }
 
     def derived(self, metrics: dict[str, float]) -> dict[str, float]:
-        """With how much more likely good answers have become than bad ones, in nats."""
+        """Add `rewards/margins`: how much more likely good answers have become than bad ones, in
+        nats."""
         return with_margin(metrics)
 
 
 def _recorded(branches: Sequence[Branch]) -> list[Recorded]:
-    """The branches, which are all of the class that `example` makes."""
+    """Narrow the type of the branches, which are all of the class that `example` creates."""
     return [branch for branch in branches if isinstance(branch, Recorded)]
 
 
 def _old(batch: TreeBatch, reference: torch.Tensor) -> torch.Tensor:
-    """[M] log-probs under the model that answered; the base's where they were not captured."""
+    """Return the log-probs [M] under the model that answered, or the base's for answers without
+    captured ones."""
     import torch
 
     parts: list[torch.Tensor] = []

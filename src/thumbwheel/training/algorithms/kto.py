@@ -82,7 +82,7 @@ class Kto(Algorithm[KtoConfig]):
 
     @classmethod
     def resolve_config(cls, config: KtoConfig, rows: Rows) -> KtoConfig:
-        """Raises DataError when one class is missing."""
+        """Return `config` unchanged. Raises DataError if all rows have the same label."""
         good = sum(bool(row["label"]) for row in rows)
         bad = len(rows) - good
         if good and bad:
@@ -98,7 +98,7 @@ class Kto(Algorithm[KtoConfig]):
         )
 
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:
-        """One branch, whose role is the label."""
+        """Return one branch, whose role is the label."""
         from thumbwheel.engine.prompt import Target
 
         answer = Target(row["completion"], row.get("finish_reason"))
@@ -107,13 +107,13 @@ class Kto(Algorithm[KtoConfig]):
         return Example(tokens.prompt_ids, (branch,), str(row["group"]), float(row["weight"]))
 
     def blocks(self, examples: Sequence[Example]) -> list[Sequence[Example]]:
-        """The whole batch, or blocks of `kl_rows`."""
+        """Return the whole batch as one block, or blocks of `kl_rows`."""
         size = len(examples) if self.config.kl_scope == "optimizer" else self.config.kl_rows
         return [examples[start : start + size] for start in range(0, len(examples), max(size, 1))]
 
     def baseline(self, block: Sequence[Example], score: Score) -> torch.Tensor | None:
-        """max(0, mean(log p - log p_base)) over each prompt with its neighbour's answer, a scalar
-        in nats; None for a single row, which has no neighbour."""
+        """Return max(0, mean(log p - log p_base)) over each prompt with its neighbour's answer, a
+        scalar in nats, or None for a single row, which has no neighbour."""
         if len(block) < 2:
             return None
         answers = [example.branches[0].ids for example in block]
@@ -125,8 +125,8 @@ class Kto(Algorithm[KtoConfig]):
         return (policy - reference).mean().clamp(min=0)
 
     def loss(self, scored: Scored, totals: Totals, baseline: Any) -> LossOut:
-        """w (1 - sigmoid(beta (r - kl))) of a good answer, w (1 - sigmoid(beta (kl - r))) of a bad
-        one, r its log-ratio; one branch a row."""
+        """Return w (1 - sigmoid(beta (r - kl))) for a good answer, w (1 - sigmoid(beta (kl - r)))
+        for a bad one, where r is its log-ratio, with metrics; one branch a row."""
         import torch
 
         config = self.config
@@ -147,7 +147,7 @@ class Kto(Algorithm[KtoConfig]):
         return LossOut(loss, metrics)
 
     def derived(self, metrics: dict[str, float]) -> dict[str, float]:
-        """With the margin, which is one between means here: good and bad answers are not paired."""
+        """Add the margin between the two means; good and bad answers are not paired here."""
         return with_margin(metrics)
 
     def _metrics(

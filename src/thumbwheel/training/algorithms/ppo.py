@@ -142,7 +142,7 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         return self._batches <= self.config.critic_warmup_steps
 
     def begin(self, parts: Parts) -> None:
-        """Give the engine its critic."""
+        """Add the critic to the engine."""
         engine = parts.engine
         if self.config.critic == "shared":
             critic_model = critic.shared(engine)
@@ -161,7 +161,7 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         critic.train(self._critic)
 
     def groups(self, engine: ScoreEngine) -> list[dict[str, Any]]:
-        """Policy and critic, each with its rate."""
+        """Return the parameter groups of policy and critic, each with its learning rate."""
         config = self.config
         return [
             {"params": self._policy, "eps": config.adam_epsilon},
@@ -176,12 +176,13 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         return self.config.num_ppo_epochs
 
     def minibatch(self, examples: int) -> int:
-        """An equal share of the prompts."""
+        """Return the number of prompts of one mini-batch: `num_mini_batches` equal shares, rounded
+        up."""
         return -(-examples // self.config.num_mini_batches)
 
     def verdict(self, metrics: Mapping[str, float]) -> Verdict:
-        """Leave a batch that the policy has moved away from, skip an update whose ratios are
-        absurd."""
+        """Return "skip" for an update whose ratios are absurd, "leave" for a batch that the policy
+        has moved away from, else "update"."""
         config = self.config
         if metrics.get("val/ratio", 1.0) > config.ratio_threshold:
             return "skip"
@@ -191,7 +192,7 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         return "update"
 
     def experience(self, collected: Collected, score: Sweep) -> Experience:
-        """Old log-probs, values, returns and whitened advantages of every token."""
+        """Return old log-probs, values, returns and whitened advantages of every token."""
         import torch
 
         judged = judged_answers(collected)
@@ -258,9 +259,9 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         return Experience(examples, by_example, metrics)
 
     def _rescale_critic(self, opinions: Sequence[float]) -> None:
-        """Give a critic that began as the reward model, and has these opinions of the first
-        answers, the unit of what answers earn: a reward model may speak in logits and pay in
-        chances, or be one judge of several."""
+        """Rescale a critic that began as the reward model to the unit of the rewards; `opinions`
+        are its values of the first answers. A reward model may score in logits but reward in
+        probabilities, or be one judge of several."""
         current = Moments()
         current.add(opinions)
         target = Moments(variance=1.0) if self.config.normalize_reward else self._moments
@@ -276,8 +277,8 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
     def _score_tokens(
         self, examples: Sequence[Example], score: Sweep
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(log-prob, entropy, value) of every token and the value behind the last one of every
-        answer."""
+        """Return (log-prob, entropy, value) of every token and the value after the last token of
+        every answer."""
         import torch
 
         if self.config.critic == "shared":
@@ -300,7 +301,7 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         return rollout.finish == "length" and self.config.truncated == "bootstrap"
 
     def _final_reward(self, rollout: Rollout, score: float) -> float:
-        """What the last token of an answer gets besides its KL penalty."""
+        """Return the reward on the last token of an answer, without its KL penalty."""
         reward = 0.0 if self._bootstrapped(rollout) else self._normalised(score)
         if rollout.finish == "length":
             reward -= self.config.missing_eos_penalty
@@ -313,7 +314,8 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         values: Mapping[str, torch.Tensor],
         whole: Mapping[str, torch.Tensor],
     ) -> LossOut:
-        """The share of one micro-batch; of the critic alone while it warms up."""
+        """Return the share of one micro-batch in the loss, and its metrics; while the critic warms
+        up, only the value loss counts."""
         logp, value = self._scores(engine, batch)
         # What was sampled is kept on the CPU.
         values = {name: tensor.to(value) for name, tensor in values.items()}
@@ -365,7 +367,7 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         }
 
     def state(self) -> dict[str, Any]:
-        """The critic's weights, the reward's moments, the weight of the KL and the count of
+        """Return the critic's weights, the reward's moments, the KL coefficient and the number of
         batches."""
         weights = [parameter.detach().cpu().clone() for parameter in self._critic]
         return {
@@ -393,7 +395,7 @@ class JudgedAnswers:
 
 
 def judged_answers(collected: Collected) -> JudgedAnswers:
-    """The answers that have a reward and at least one token."""
+    """Return the answers that have a reward and at least one token."""
     judged = JudgedAnswers()
     groups = zip(collected.tasks, collected.rollouts, collected.values, strict=True)
     for task, rollouts, values in groups:

@@ -83,13 +83,13 @@ class Reward(Algorithm[RewardConfig]):
 
     @classmethod
     def shape(cls, config: RewardConfig) -> str:
-        """Pairs, scored or labels."""
+        """Return the dataset shape of the loss: pairs, scored or labels."""
         return SHAPES[config.loss_type]
 
     @classmethod
     def resolve_config(cls, config: RewardConfig, rows: Rows) -> RewardConfig:
-        """The scale from the training rows; raises DataError where they hold one value or one class
-        only."""
+        """Return `config` with the scale taken from the training rows. Raises DataError if they
+        hold only one value or one class."""
         if config.loss_type == "classification" and len({bool(row["label"]) for row in rows}) < 2:
             raise DataError(
                 f"{len(rows)} labelled training rows",
@@ -111,7 +111,8 @@ class Reward(Algorithm[RewardConfig]):
         return config.model_copy(update=resolved)
 
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:
-        """Chosen, then rejected; or one answer, whose role is the number to learn."""
+        """Return the chosen, then the rejected answer, or one answer whose role is the number to
+        learn. Raises DropRow if chosen equals rejected."""
         from thumbwheel.engine.prompt import Target
 
         if self.config.loss_type == "bradley_terry":
@@ -147,7 +148,8 @@ class Reward(Algorithm[RewardConfig]):
         return self._classification_loss(scores, goals, weights, totals)
 
     def _pair_loss(self, scores: torch.Tensor, weights: torch.Tensor, totals: Totals) -> LossOut:
-        """-log sigmoid(chosen - rejected - margin) of scores [pairs, (chosen, rejected)]."""
+        """Return -log sigmoid(chosen - rejected - margin) for scores [pairs, (chosen, rejected)],
+        weighted, with its metrics."""
         import torch
         from torch.nn.functional import logsigmoid
 
@@ -169,7 +171,7 @@ class Reward(Algorithm[RewardConfig]):
     def _regression_loss(
         self, scores: torch.Tensor, goals: torch.Tensor, weights: torch.Tensor, totals: Totals
     ) -> LossOut:
-        """(score - goal)^2 on -1..1; the metrics are in raw units."""
+        """Return (score - goal)^2 on the scale -1..1, weighted, with metrics in raw units."""
         assert self.config.scale is not None  # noqa: S101 - resolved before any row is read
         low, high = self.config.scale
         errors = scores - goals
@@ -198,7 +200,7 @@ class Reward(Algorithm[RewardConfig]):
         return LossOut(weights * losses / totals.weight, metrics)
 
     def derived(self, metrics: dict[str, float]) -> dict[str, float]:
-        """With the expected calibration error in place of its bins."""
+        """Replace the calibration bins by the expected calibration error `ece`."""
         bins = [name for name in metrics if name.startswith("bin/")]
         if not bins:
             return metrics
@@ -207,8 +209,8 @@ class Reward(Algorithm[RewardConfig]):
 
 
 def calibration(chances: torch.Tensor, outcomes: torch.Tensor, weights: torch.Tensor) -> Metrics:
-    """For each of the equal bins of `chances`: what they lie above the outcomes, as its share of
-    all weight; their sizes sum to the ECE."""
+    """Return, for each of the equal bins of `chances`, the weighted gap between chances and
+    outcomes as a share of all weight; the absolute gaps sum to the ECE."""
     bin_of = (chances * BINS).long().clamp(max=BINS - 1)
     gaps = weights.new_zeros(BINS).index_add(0, bin_of, weights * (chances - outcomes))
     total = float(weights.sum())
@@ -216,7 +218,7 @@ def calibration(chances: torch.Tensor, outcomes: torch.Tensor, weights: torch.Te
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
-    """The quantiles TAILS of `values`; their ends where those coincide."""
+    """Return the quantiles TAILS of `values`, or minimum and maximum if the quantiles coincide."""
     import numpy as np
 
     low, high = np.quantile(np.asarray(values, dtype=float), TAILS)

@@ -81,19 +81,20 @@ class Sft(Algorithm[SftConfig]):
 
     @classmethod
     def shape(cls, config: SftConfig) -> str:
-        """Good answers, or answers with numbers."""
+        """Return `scored` if rewards weigh the answers, else the shape of good answers."""
         return "scored" if config.weighting == "reward" else cls.needs
 
     @classmethod
     def judged_split(cls, config: SftConfig) -> str | None:
-        """The training split, where all good answers would weigh alike."""
+        """Return "train" if judgements weigh good answers that would otherwise all weigh the same,
+        else None."""
         weighs = config.weigh_judgements and config.weighting == "none"
         return "train" if weighs else None
 
     @classmethod
     def resolve_config(cls, config: SftConfig, rows: Rows) -> SftConfig:
-        """Centre and temperature of the weights, from the training rows; raises DataError where all
-        have the same number."""
+        """Return `config` with centre and temperature of the weights taken from the training rows.
+        Raises DataError if all rows have the same number."""
         if config.weighting == "none":
             return config
         values = [float(row["value"]) for row in rows]
@@ -112,7 +113,8 @@ class Sft(Algorithm[SftConfig]):
         )
 
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:
-        """One branch; the ids that the model produced are taken where they were captured."""
+        """Return one branch, made of the token ids that the model produced if they were
+        captured."""
         from thumbwheel.engine.prompt import Target
 
         captured_ids = row.get("token_ids")
@@ -126,14 +128,14 @@ class Sft(Algorithm[SftConfig]):
         return Example(tokens.prompt_ids, (branch,), str(row["group"]), row_weight)
 
     def _weight(self, value: float) -> float:
-        """exp((value - centre) / temperature), at most `weight_limit`."""
+        """Return exp((value - centre) / temperature), at most `weight_limit`."""
         centre, temperature = self.config.weight_centre, self.config.weight_temperature
         assert centre is not None  # noqa: S101 - resolved before any row is read
         assert temperature is not None  # noqa: S101
         return math.exp(min((value - centre) / temperature, math.log(self.config.weight_limit)))
 
     def totals(self, examples: Sequence[Example]) -> Totals:
-        """Weighted tokens of all answers."""
+        """Return the weight of the rows and the weighted tokens of all answers, never 0."""
         weight = sum(example.weight for example in examples)
         tokens = 0.0
         for example in examples:
@@ -141,7 +143,7 @@ class Sft(Algorithm[SftConfig]):
         return Totals(max(weight, 1e-12), max(tokens, 1e-12))
 
     def loss(self, scored: Scored, totals: Totals, baseline: Any) -> LossOut:
-        """This micro-batch's share of the mean, by row.
+        """Return this micro-batch's share of the mean loss, by row, and its metrics.
 
         `ratio/good` is p(answer) / p_base(answer), averaged over the good answers of the dev rows.
         Where they were sampled from the base, it estimates how many times as often as the base the
