@@ -30,15 +30,15 @@ def start(module: str, *arguments: str, stdin: int | IO[bytes]) -> subprocess.Po
 
 
 def die_with_parent(number: int = signal.SIGTERM) -> None:
-    """In a new process on Linux: get the signal `number` when the process that started this one
-    ends. Other systems have no such call."""
+    """Make Linux send this new process the signal `number` when its parent process ends. Does
+    nothing on other systems."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def stat_fields(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat from the state on; None where there is no such process, or the
-    system has no such file."""
+    """Return the fields of /proc/PID/stat from the state on, or None if the process or the file
+    does not exist."""
     try:
         # The name before them may hold spaces and brackets.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

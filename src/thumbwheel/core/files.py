@@ -46,8 +46,8 @@ def write_output(option: str, path: Path, content: str | bytes) -> None:
 
 
 def unwritable(what: str, error: BaseException, fix: str = FREE_SPACE) -> StorageError:
-    """The error for `what`, which could not be written because of `error`: an OSError, or what a
-    library raises when the disk takes only a part of a file."""
+    """Return the error for `what`, which could not be written because of `error`: an OSError, or
+    the exception that a library raises when the disk takes only a part of a file."""
     text = str(error).split("\n")[0]
     if isinstance(error, OSError):
         why = error.strerror or text

@@ -13,8 +13,9 @@ from thumbwheel.core.errors import Conflict
 
 
 def try_lock(path: Path, create: bool = True) -> int | None:
-    """A handle that holds the lock until all copies of it are closed; None while another process
-    holds it. Raises OSError, as FileNotFoundError without `create`."""
+    """Return a handle that holds the lock until all copies of it are closed, or None if another
+    process holds the lock. Raises OSError; without `create`, FileNotFoundError for a missing
+    file."""
     handle = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -25,8 +26,8 @@ def try_lock(path: Path, create: bool = True) -> int | None:
 
 
 def lock(path: Path, what: str, why: str) -> int:
-    """A handle that holds the lock until all copies of it are closed; raises Conflict, with `what`
-    is held and `why`, while another process holds it."""
+    """Return a handle that holds the lock until all copies of it are closed. Raises Conflict with
+    `what` is held and `why` if another process holds the lock."""
     handle = try_lock(path)
     if handle is None:
         raise Conflict(what, why, "Wait for it, or stop it with Ctrl-C there")
@@ -122,7 +123,7 @@ class _Turn:
                 self.came.set()
 
     def claim(self) -> bool:
-        """Whether the lock is ours; where it is not yet, the turn is abandoned."""
+        """Return whether the lock has been acquired; if not, abandon this turn."""
         with self._mutex:
             self._abandoned = not self.came.is_set()
             return not self._abandoned

@@ -68,7 +68,7 @@ Part = str | Table | Note | Box | File
 
 
 def part_to_json(part: Part) -> dict[str, Any]:
-    """A part of a page as a JSON value, for a terminal elsewhere."""
+    """Return a part of a page as a JSON object, for a terminal elsewhere."""
     if isinstance(part, str):
         return {"kind": "line", "text": part}
     if not isinstance(part, Table):
@@ -78,7 +78,7 @@ def part_to_json(part: Part) -> dict[str, Any]:
 
 
 def part_of_json(content: Mapping[str, Any]) -> Part:
-    """The part that `part_to_json` wrote.
+    """Return the part that `part_to_json` wrote.
 
     >>> part_of_json(part_to_json(Note("so")))
     Note(text='so')
@@ -206,8 +206,8 @@ def show_json_line(value: object) -> None:
 
 
 def json_text(value: object, indent: int | None = 2) -> str:
-    """`value` as JSON; dataclasses and models in it become objects of their fields, times become
-    texts of RFC 3339."""
+    """Return `value` as JSON text; dataclasses and models in it become objects of their fields,
+    times become texts of RFC 3339."""
     return dumps(_plain(value), indent=indent, ensure_ascii=False, default=str)
 
 
@@ -219,12 +219,12 @@ def write(text: str) -> None:
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """The text, or its beginning and three dots, in `most` letters."""
+    """Return the text, or its beginning and three dots, in at most `most` characters."""
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def short_ids(row_ids: Iterable[str]) -> dict[str, str]:
-    """Each id with its shortest beginning that no other of them shares."""
+    """Return each id with an abbreviation of it that no other of these ids begins with."""
     ordered = sorted(set(row_ids))
     short: dict[str, str] = {}
     for before, row_id, after in zip(["", *ordered], ordered, [*ordered[1:], ""], strict=False):
@@ -287,7 +287,7 @@ def _drawn(table: Table, cells: Sequence[Sequence[str]]) -> DrawnTable:
 
 
 def _with_short_ids(cells: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The same cells with abbreviated ids."""
+    """Return the same cells with abbreviated ids."""
     row_ids: set[str] = set()
     for row in cells:
         for cell in row:

@@ -23,7 +23,7 @@ def close_to_others() -> None:
 
 
 def is_open(folder: Path) -> bool:
-    """Whether anybody but its owner has any permission on `folder`."""
+    """Return whether anyone but the owner has any permission on `folder`."""
     return bool(folder.stat().st_mode & OTHERS)
 
 
