@@ -116,7 +116,7 @@ def schema_fingerprint(connection: sa.Connection) -> str:
 
 
 def revision_of(backend: Backend) -> str | None:
-    """The revision of the schema; None for a database without tables of ours."""
+    """Return the revision of the schema, or None for a database without Thumbwheel's tables."""
     database = Database(backend)
     try:
         with database.read() as connection:

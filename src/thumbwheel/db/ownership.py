@@ -90,7 +90,8 @@ def _foreign(home: Home, name: str) -> ConfigError:
 
 
 def noted_ownership(home: Home) -> Ownership | None:
-    """What `home` notes about its database; None for a home that was never opened."""
+    """Return the note of `home` about its database, or None if the home was never opened. Raises
+    ConfigError for an unreadable note."""
     try:
         return Ownership(**json.loads(home.ownership.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -112,7 +113,7 @@ def note_ownership(home: Home, ownership: Ownership) -> None:
 
 
 def home_id(database: Database) -> str | None:
-    """The id of the home that the database belongs to; None for a new database."""
+    """Return the id of the home that the database belongs to, or None for a new database."""
     with database.read() as connection:
         return connection.execute(sa.select(homes.c.id)).scalar()
 

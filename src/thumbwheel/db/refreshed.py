@@ -74,7 +74,7 @@ class Refreshed:
                 self._looked.wait(now + PATIENCE - time.monotonic())
 
     def _is_recent(self, now: float, age: float) -> bool:
-        """Whether the last look is good enough, or none can be had."""
+        """Return whether the last look is recent enough, or has failed."""
         return now - self._checked_at <= age or self._failure is not None
 
     def refresh(self) -> None:

@@ -63,7 +63,8 @@ class Workspace:
         return cls(home, database, sources, case_rule)
 
     def settings(self, cls: type[C], section: str, options: Mapping[str, Any] | None = None) -> C:
-        """The settings of `section` from file, environment and `options`."""
+        """Return the settings of `section` from file, environment and `options`. Raises
+        ConfigError."""
         return self.sources.load(cls, section, options)
 
     def __enter__(self) -> Workspace:
