@@ -119,7 +119,7 @@ class Drainer:
         return Counter(self._drain.counts)
 
     def lag(self) -> float:
-        """Seconds since the oldest line that is not yet a row was spooled; 0 where there is
+        """Return the seconds since the oldest line that is not yet a row was spooled; 0 if there is
         none."""
         return oldest_age(self._ws.home.inbox)
 
@@ -168,7 +168,7 @@ class Drainer:
         return failure is None
 
     def _attempt(self, step: Callable[[], object]) -> str | None:
-        """Why `step` failed; None if it did not."""
+        """Run `step` and return why it failed, or None if it succeeded."""
         try:
             step()
         except (ThumbwheelError, OSError) as error:
@@ -217,7 +217,7 @@ class _Drain:
             self._agents.remove(min(self._agents))
 
     def messages(self) -> list[str]:
-        """What a person should know, none where there was nothing to drain."""
+        """Return messages for the user; none if there was nothing to drain."""
         messages = []
         if self.counts.keys() - {"refused"}:
             message = f"inbox: {self.counts['stored']} lines stored"
@@ -319,7 +319,8 @@ class _Drain:
         return refused
 
     def _save(self, agent: str, lines: list[Line]) -> tuple[list[LineResult], list[Refused]]:
-        """What became of the lines of an agent, and those at which the database fails."""
+        """Store the lines of an agent; return their results, and the lines at which the database
+        fails."""
         scope = replace(scope_of(self._ws, agent, "sdk"), sender=None)  # the lines say it
         try:
             return save(self._ws, scope, lines), []

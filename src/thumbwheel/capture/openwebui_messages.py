@@ -28,7 +28,7 @@ CODE = "code_interpreter"
 
 
 def read_turn(message: Row, key: str = "content") -> Turn:
-    """What the assistant did, by the text at `key` and the items beside it."""
+    """Return the assistant's turn, from the text at `key` and the items in `output`."""
     text = content_text(message.get(key)) or ""
     turn = _of_text(text)
     items = _of_items(message.get("output"))
@@ -44,7 +44,7 @@ def read_turn(message: Row, key: str = "content") -> Turn:
 
 
 def user_message(message: Row) -> Messages:
-    """A message of the user, or of the system, with the files that were given to it."""
+    """Return a message of the user, or of the system, with its files; [] if it is empty."""
     parts: list[dict[str, Any]] = []
     files = message.get("files")
     parts += [_file_part(file) for file in _objects(files)]
@@ -57,8 +57,8 @@ def user_message(message: Row) -> Messages:
 
 
 def _file_part(file: Row) -> dict[str, Any]:
-    """A picture as it was shown; of another file its name, because nobody knows what of it was
-    shown."""
+    """Return a picture as a part; for any other file only its name, because it is unknown what of
+    it was shown."""
     url = file.get("url")
     is_image = file.get("type") == "image" or str(file.get("content_type")).startswith("image/")
     if is_image and isinstance(url, str):
@@ -169,7 +169,7 @@ def _add_text(turn: Turn, text: str) -> None:
 
 
 def _of_items(items: Any) -> Turn:
-    """The items of OpenAI's responses, which Open WebUI keeps since 0.10."""
+    """Return the turn in items of OpenAI's Responses API, which Open WebUI stores since 0.10."""
     turn = Turn()
     objects = list(_objects(items))
     results = {}

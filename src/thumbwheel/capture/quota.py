@@ -109,7 +109,7 @@ class Quotas:
             self._write()
 
     def admit_lines(self, key: str | None, lines: Sequence[bytes]) -> None:
-        """As `admit`, for lines of the inbox."""
+        """Admit lines of the inbox; see `admit`."""
         if self.is_bounded:
             self.admit(key, [(slug_of(json.loads(line)["agent"]), len(line)) for line in lines])
 

@@ -46,14 +46,14 @@ class SettledRun:
         return frozenset(span.sender or OWNER_OF_HOME for span in self.spans)
 
     def item(self, number: int) -> Item:
-        """The run as a line for ingestion."""
+        """Return the run as a line for ingestion."""
         names = [span.name for span in self.spans]
         text = json.dumps({"type": SPAN, "trace_id": self.trace_id, "spans": names})
         return item_of(number, text, lambda: records_of(self.spans))
 
 
 def check_span(row: Mapping[str, Any]) -> tuple[str, str]:
-    """(trace id, span id) of a row; raises Unreadable for what is no span."""
+    """Return (trace id, span id) of a row. Raises Unreadable if it is not a span."""
     span = span_of_row(row)
     return span.trace_id, span.span_id
 
@@ -87,8 +87,8 @@ def save_spans(connection: sa.Connection, agent_id: str, rows: Iterable[Mapping[
 def settled_runs(
     connection: sa.Connection, now: datetime, *, everything: bool = False
 ) -> Iterator[SettledRun]:
-    """Runs of which nothing more is expected, at most `MOST_TRACES`; all that wait where
-    `everything` is asked for."""
+    """Yield at most `MOST_TRACES` runs for which no more spans are expected; with `everything`, any
+    waiting runs."""
     last = sa.func.max(waiting_spans.c.recorded_at)
     query = (
         sa.select(agents.c.slug, waiting_spans.c.agent_id, waiting_spans.c.trace_id, last)

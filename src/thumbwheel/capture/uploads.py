@@ -61,7 +61,8 @@ class Upload:
 
 
 def uploaded_file(home: Home, upload: str, name: str) -> Path:
-    """The file of an upload; raises InputError where it is none, or is not here any more."""
+    """Return the path of an uploaded file. Raises InputError if it is not an upload, or no longer
+    exists."""
     path = home.uploads / upload / name
     if not UPLOAD_ID.fullmatch(upload) or Path(name).name != name or not path.is_file():
         raise InputError(
@@ -94,7 +95,7 @@ def read_upload(
 
 
 def renamed(error: ThumbwheelError, folder: str) -> ThumbwheelError:
-    """The error without the folder in its texts."""
+    """Return the error without the folder in its texts."""
     texts = [text.replace(folder, "") for text in (error.what, error.why, error.fix)]
     return type(error)(*texts)
 
