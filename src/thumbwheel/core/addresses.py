@@ -104,7 +104,7 @@ def is_listed(url: str, hosts: Iterable[str]) -> bool:
 
 
 def check_listed(entry: str) -> None:
-    """Raise ValueError for what is no entry of such a list."""
+    """Raise ValueError if `entry` is not a valid entry for `is_listed`."""
     if _network(entry) is None and not _named(entry)[0]:
         raise ValueError(f"{entry!r} is no HOST, HOST:PORT or network such as 10.2.0.0/16")
 

@@ -20,7 +20,8 @@ PACKAGE_ROOT = str(Path(__file__).parents[2])
 
 
 def start(module: str, *arguments: str, stdin: int | IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start `python -m module` with a pipe for its output; it ends when nobody reads its output."""
+    """Start `python -m module` with a pipe for its output and return the process; it ends when
+    nobody reads its output."""
     search_path = [PACKAGE_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(search_path)}
     command = [sys.executable, "-P", "-m", module, *arguments]
@@ -59,8 +60,8 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def end_children() -> None:
-    """Kill the processes that this one started and that still run, and wait for them. Those with a
-    session of their own are meant to outlive it and are left (Linux; elsewhere nothing happens)."""
+    """Kill the running processes that this one started, and wait for them. Processes in a session
+    of their own are meant to outlive it and are left (Linux; elsewhere nothing happens)."""
     me, session = os.getpid(), os.getsid(0)
     for path in Path("/proc").glob("[0-9]*"):
         fields = stat_fields(int(path.name))

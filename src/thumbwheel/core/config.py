@@ -99,8 +99,8 @@ class Sources:
     def read(
         cls, path: Path | None = None, environment: Mapping[str, str] | None = None
     ) -> Sources:
-        """Read `path`, or ./thumbwheel.yaml where that exists; raises ConfigError for a file that
-        is no YAML mapping."""
+        """Read `path`, or ./thumbwheel.yaml if it exists, and return the settings. Raises
+        ConfigError if the file is not a YAML mapping."""
         if environment is None:
             environment = os.environ
         if path is None and Path(FILE_NAME).is_file():
@@ -362,7 +362,8 @@ class Home:
         return cls(Path(path).expanduser().resolve() if path else sdk.home())
 
     def prepare(self) -> Home:
-        """Create the folders, for their owner only; raises ConfigError where that is impossible."""
+        """Create the folders, for their owner only, and return the home. Raises ConfigError if that
+        fails."""
         try:
             for folder in (self.path, self.blobs, self.runs, self.inbox):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)

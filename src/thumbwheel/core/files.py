@@ -33,8 +33,8 @@ def replace(path: Path, text: str, *, mode: int = 0o666, errors: str = "strict")
 
 
 def write_output(option: str, path: Path, content: str | bytes) -> None:
-    """Write what a command gives into the file that a person named by `option`; that may also be a
-    device or a pipe. Raises InputError where it cannot be written."""
+    """Write a command's output to the file that a person named by `option`; it may also be a device
+    or a pipe. Raises InputError if it cannot be written."""
     if isinstance(content, str):
         content = content.encode()
     try:

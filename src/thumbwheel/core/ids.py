@@ -70,7 +70,7 @@ def stands_for(typed: str, row_id: str) -> bool:
 
 
 def require_single(typed: str, matches: Sequence[str]) -> None:
-    """Raise InputError where an abbreviated id stands for several."""
+    """Raise InputError if an abbreviated id matches several ids."""
     if len(matches) > 1:
         several = ", ".join(matches[:5])
         raise InputError(

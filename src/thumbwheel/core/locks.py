@@ -36,7 +36,8 @@ def lock(path: Path, what: str, why: str) -> int:
 
 @contextmanager
 def wait_for(path: Path) -> Iterator[None]:
-    """Hold the lock inside, and wait until no other process does; raises OSError."""
+    """Wait until no other process holds the lock, and hold it until the end of the block. Raises
+    OSError."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -63,10 +64,11 @@ class FairLock:
     def hold(
         self, seconds: float, *, notice_after: float, notice: Callable[[], None]
     ) -> Iterator[None]:
-        """Hold the lock inside; `notice` is called where that takes longer than `notice_after`.
+        """Hold the lock until the end of the block; call `notice` if getting it takes longer than
+        `notice_after` seconds.
 
-        Raises TimeoutError where another process still holds it after so many seconds, OSError
-        where the files cannot be opened.
+        Raises TimeoutError if another process still holds it after `seconds`, OSError if the files
+        cannot be opened.
         """
         turn, self._abandoned = self._abandoned, None
         if turn is None or not turn.resume():
@@ -129,7 +131,8 @@ class _Turn:
             return not self._abandoned
 
     def resume(self) -> bool:
-        """Wait again for an abandoned turn; False where it has passed."""
+        """Wait again for an abandoned turn. Return False if it came and passed while it was
+        abandoned."""
         with self._mutex:
             self._abandoned = False
             return not self._over

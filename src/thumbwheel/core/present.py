@@ -118,12 +118,12 @@ class Lines(Generic[T]):
 
 
 def page(value: T, parts: Iterable[Part]) -> Answer[T]:
-    """Return a result that takes several tables and lines."""
+    """Return an answer of several tables and lines."""
     return Answer(value, parts)
 
 
 def record(value: T, title: str, rows: Iterable[Row]) -> Answer[T]:
-    """Return one thing: a table with a row for each of its properties."""
+    """Return an answer of one thing: a table with a row for each of its properties."""
     return Answer(value, [Table(title, ("", ""), rows)])
 
 
@@ -145,15 +145,15 @@ def records(
     columns: Mapping[str, Callable[[T], object]],
     data: object = None,
 ) -> Answer[Any]:
-    """Return several things: a table with a row for each. `columns`: heading -> the cell of a
-    value. Programs read `data`, or the values where it is None."""
+    """Return an answer of several things: a table with a row for each. `columns` maps headings to
+    functions that return a value's cell. Programs read `data`, or the values if it is None."""
     rows = ([cell(value) for cell in columns.values()] for value in values)
     return Answer(values if data is None else data, [Table(title, tuple(columns), rows)])
 
 
 def message(value: T, text: str) -> Answer[T]:
-    """Return what a command did: one line on standard error, because it is no answer to be read
-    on."""
+    """Return an answer of one line on standard error that says what a command did, because it is
+    not output for another program."""
     return Answer(value, [Note(text)])
 
 
@@ -212,7 +212,7 @@ def json_text(value: object, indent: int | None = 2) -> str:
 
 
 def write(text: str) -> None:
-    """Write a text that is the answer itself, such as a file; unchanged where standard output is no
+    """Write a text that is the answer itself, such as a file; unchanged if standard output is not a
     terminal."""
     sys.stdout.write(log.visible(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()

@@ -64,7 +64,7 @@ class SecretStore:
         return value
 
     def set(self, name: str, value: str) -> None:
-        """Store a value, in place of an earlier one; raises InputError, StorageError."""
+        """Store a value in place of an earlier one. Raises InputError, StorageError."""
         path = self._path(name)
         value = value.strip()
         if not value or not _is_header_value(value):
@@ -80,7 +80,7 @@ class SecretStore:
             raise unwritable(f"secret {name!r}", error) from error
 
     def remove(self, name: str) -> None:
-        """Delete the file of a secret; raises NotFound where there is none."""
+        """Delete the file of a secret. Raises NotFound if it does not exist."""
         path = self._path(name)
         try:
             path.unlink()
@@ -128,7 +128,7 @@ def stored_secrets(folder: Path) -> list[StoredSecret]:
 
 
 def check_name(name: str) -> None:
-    """Raise InputError for what is no name of a secret; the text itself is not repeated, for it may
+    """Raise InputError for an invalid name of a secret. The text itself is not repeated, as it may
     be the secret."""
     if not NAME.fullmatch(name):
         raise InputError(
