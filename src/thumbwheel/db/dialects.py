@@ -157,15 +157,15 @@ class Backend(Protocol):
         the end of the transaction all of them must exist."""
 
     def save_file(self, path: Path) -> bool:
-        """Write the database as it is at this moment into a new SQLite file, by its own means;
-        False where it has none."""
+        """Write a snapshot of the database into a new SQLite file, by its own means. Return False
+        if it has none."""
 
     def prepare_erasure(self, connection: sa.Connection) -> None:
         """Call before rows are deleted whose bytes are to go too; `compact` follows."""
 
     def compact(self, tables: Sequence[str]) -> None:
-        """Rewrite `tables` without what was deleted, so that the files of the database hold no byte
-        of it.
+        """Rewrite `tables` without deleted rows, so that the files of the database hold no byte of
+        them.
 
         Raises StorageError if another program still reads the old rows.
         """
@@ -384,7 +384,8 @@ class Sqlite:
             )
 
     def _vacuum(self, engine: sa.Engine) -> bool:
-        """Rewrite the file and empty its log; whether a reader kept the log from being emptied."""
+        """Rewrite the file and empty its log. Return True if a reader kept the log from being
+        emptied."""
         with closing(engine.raw_connection()) as connection:
             raw: Any = connection.driver_connection
             raw.execute("PRAGMA secure_delete=ON")
@@ -504,11 +505,11 @@ class Postgresql:
         return engine
 
     def _lock_writer(self, connection: sa.Connection) -> None:
-        """Become the one that writes.
+        """Take the lock of the writer.
 
-        The server ends a write that stands still between two statements (STANDING). One whose
-        process was stopped within the messages of a statement it waits for without a limit, so
-        whoever has waited as long for the lock ends it.
+        The server ends a write that stands still between two statements (STANDING). It waits
+        without a limit for one whose process was stopped within the messages of a statement; a
+        process that has waited as long for the lock ends that one.
         """
         is_free = f"SELECT pg_try_advisory_xact_lock({WRITER_LOCK})"
         if connection.exec_driver_sql(is_free).scalar_one():
@@ -685,7 +686,8 @@ class Postgresql:
             engine.dispose()
 
     def _wait_for_older_readers(self, connection: sa.Connection) -> None:
-        """Wait until nobody sees rows that are deleted by now: VACUUM would keep these."""
+        """Wait until no transaction sees rows deleted by now, which VACUUM would keep. Raises
+        StorageError after `wait` seconds."""
         now = connection.exec_driver_sql("SELECT pg_current_xact_id()::text").scalar_one()
         older = sa.text(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "

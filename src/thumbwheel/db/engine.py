@@ -84,8 +84,8 @@ class Database:
         return view
 
     def _require_home(self, connection: sa.Connection) -> None:
-        """Raise StorageError where the rows were moved since this database was opened: what is
-        written from then on would be left behind."""
+        """Raise StorageError if the rows were moved since this database was opened; anything
+        written after that would be left behind."""
         if self.home_id is None:
             return
         if connection.execute(sa.select(homes.c.id)).scalar() != self.home_id:
@@ -138,8 +138,8 @@ class Database:
         self.backend.prepare_erasure(connection)
 
     def compact(self) -> None:
-        """Rewrite the tables without what was deleted, so that no byte of it is left in the files
-        of the database.
+        """Rewrite the tables without deleted rows, so that no byte of them is left in the files of
+        the database.
 
         Raises StorageError if another program keeps reading it.
         """

@@ -42,7 +42,7 @@ def read_links(connection: sa.Connection, message_ids: Iterable[str]) -> Links:
 
 
 def add_ancestors(connection: sa.Connection, links: Links) -> None:
-    """Add the messages before those in `links`."""
+    """Add all ancestors of the messages in `links`."""
     parents = {parent_id for parent_id, _ in links.values() if parent_id is not None}
     before_them: set[str] = set()
     for batch in batches(sorted(parents - links.keys())):

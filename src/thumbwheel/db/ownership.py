@@ -33,9 +33,9 @@ class Ownership:
 
 
 def claim(home: Home, database: Database) -> None:
-    """Make sure that `database` has the rows of `home`; a new database becomes that of the home.
+    """Check that `database` has the rows of `home`; a new database becomes the home's.
 
-    Raises ConfigError where the rows of the home are elsewhere, or the database is another home's.
+    Raises ConfigError if the rows of the home are elsewhere, or the database is another home's.
     """
     address = database.backend.address
     noted = noted_ownership(home)
@@ -59,7 +59,7 @@ def claim(home: Home, database: Database) -> None:
 
 
 def _take(connection: sa.Connection, home: Home, noted: Ownership | None, address: str) -> str:
-    """Write the id of the home into its new database and the home's note; returns it."""
+    """Write the id of the home into its new database and into the home's note; return the id."""
     # another process may have done so since
     stored_id = connection.execute(sa.select(homes.c.id)).scalar()
     ownership = Ownership(stored_id or (noted.id if noted else ids.new("hom")), address)
@@ -119,6 +119,6 @@ def home_id(database: Database) -> str | None:
 
 
 def set_home_id(connection: sa.Connection, home_id: str) -> None:
-    """Write whose database this is."""
+    """Write the id of the home that owns the database."""
     connection.execute(homes.delete())
     connection.execute(homes.insert().values(id=home_id, recorded_at=datetime.now(UTC)))

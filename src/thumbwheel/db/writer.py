@@ -128,7 +128,7 @@ class Writer:
         return len(self._waiting)
 
     def close(self) -> None:
-        """Finish what was submitted."""
+        """Finish the submitted work and end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
