@@ -144,8 +144,8 @@ def _names_of(protocol: type[Any]) -> str:
 
 
 def address_of(name: str) -> Path:
-    """Return where the source `name` reads when no path is given: the address in its environment
-    variable, else that variable in the project's .env. Raises InputError where there is none."""
+    """Return the path or address that source `name` reads if no path is given: its environment
+    variable, else that variable in the project's .env file. Raises InputError if neither is set."""
     source = SOURCES.get(name)
     variable = source.address_variable if isinstance(source, Addressed) else None
     address = ""
@@ -227,7 +227,7 @@ def advice(path: Path) -> str:
 
 
 def sample(path: Path, source: str, options: Options | None = None) -> list[SampleRow]:
-    """Return what the first rows become."""
+    """Return the records, or the refusal, for each of the first rows."""
     reader = source_of(source, options or Options())
     rows = []
     for item in islice(reader.read(path, ignore_position), SHOWN):

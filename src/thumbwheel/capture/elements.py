@@ -33,8 +33,8 @@ _CLOSES = {b"[": b"]", b"{": b"}"}
 def elements(read: Callable[[], bytes], longest: int, shown: int, array: bool) -> Iterator[Piece]:
     """Yield every element in order. `read` returns the next bytes, none at the end.
 
-    Raises EOFError where the text ends inside an array or an object, goes on after the array, or
-    nests beyond DEEPEST.
+    Raises EOFError if the text ends inside an array or an object, goes on after the array, or nests
+    beyond DEEPEST.
     """
     scan = _Scan(longest, shown, 1 if array else 0)
     data = read().removeprefix(codecs.BOM_UTF8)

@@ -84,8 +84,8 @@ def store_record(
     reviewer: str | None = None,
     source: str = SOURCE,
 ) -> str:
-    """Store one record of the command line, or of another `source`, and return its row id; raises
-    InputError where it contradicts what is stored."""
+    """Store one record of the command line, or of another `source`, and return its row id. Raises
+    InputError if it contradicts stored data."""
     check_text(record)
     scope = scope_of(ws, agent, source, reviewer)
     (record_id,) = ws.db.write(lambda connection: save_records(connection, scope, [record]))
@@ -93,7 +93,7 @@ def store_record(
 
 
 def check_text(record: AnyRecord) -> None:
-    """Raise InputError for what a database or JSON cannot hold."""
+    """Raise InputError for a record that a database or JSON cannot store."""
     try:
         row_of(record.model_dump_json().encode())
     except (Unreadable, ValueError) as error:  # pydantic's serialisation error is a ValueError
@@ -108,7 +108,7 @@ def save_records(
     connection: sa.Connection, scope: Scope, records: Sequence[AnyRecord]
 ) -> list[str]:
     """Store records in the caller's transaction, all or none, and return their row ids. Raises
-    InputError where one contradicts what is stored, Conflict where one is about what was erased."""
+    InputError if one contradicts stored data, Conflict if one is about erased data."""
     lines = [Line(number, [record], "") for number, record in enumerate(records, 1)]
     for result in store.save_lines(connection, scope, lines):
         noun = NOUNS[type(result.line.records[0])]

@@ -68,13 +68,13 @@ def ingest(
     on_position: OnPosition = ignore_position,
     options: Options | None = None,
 ) -> ImportReport:
-    """Bring the file at `path` in for `agent`; twice is once, and after a crash the same call
-    completes it.
+    """Import the file at `path` for `agent` and return the report. Importing twice adds nothing;
+    after a crash the same call completes the import.
 
     `reviewer` vouches that the cases in it are gold; `rejects` gets every refused line;
-    `on_position` gets the position in bytes; `options` are what a person says about its columns.
-    Raises InputError for a file that cannot be read as a whole or holds nothing that the source
-    understands; StorageError where the disk or the database refuses, with the batches before kept.
+    `on_position` gets the position in bytes; `options` has the meanings of its columns. Raises
+    InputError for a file that cannot be read as a whole or holds nothing that the source
+    understands; StorageError if the disk or the database refuses, with the earlier batches kept.
     """
     ids.slug(agent)
     options = options or Options()
@@ -213,8 +213,8 @@ def rehearse(
     on_position: OnPosition = ignore_position,
     options: Options | None = None,
 ) -> ImportReport:
-    """Read like `ingest` and store nothing: `records` counts what the file holds; `case_rule` says
-    which cases would not be taken."""
+    """Return the report of a dry run of `ingest`: `records` counts the records in the file;
+    `case_rule` decides which cases would be refused."""
     ids.slug(agent)
     options = options or Options()
     reader = source_of(source, options)
@@ -355,7 +355,8 @@ def _batches(items: Iterator[Item]) -> Iterator[tuple[list[Item], ThumbwheelErro
 def _account(
     batch: list[Item], results: Mapping[int, store.LineResult], report: ImportReport, reject: Reject
 ) -> None:
-    """Count what became of the items of a batch; `results` are those of its lines by number."""
+    """Count the results of a batch in the report; `results` maps the numbers of its lines to their
+    results."""
     for item in batch:
         report.read += 1
         refusal = item if isinstance(item, Refused) else None
@@ -376,7 +377,7 @@ def _account(
 
 
 def link(ws: Workspace, scope: Scope) -> None:
-    """Give feedback that still waits for its target the one of that name from another source."""
+    """Link feedback whose target is missing to the target of the same name from another source."""
     after: str | None = ""
     while after is not None:
         after = ws.db.write(partial(store.link_across_sources, scope=scope, after=after))

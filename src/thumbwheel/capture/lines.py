@@ -27,7 +27,7 @@ OnPosition = Callable[[int], None]
 
 
 def ignore_position(position: int) -> None:
-    """Ignore the position, as the callback of a reader whose progress nobody watches."""
+    """Ignore the position; the callback of a reader whose progress is not shown."""
 
 
 LONGEST = 16 * 2**20
@@ -45,8 +45,7 @@ def numbered(path: Path, on_position: OnPosition) -> Iterator[tuple[int, bytes, 
     """Yield (number from 1, text without its line end, None or why it is refused) for every line,
     or element of an array, that is not blank.
 
-    Raises InputError for what is no regular file, for an empty or binary file, and for one that
-    breaks off.
+    Raises InputError if it is not a regular file, is empty or binary, or breaks off.
     """
     with opened(path) as (raw, stream):
         number = 0

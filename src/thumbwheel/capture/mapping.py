@@ -262,7 +262,7 @@ class TableColumns:
     """Columns that hold objects."""
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Note what a row has."""
+        """Record the columns and values of a row."""
         self.first = self.first or row
         for name, value in with_inner_keys(row).items():
             if name not in self.marks:
@@ -363,8 +363,8 @@ def _checked(named: Mapping[str, str], names: list[str], where: str) -> list[str
 def _demand_answer(
     table: TableColumns, columns: Mapping[str, str], others: list[str], where: str
 ) -> None:
-    """Raise InputError for prompts without answers where there is a mark, or something that may be
-    an answer: nothing is to be lost in silence."""
+    """Raise InputError for prompts without answers if there is a mark, or a column that may be an
+    answer, so that nothing is lost silently."""
     marks = [columns[meaning] for meaning in MARKS if meaning in columns]
     texts = [name for name in others if _may_be_answer(name, table.first.get(name))]
     if marks or texts:

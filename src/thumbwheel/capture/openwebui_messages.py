@@ -98,8 +98,8 @@ def _blocks(text: str) -> Iterator[_Block]:
 
 
 def _end_of_block(text: str, position: int) -> tuple[int, int]:
-    """Return where the body that begins at `position` ends, and where its block does, which may
-    hold others."""
+    """Return (end of the body, end of its block) for the body that begins at `position`; it may
+    contain other blocks."""
     depth = 1
     body_end = text.find(CLOSED, position)
     while body_end >= 0:
@@ -117,7 +117,7 @@ def _end_of_block(text: str, position: int) -> tuple[int, int]:
 
 
 def _attributes(tag: str) -> dict[str, str]:
-    """Return the attributes of a tag, whose values stand in quotes."""
+    """Return the attributes of a tag; their values are in quotes."""
     parts = tag.split('"')
     attributes = {}
     for before, value in zip(parts[::2], parts[1::2], strict=False):

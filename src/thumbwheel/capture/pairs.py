@@ -105,7 +105,7 @@ def ranked_records(
 
 
 def essences(messages: Iterable[Message]) -> list[tuple[Any, Any]]:
-    """Return for each answer what a reader would see of it."""
+    """Return for each answer (its content, its calls), as a reader would see it."""
     return [_essence(message) for message in messages]
 
 
@@ -116,7 +116,7 @@ def _message(answer: str | Message) -> Message:
 
 
 def _essence(message: Message) -> tuple[Any, Any]:
-    """Return what a reader would see of an answer: (its content, its calls)."""
+    """Return (content, calls) of an answer, as a reader would see it."""
     content = message.get("content")
     return content.strip() if isinstance(content, str) else content, message.get("tool_calls")
 

@@ -222,7 +222,7 @@ class RedactedSegment(Segment):
         self._redactor = redactor
 
     def prepared(self, lines: bytes) -> bytes:
-        """Return the lines without what is looked for."""
+        """Return the lines after redaction."""
         if self._redactor.mode == "off":
             return lines
         return b"\n".join(self._written(json.loads(line)) for line in lines.split(b"\n"))
@@ -373,8 +373,8 @@ def _mark(kind: str) -> str:
 
 
 def _secrets_of(line: Mapping[str, Any]) -> set[str]:
-    """Return the texts under a telling name anywhere in the line; they are secret wherever else
-    they occur."""
+    """Return the texts under a telling name anywhere in the line; they are secret everywhere in
+    it."""
     secrets: set[str] = set()
     for value in _described(line):
         secrets |= secrets_in(value)

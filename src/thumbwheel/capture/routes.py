@@ -237,7 +237,7 @@ Durable = Callable[[Request, Sequence[bytes]], Awaitable[None]]
 async def _durable(
     segment: Segment, admit: Admit, request: Request, lines: Sequence[bytes]
 ) -> None:
-    """Return when all lines are on disk; raises Busy or StorageError where they are not taken."""
+    """Return when all lines are on disk. Raises Busy or StorageError if they are not accepted."""
     if not lines:
         return
     principal: Principal = request.state.principal
@@ -314,9 +314,9 @@ def _check_agents(request: Request, lines: Sequence[bytes]) -> None:
 
 
 def _check_claims(request: Request, lines: Sequence[bytes]) -> None:
-    """Raise Forbidden for what only editors of the agent say: what a trace is for, since a question
-    that is held out stands in the gate, however often it was asked; and that a rater weighs more
-    than others, since votes are counted by weight."""
+    """Raise Forbidden for claims that only editors of the agent may make: the purpose of a trace,
+    since a held-out question counts in the gate however often it was asked; and a weight above 1 of
+    a rater, since votes are counted by weight."""
     principal: Principal = request.state.principal
     for line in lines:
         if not any(mark in line for mark in MARKS):
@@ -369,7 +369,7 @@ async def _feedback(durable: Durable, tokens: FeedbackTokens, request: Request) 
 
 
 def _check_token(tokens: FeedbackTokens, bearer: str, line: dict[str, Any]) -> None:
-    """Raise Forbidden where the line is about anything but the trace of the token."""
+    """Raise Forbidden if the line is about anything but the trace of the token."""
     target = line.get("target")
     if line.get("source") or (isinstance(target, dict) and target.get("source")):
         raise Forbidden("feedback token", "it speaks for no source", "Leave source out")

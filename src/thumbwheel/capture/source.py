@@ -113,8 +113,8 @@ def items_of_files(
 ) -> Iterator[Item]:
     """Yield the items that `read` yields for each of these files of a folder, numbered on.
 
-    A reason says in which file, and on which line of it, where that is known. What `read` raises
-    ends the reading; yield `Refused(0, error.why, file.name)` in its place to go on with the next.
+    A reason names the file, and the line in it if known. An error from `read` ends the reading; to
+    continue with the next file, yield `Refused(0, error.why, file.name)` instead.
     """
     number = read_bytes = 0
     for file in files:
@@ -159,7 +159,7 @@ class Source(Protocol):
         """Yield every item of the file in order, in constant memory; call `on_position` now and
         then with the position in bytes.
 
-        Raises InputError where the file as a whole cannot be read.
+        Raises InputError if the file as a whole cannot be read.
         """
 
 

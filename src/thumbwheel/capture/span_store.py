@@ -59,7 +59,7 @@ def check_span(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def save_spans(connection: sa.Connection, agent_id: str, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Store spans that are not there yet; returns how many those are. Raises Unreadable."""
+    """Store spans that are not stored yet and return their number. Raises Unreadable."""
     spans = {check_span(row): dict(row) for row in rows}
     stored: set[tuple[str, str]] = set()
     for part in batches({trace_id for trace_id, _ in spans}, MOST_TRACES):
@@ -112,7 +112,7 @@ def settled_runs(
 
 
 def remove_spans(connection: sa.Connection, agent_id: str, run: SettledRun) -> None:
-    """Delete the spans of a run that was put together; one that came meanwhile stays."""
+    """Delete the spans of a run that has become a trace; spans that came meanwhile stay."""
     for span_ids in batches([span.span_id for span in run.spans], MOST_TRACES):
         connection.execute(
             waiting_spans.delete().where(

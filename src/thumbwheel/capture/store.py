@@ -144,12 +144,12 @@ class _Stored:
 
 
 def save_lines(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> list[LineResult]:
-    """Insert what is new in `lines`, each as a whole or not at all; a duplicate changes nothing, a
-    contradiction is refused.
+    """Insert the new records in `lines`, each line as a whole or not at all. A duplicate changes
+    nothing; a contradiction is refused. Return the result of each line, in order.
 
     A record that has an identity of its own may complete its row, and is then among the new ones.
 
-    What was erased is not stored again. A case that is stored with basis feedback becomes gold when
+    Erased data is not stored again. A case that is stored with basis feedback becomes gold if
     somebody vouches for it now.
     """
     erased = _erased(connection, scope, lines)
@@ -233,8 +233,8 @@ def _complete(
     repeated: Sequence[NamedRecord],
     versions: Mapping[str, str],
 ) -> set[int]:
-    """Fill in what these records, whose rows are there, say and their rows do not; which records
-    (by `id()`) changed a row."""
+    """Fill in values of these records that their stored rows lack; return the `id()` of each record
+    that changed a row."""
     completed = set()
     for table, columns in COMPLETED.items():
         of_table = {named.id for named in repeated if TABLES[type(named.record)] is table}
@@ -267,12 +267,12 @@ def add_late_steps(
     records: Sequence[TraceRecord],
     senders: Collection[str],
 ) -> set[str]:
-    """Add the steps that stored traces do not have yet, and which tell themselves apart by kind,
-    name and start. Returns the names of the records whose traces have all their steps now; one that
+    """Add the steps that stored traces do not have yet; steps are told apart by kind, name and
+    start. Return the names of the records whose traces now have all their steps; a record that
     contradicts its trace changes nothing.
 
-    A trace without an answer gets that of its last step, unless others than the `senders` of these
-    steps have judged it: they have not seen it.
+    A trace without an answer gets the answer of its last step, unless someone other than the
+    `senders` of these steps has judged it, because they have not seen it.
     """
     complete = set()
     for record in records:
@@ -333,8 +333,8 @@ def _extend(
     *,
     is_judged: bool,
 ) -> None:
-    """Give a stored trace more steps, in the order of time; after the others where somebody judged
-    one of these by its number."""
+    """Add steps to a stored trace, in order of time; at the end if there is feedback on one of its
+    steps by number."""
     all_steps = [*stored_steps, *late_steps]
     about_steps = sa.select(feedback_targets.c.feedback_id).where(
         feedback_targets.c.kind == "step", feedback_targets.c.target_id == trace["id"]
@@ -772,7 +772,7 @@ def _select(
 
 
 def _resolve_targets(connection: sa.Connection, rows: Rows, arrived: Collection[Target]) -> None:
-    """Give each new target row the id of what it names, where that exists."""
+    """Set the id of each new target row's target, if that exists."""
     targets = [
         _target(rows.scope, row["kind"], row["external_id"], row["source"], row["step"])
         for row in rows.targets
@@ -833,7 +833,7 @@ def _link_waiting(
 
 
 def _set_targets(connection: sa.Connection, links: Sequence[tuple[Any, str]]) -> None:
-    """Write the target ids: (row of feedback_targets, id)."""
+    """Write the target ids; `links` are (row of feedback_targets, id)."""
     if not links:
         return
     statement = (
@@ -857,8 +857,8 @@ def _set_targets(connection: sa.Connection, links: Sequence[tuple[Any, str]]) ->
 
 def link_across_sources(connection: sa.Connection, scope: Scope, after: str) -> str | None:
     """Link a page of targets (feedback ids above `after`) that their own source never delivered to
-    the one trace or session of that name in another source; where several sources have one, the
-    target stays open. Returns where the next page starts."""
+    the one trace or session of that name in another source. If several sources have one, the target
+    stays open. Return the `after` of the next page, or None at the end."""
     query = sa.select(traces.c.source).where(traces.c.agent_id == scope.agent_id).distinct()
     sources = set(connection.execute(query).scalars())
     waiting = _WAITING.where(
@@ -994,7 +994,7 @@ def position_of(connection: sa.Connection, scope: Scope, server: str) -> dict[st
 def save_position(
     connection: sa.Connection, scope: Scope, server: str, position: Mapping[str, Any]
 ) -> None:
-    """Remember up to where the server was read."""
+    """Store the position up to which the server was read."""
     position_id = _position_id(scope, server)
     values = {"position": dict(position), "recorded_at": datetime.now(UTC)}
     update = source_positions.update().where(source_positions.c.id == position_id)
@@ -1090,7 +1090,7 @@ def signals(connection: sa.Connection, agent_id: str) -> Iterator[Any]:
     force, each rater's newest.
 
     `trace_id` is the trace that the first target names, or whose step it is; None for sessions and
-    for what has not arrived.
+    for traces that have not arrived.
     """
     target = feedback_targets.c
     about_trace = sa.and_(
@@ -1186,7 +1186,7 @@ def case_rows(
 
 
 def withdraw_review(connection: sa.Connection, case_id: str) -> None:
-    """Make a gold case one that nobody reviewed."""
+    """Set the basis of a gold case to feedback, without a reviewer."""
     connection.execute(
         cases.update().where(cases.c.id == case_id).values(basis="feedback", reviewer_id=None)
     )

@@ -601,8 +601,8 @@ def steps_of(connection: sa.Connection, trace_id: str) -> list[sa.RowMapping]:
 def answered_calls(
     connection: sa.Connection, agent_id: str, since: datetime, most: int
 ) -> list[sa.RowMapping]:
-    """Return the newest calls since then that the gateway saw answered: metadata and input_id of
-    the trace, tools, parameters and token counts of the call."""
+    """Return the newest answered calls since `since` that the gateway recorded, at most `most`:
+    metadata and input_id of the trace, tools, parameters and token counts of the call."""
     query = (
         sa.select(
             traces.c.metadata,
@@ -631,7 +631,8 @@ def inputs_with(
     input_ids: Collection[str],
     has: Callable[[message_chains.Message], bool],
 ) -> set[str]:
-    """Return those of the last messages in whose conversation there is a message that `has`."""
+    """Return the `input_ids` (last messages) whose conversation contains a message for which `has`
+    is true."""
     links = message_chains.read_links(connection, sorted(input_ids))
     message_chains.add_ancestors(connection, links)
     matching = {message_id for message_id, (_, message) in links.items() if has(message)}
@@ -691,7 +692,7 @@ def judged_since(
 def counts_between(
     connection: sa.Connection, agent_id: str, since: datetime, until: datetime
 ) -> tuple[int, int]:
-    """Return (traces, those of them that failed) that were recorded in this time."""
+    """Return (number of traces, number of failed ones) recorded from `since` to before `until`."""
     query = sa.select(sa.func.count(), sa.func.count().filter(traces.c.status != "ok")).where(
         traces.c.agent_id == agent_id,
         traces.c.recorded_at >= since,
@@ -704,7 +705,8 @@ def counts_between(
 def call_figures(
     connection: sa.Connection, agent_id: str, since: datetime, until: datetime, most: int
 ) -> list[sa.RowMapping]:
-    """Return cost and times of the newest calls to models in this time, at most `most`."""
+    """Return cost and times of the newest calls to models recorded from `since` to before `until`,
+    at most `most`."""
     query = (
         sa.select(steps.c.cost, steps.c.started_at, steps.c.ended_at)
         .join(traces, traces.c.id == steps.c.trace_id)

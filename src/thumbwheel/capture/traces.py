@@ -33,7 +33,7 @@ def list_traces(
     """Return a page of the agent's traces. A search for a text reads as many traces as take tens of
     milliseconds, and more while the page is not full and fewer than `seconds` have passed.
 
-    Raises NotFound for an unknown agent, InputError for a cursor that is none.
+    Raises NotFound for an unknown agent, InputError for an invalid cursor.
     """
     agent_id = require_agent(ws, agent).id
     cursor = _cursor(after) if after else None

@@ -110,7 +110,7 @@ def known_answer(value: Any) -> dict[str, Any] | None:
 
 
 def _are_choices(value: Any) -> bool:
-    """Return whether a list is that of the choices of a chat completion."""
+    """Return whether a list is the `choices` of a chat completion."""
     first = value[0] if isinstance(value, list) and value else None
     return isinstance(first, dict) and isinstance(first.get("message"), dict)
 
