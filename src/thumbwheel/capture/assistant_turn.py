@@ -25,7 +25,7 @@ class Call:
     result: Any
 
     def as_call(self) -> dict[str, Any]:
-        """The call as OpenAI writes it."""
+        """Return the call in OpenAI's format."""
         arguments = self.arguments
         if not isinstance(arguments, str):
             arguments = json.dumps(arguments, ensure_ascii=False)
@@ -33,7 +33,7 @@ class Call:
         return {"id": self.id, "type": "function", "function": function}
 
     def as_result(self) -> dict[str, Any]:
-        """The message of the tool."""
+        """Return the tool's message with the result of the call."""
         result = self.result if self.result is not None else ""
         text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
         return {"role": "tool", "content": text, "tool_call_id": self.id}
@@ -53,7 +53,7 @@ class Turn:
         return texts[-1] if texts else ""
 
     def messages(self) -> Messages:
-        """The turn as a model is shown it again: without thoughts."""
+        """Return the turn as it is shown to a model again: without thoughts."""
         messages: Messages = []
         text = ""
         for part in self.parts:
@@ -66,7 +66,8 @@ class Turn:
         return [*messages, {"role": "assistant", "content": text}] if text else messages
 
     def steps(self, model: str | None) -> list[dict[str, Any]]:
-        """The thoughts, and every call of the model with the tools that it called."""
+        """Return the thoughts as steps, then every call of the model, each followed by the tool it
+        called."""
         steps: list[dict[str, Any]] = [
             {"kind": "reasoning", "output": thought} for thought in self.thoughts
         ]

@@ -38,12 +38,13 @@ def add_case(ws: Workspace, agent: str, reviewer: str, **fields: Any) -> str:
 
 
 def withdraw_review(connection: sa.Connection, case_id: str) -> None:
-    """A case that nobody vouches for any more: its basis is feedback again."""
+    """Set the basis of a case back to feedback, because nobody vouches for it any more."""
     store.withdraw_review(connection, case_id)
 
 
 def read_cases(path: Path) -> list[dict[str, Any]]:
-    """The fields of the cases in a JSON file, one object or a list of them; raises InputError."""
+    """Return the fields of the cases in a JSON file, one object or a list of them. Raises
+    InputError."""
     try:
         content = json_value(read_regular(path).removeprefix(codecs.BOM_UTF8))
     except Unreadable as error:
@@ -67,8 +68,9 @@ def list_cases(
     limit: int = 20,
     after: str | None = None,
 ) -> tuple[dict[str, int], list[dict[str, Any]]]:
-    """(basis -> number of all cases, the newest cases, behind the one with the id `after`, with the
-    text of their last message)."""
+    """Return (basis -> number of all cases, a page of cases), the newest first, starting after the
+    case with the id `after`; each case has the content of its last input message as `input`. Raises
+    NotFound for an unknown agent or basis."""
     if basis not in (None, "gold", "feedback"):
         raise NotFound(f"basis {basis!r}", "there is no such basis", "Known: gold, feedback")
     agent_id = require_agent(ws, agent).id

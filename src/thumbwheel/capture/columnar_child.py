@@ -72,7 +72,7 @@ def _answers(longest: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _parquet(file: BufferedReader) -> tuple[list[str], Iterator[Any], int]:
-    """The columns, the batches and the number of rows of a Parquet file."""
+    """Return the column names, the batches and the number of rows of a Parquet file."""
     import pyarrow.parquet as pq
 
     parquet = pq.ParquetFile(file)
@@ -81,7 +81,8 @@ def _parquet(file: BufferedReader) -> tuple[list[str], Iterator[Any], int]:
 
 
 def _arrow(file: BufferedReader, magic: bytes) -> tuple[list[str], Iterator[Any], int]:
-    """The columns and batches of an Arrow file or stream; its number of rows is not known (0)."""
+    """Return the column names and the batches of an Arrow file or stream, and 0, as its number of
+    rows is not known."""
     import pyarrow as pa
 
     if magic == ARROW_FILE:
@@ -93,7 +94,8 @@ def _arrow(file: BufferedReader, magic: bytes) -> tuple[list[str], Iterator[Any]
 
 
 def _to_microseconds(batch: Any) -> Any:
-    """Times to the microsecond: Python has no shorter ones, and raises for them."""
+    """Return a table of the batch with times cut to microseconds: Python has no finer ones, and
+    raises for them."""
     import pyarrow as pa
 
     columns = []
@@ -119,7 +121,7 @@ def _answer(row: dict[str, Any], longest: int) -> tuple[bytes, bytes]:
 
 
 def _cell(column: str, value: Any) -> Any:
-    """A cell as JSON has it; raises TypeError, which names the column."""
+    """Return a cell as a JSON value. Raises TypeError, which names the column."""
     try:
         return _plain(value)
     except TypeError as error:
@@ -130,7 +132,7 @@ def _cell(column: str, value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """`value` as JSON has it."""
+    """Return `value` as a JSON value. Raises TypeError if it has none."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

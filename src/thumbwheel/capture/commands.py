@@ -222,7 +222,8 @@ def import_(
 
 
 def import_help() -> str:
-    """The help of `import`: its docstring, and what the sources of plugins say that they read."""
+    """Return the help of `import`: its docstring, and what the sources of plugins say that they
+    read."""
     import inspect
 
     from thumbwheel.capture.sources import SOURCES
@@ -341,7 +342,7 @@ def feedback_add(
 def _signal(
     signals: dict[str, str], comment: str | None, retracts: str | None
 ) -> tuple[str, str | None, Any]:
-    """(kind, name, value) of the one signal that was typed; raises InputError for none or
+    """Return (kind, name, value) of the one signal that was typed. Raises InputError for none or
     several."""
     from thumbwheel.capture.feedback import number
     from thumbwheel.core.errors import InputError

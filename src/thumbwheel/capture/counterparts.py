@@ -37,7 +37,7 @@ class RecordedAnswer:
     input_id: str
 
     def as_target(self) -> TargetRef:
-        """This trace as what feedback is about."""
+        """Return a reference to this trace as the target of feedback."""
         return TargetRef(kind="trace", id=self.name, source=self.source)
 
 
@@ -66,8 +66,7 @@ class MessageKeys:
 def counterpart(
     message: Message, recorded: Sequence[RecordedAnswer], keys: MessageKeys
 ) -> RecordedAnswer | None:
-    """The recorded answer that this message is; None where there is none, or where nobody can say
-    which."""
+    """Return the recorded answer that this message is, or None if none can be identified."""
     answers = [answer for answer in recorded if not answer.metadata.get(keys.task)]
 
     # by the id of the message: of several calls (tools in between) the one that said its text
@@ -99,8 +98,8 @@ def counterpart(
 
 
 def aimed(record: FeedbackRecord, recorded: Mapping[str, RecordedAnswer]) -> FeedbackRecord:
-    """The feedback about the recorded answers; `recorded`: name of a trace of this source -> which
-    it is."""
+    """Return a copy of the feedback with recorded answers as targets; `recorded` maps the names of
+    traces of this source to them."""
     targets = []
     for target in record.targets:
         answer = recorded.get(target.id) if target.source is None else None
@@ -109,7 +108,8 @@ def aimed(record: FeedbackRecord, recorded: Mapping[str, RecordedAnswer]) -> Fee
 
 
 def question_of(messages: Sequence[Mapping[str, Any]]) -> str:
-    """The text of the last message of the user; empty where it has none that can be read."""
+    """Return the text of the user's last message; empty if there is none, or if it cannot be
+    read."""
     for message in reversed(messages):
         if message.get("role") == "user":
             try:
@@ -124,7 +124,8 @@ def _text(text: str | None) -> str:
 
 
 def _nearest(message: Message, answers: Sequence[RecordedAnswer]) -> RecordedAnswer | None:
-    """The one with the same input, else the nearest in time."""
+    """Return an answer with the same input, else the nearest in time; None if there are no
+    answers."""
 
     def distance(answer: RecordedAnswer) -> tuple[bool, timedelta, str]:
         between = _time_between(message, answer)

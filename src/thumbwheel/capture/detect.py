@@ -80,8 +80,8 @@ class Options:
         ratings: RatingFilter = ALL_COUNT,
         timezone: str | None = None,
     ) -> Options:
-        """From MEANING=COLUMN, NAME=LOW:HIGH and the name of a zone; raises InputError for what is
-        none of them."""
+        """Return the options from MEANING=COLUMN, NAME=LOW:HIGH and the name of a time zone. Raises
+        InputError for any other form."""
         scales_by_name = {name: _ends(name, ends) for name, ends in _pairs("--scale", scales)}
         zone = _zone(timezone) if timezone else None
         column_names: dict[str, str] = {}
@@ -105,8 +105,8 @@ class Detection:
 
 
 def source_of(name: str, options: Options) -> Source:
-    """The source called `name` with these options; raises NotFound, and InputError for options that
-    it does not take."""
+    """Return the source called `name` with these options. Raises NotFound, and InputError for
+    options that the source does not take."""
     source = SOURCES.get(name)
     if options.columns or options.scales:
         if not isinstance(source, Mappable):
@@ -139,13 +139,13 @@ def source_of(name: str, options: Options) -> Source:
 
 
 def _names_of(protocol: type[Any]) -> str:
-    """The names of the sources that have what `protocol` asks for."""
+    """Return the names of the sources that implement `protocol`, separated by commas."""
     return ", ".join(name for name in SOURCES.names() if isinstance(SOURCES.get(name), protocol))
 
 
 def address_of(name: str) -> Path:
-    """Return where the source `name` reads when no path is given: the address in its environment
-    variable, else that variable in the project's .env. Raises InputError where there is none."""
+    """Return the path or address that source `name` reads if no path is given: its environment
+    variable, else that variable in the project's .env file. Raises InputError if neither is set."""
     source = SOURCES.get(name)
     variable = source.address_variable if isinstance(source, Addressed) else None
     address = ""
@@ -164,8 +164,8 @@ def address_of(name: str) -> Path:
 
 
 def _of_project(variable: str) -> str | None:
-    """A variable in the .env of the folder in which the program was started; None where there is
-    none. Raises MissingExtra where the file is there and cannot be read yet."""
+    """Return the value of a variable in the .env file of the working directory, or None if it is
+    not set there. Raises MissingExtra if the file exists and python-dotenv is not installed."""
     file = Path(DOTENV)
     if not file.is_file():
         return None
@@ -181,8 +181,8 @@ def _of_project(variable: str) -> str | None:
 
 
 def detect(path: Path, options: Options | None = None, source: str | None = None) -> Detection:
-    """The source that reads this file: `source` where it is named, else recognised by the first
-    rows. Raises InputError where none does or where several would."""
+    """Return the source that reads this file: `source` if it is given, else the source recognised
+    by the first rows. Raises InputError if no source reads it, or several would."""
     if source is not None:
         return Detection(source, "as told", _mapping(path, source, options))
     if isinstance(path, Address) or path.is_dir():
@@ -210,7 +210,8 @@ def detect(path: Path, options: Options | None = None, source: str | None = None
 
 
 def advice(path: Path) -> str:
-    """What to do with a file that the named source does not take, as far as its first rows tell."""
+    """Return advice for a file that the named source does not read, as far as its first rows tell;
+    else an empty text."""
     try:
         claims, first_row = _claims(path)
     except InputError:
@@ -226,7 +227,7 @@ def advice(path: Path) -> str:
 
 
 def sample(path: Path, source: str, options: Options | None = None) -> list[SampleRow]:
-    """Return what the first rows become."""
+    """Return the records, or the refusal, for each of the first rows."""
     reader = source_of(source, options or Options())
     rows = []
     for item in islice(reader.read(path, ignore_position), SHOWN):
@@ -239,7 +240,7 @@ def sample(path: Path, source: str, options: Options | None = None) -> list[Samp
 
 
 def describe(record: AnyRecord) -> str:
-    """A record in one line."""
+    """Return a record in one line."""
     if isinstance(record, TraceRecord):
         steps = f", {len(record.steps)} steps" if len(record.steps) > 1 else ""
         return f"trace: {_clip(record.input[-1].get('content'))} -> {_clip(record.output)}{steps}"
@@ -260,8 +261,8 @@ def _clip(value: Any) -> str:
 
 
 def _detect_location(path: Path) -> Detection:
-    """The source that reads this folder or address; raises InputError where none does or where
-    several would."""
+    """Return the source that reads this folder or address. Raises InputError if no source reads it,
+    or several would."""
     is_address = isinstance(path, Address)
     what = f"address {str(path)!r}" if is_address else f"folder {str(path)!r}"
     candidates = []
@@ -285,7 +286,8 @@ def _detect_location(path: Path) -> Detection:
 
 
 def _claims(path: Path) -> tuple[Counter[str], dict[str, Any]]:
-    """(source -> how many of the first rows it claims, the first row)."""
+    """Return (source -> number of the first rows that it claims, the first row). Raises InputError
+    if no row can be read."""
     first_rows: list[dict[str, Any]] = []
     problem = ""
     for file_row in read_rows(path, ignore_position):
@@ -311,19 +313,20 @@ def _claims(path: Path) -> tuple[Counter[str], dict[str, Any]]:
 
 
 def _mapping(path: Path, name: str, options: Options | None) -> list[str]:
-    """What the columns are taken for, where the source takes any table."""
+    """Return one line for each column's meaning if the source reads any table, else an empty
+    list."""
     source = source_of(name, options or Options())
     return source.mapping(path).words() if isinstance(source, Tabular) else []
 
 
 def _reason(source: Source) -> str:
-    """Why a source claims a row: the first line of what its `claims` says of itself."""
+    """Return why a source claims a row: the first line of the docstring of its `claims`."""
     reason = (source.claims.__doc__ or "its keys").strip().splitlines()[0].rstrip(".")
     return reason[:1].lower() + reason[1:]
 
 
 def _zone(name: str) -> tzinfo:
-    """The zone of that name, or with that offset (+02:00)."""
+    """Return the time zone of that name, or with that offset (+02:00). Raises InputError."""
     try:
         if name[:1] in ("+", "-"):
             return datetime.fromisoformat(f"2026-01-01T00:00:00{name}").tzinfo or UTC

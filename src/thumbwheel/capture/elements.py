@@ -31,10 +31,10 @@ _CLOSES = {b"[": b"]", b"{": b"}"}
 
 
 def elements(read: Callable[[], bytes], longest: int, shown: int, array: bool) -> Iterator[Piece]:
-    """Every element in order; `read` gives the next bytes, none at the end.
+    """Yield every element in order. `read` returns the next bytes, none at the end.
 
-    Raises EOFError where the text ends inside an array or an object, goes on after the array, or
-    nests beyond DEEPEST.
+    Raises EOFError if the text ends inside an array or an object, goes on after the array, or nests
+    beyond DEEPEST.
     """
     scan = _Scan(longest, shown, 1 if array else 0)
     data = read().removeprefix(codecs.BOM_UTF8)
@@ -63,7 +63,7 @@ class _Scan:
     """The element so far, only its beginning where it is too long."""
 
     def feed(self, data: bytes) -> Iterator[Piece]:
-        """What ends within `data`."""
+        """Yield the elements that end within `data`."""
         data, self.escaped = self.escaped + data, b""
         start = position = 0
         while match := self._marks().match(data, position):
@@ -88,7 +88,7 @@ class _Scan:
         return _BETWEEN if len(self.due) <= self.base else _DEEP
 
     def close(self) -> Iterator[Piece]:
-        """What is left at the end of the file."""
+        """Yield the element that is left at the end of the file, if any. Raises EOFError."""
         if self.in_text or self.due or (self.base and not self.ended):
             raise EOFError("it ends inside an array, an object or a text")
         if self.ended and self.held.strip():
@@ -96,7 +96,8 @@ class _Scan:
         yield from self._end(b"")
 
     def _element_end(self, mark: bytes, position: int) -> int | None:
-        """Where the bytes of an element end that this mark closes; None where it closes none."""
+        """Return the end position of the element that this mark closes, or None if it closes none.
+        Raises EOFError."""
         if self.ended:
             raise EOFError("there is more after the end of the array")
         if mark == b",":
@@ -115,14 +116,14 @@ class _Scan:
         return position if len(self.due) == self.base else None
 
     def _hold(self, data: bytes) -> None:
-        """More of the element, held only as far as it may go."""
+        """Add bytes to the element; if it grows beyond `longest`, keep only its beginning."""
         self.length += len(data)
         self.held += data
         if self.length > self.longest:
             del self.held[self.shown :]
 
     def _end(self, data: bytes) -> Iterator[Piece]:
-        """The element that ends here, nothing where it is only white space."""
+        """Yield the element that ends here, or nothing if it is only white space."""
         self._hold(data)
         element, length = bytes(self.held).strip(), self.length
         self.held.clear()

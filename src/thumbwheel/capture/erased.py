@@ -38,7 +38,7 @@ class Reference:
 
 
 def references(scope: Scope, line: Line) -> list[Reference]:
-    """Everything in `line` that a tombstone could be about."""
+    """Return all references in `line` that a tombstone could match."""
     if scope.seal is None:
         return []
     references = []
@@ -54,7 +54,8 @@ def references(scope: Scope, line: Line) -> list[Reference]:
 
 
 def is_erased(mark: Mark, happened: datetime | None, erased: Mapping[Mark, datetime]) -> bool:
-    """Whether a tombstone covers what happened then; `erased`: tombstone -> when it was set."""
+    """Return whether a tombstone covers data of that time. `erased` maps each tombstone to the time
+    when it was set."""
     erased_at = erased.get(mark)
     if erased_at is None:
         return False
@@ -63,7 +64,7 @@ def is_erased(mark: Mark, happened: datetime | None, erased: Mapping[Mark, datet
 
 
 def _names(scope: Scope, record: AnyRecord) -> Iterator[Mark]:
-    """(kind, plain name) of everything that the record names."""
+    """Yield (kind, plain name) for everything that the record names."""
     source = record.source or scope.source
     record_id = row_id(PREFIXES[type(record)], scope.agent, source, record.external_id)
     if isinstance(record, TraceRecord):
@@ -100,8 +101,8 @@ def any_erased(
     erased: Mapping[Mark, datetime],
     trace_names: frozenset[str],
 ) -> bool:
-    """Whether a tombstone covers anything that a line names; `trace_names` are names of traces that
-    exist, so that a name alone proves nothing."""
+    """Return whether a tombstone covers anything that a line names. `trace_names` are names of
+    existing traces, for which a tombstone of the bare name does not count."""
     for reference in references:
         kind, _ = reference.mark
         if kind == NAME and reference.name in trace_names:

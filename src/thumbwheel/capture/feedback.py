@@ -84,8 +84,8 @@ def store_record(
     reviewer: str | None = None,
     source: str = SOURCE,
 ) -> str:
-    """Store one record of the command line, or of another `source`, and return its row id; raises
-    InputError where it contradicts what is stored."""
+    """Store one record of the command line, or of another `source`, and return its row id. Raises
+    InputError if it contradicts stored data."""
     check_text(record)
     scope = scope_of(ws, agent, source, reviewer)
     (record_id,) = ws.db.write(lambda connection: save_records(connection, scope, [record]))
@@ -93,7 +93,7 @@ def store_record(
 
 
 def check_text(record: AnyRecord) -> None:
-    """Raise InputError for what a database or JSON cannot hold."""
+    """Raise InputError for a record that a database or JSON cannot store."""
     try:
         row_of(record.model_dump_json().encode())
     except (Unreadable, ValueError) as error:  # pydantic's serialisation error is a ValueError
@@ -108,7 +108,7 @@ def save_records(
     connection: sa.Connection, scope: Scope, records: Sequence[AnyRecord]
 ) -> list[str]:
     """Store records in the caller's transaction, all or none, and return their row ids. Raises
-    InputError where one contradicts what is stored, Conflict where one is about what was erased."""
+    InputError if one contradicts stored data, Conflict if one is about erased data."""
     lines = [Line(number, [record], "") for number, record in enumerate(records, 1)]
     for result in store.save_lines(connection, scope, lines):
         noun = NOUNS[type(result.line.records[0])]
@@ -153,8 +153,8 @@ def list_feedback(
     limit: int = 20,
     after: str | None = None,
 ) -> list[dict[str, Any]]:
-    """The newest feedback of `agent`, behind the one with the id `after`, each with its ordered
-    targets. Raises NotFound for an unknown kind, InputError for an id that is none."""
+    """Return the newest feedback of `agent` after the one with the id `after`, each with its
+    ordered targets. Raises NotFound for an unknown kind, InputError for an unknown id."""
     if kind is not None and kind not in CHECKS:
         raise NotFound(
             f"kind {kind!r}",
@@ -218,7 +218,7 @@ class SignalCount:
         return self.positive / self.judged if self.judged else None
 
     def as_dict(self) -> dict[str, Any]:
-        """For --json, without the raters."""
+        """Return the counts for --json, without the raters' names."""
         return {
             "count": self.count,
             "judged": self.judged,
@@ -265,8 +265,8 @@ class FeedbackStats:
 
 
 def feedback_stats(ws: Workspace, agent: str, period: str = "week") -> FeedbackStats:
-    """Counts over all feedback of `agent`; `period` is a key of PERIODS. Raises NotFound for
-    another one."""
+    """Return statistics of all feedback of `agent`; `period` is a key of PERIODS. Raises NotFound
+    for any other period, and for an unknown agent."""
     if period not in PERIODS:
         raise NotFound(
             f"period {period!r}",
@@ -314,7 +314,7 @@ def feedback_stats(ws: Workspace, agent: str, period: str = "week") -> FeedbackS
 
 
 def _version(call: Any) -> str:
-    """The version that answered, else the model as the provider or the app named it."""
+    """Return the version that answered, else the name of the model from the provider or the app."""
     if call.number is not None:
         return f"v{call.number}"
     return str(call.served_model or call.requested_model or UNKNOWN)
@@ -330,8 +330,8 @@ def _positive(kind: str, value: Any, scale: dict[str, float] | None) -> bool | N
 
 
 def scores_in_force(ws: Workspace, agent: str) -> list[float]:
-    """Every score in force, of each rater the newest about the same thing, as its position on its
-    scale. Raises NotFound for an unknown agent."""
+    """Return every score in force, each rater's newest about the same target, as its position on
+    its scale (0 to 1). Raises NotFound for an unknown agent."""
     agent_id = require_agent(ws, agent).id
     scores = []
     with ws.db.read() as connection:
@@ -343,8 +343,8 @@ def scores_in_force(ws: Workspace, agent: str) -> list[float]:
 
 
 def number(text: str, what: str) -> float:
-    """A typed number; raises InputError for anything else, NaN and infinity included (its range is
-    the record's business)."""
+    """Return the number that a user typed. Raises InputError for anything else, and for NaN and
+    infinity; the record checks the range."""
     try:
         value = float(text)
     except ValueError:

@@ -28,26 +28,28 @@ class FeedbackTokens:
 
     @classmethod
     def with_key(cls, path: Path) -> FeedbackTokens:
-        """Those signed with the key in `path`, which is made where there is none."""
+        """Return tokens signed with the key in `path`; create the key if it is missing."""
         return cls(make_seal(path))
 
     def make(self, agent: str, trace: str, maker: str, now: float | None = None) -> str:
-        """The token for the trace of that name, which the principal `maker` asked for: the same
-        one all day, so that a page that is opened again is no other rater."""
+        """Return a token for the trace of that name, requested by the principal `maker`. It is the
+        same all day, so a page that is opened again does not count as another rater."""
         today = int(time.time() if now is None else now) // DAY
         expires = (today + DAYS + 1) * DAY
         return f"f2.{expires}.{maker}.{self._mac(agent, trace, maker, expires)}"
 
     def voice_of(self, token: str) -> tuple[str, str]:
-        """(sender, rater) of what the bearer says: the principal that the token was made for
-        answers for it, and the token is one rater, whatever names its bearer gives."""
+        """Return (sender, rater) for feedback sent with this token. The sender is the principal
+        that the token was made for; the rater is the token, whatever name its bearer gives. Both
+        are empty for an invalid token."""
         match = _TOKEN.fullmatch(token)
         if match is None:
             return "", ""  # `objection` refuses it
         return match["maker"], f"token:{self.seal.of(KIND, token)[:16]}"
 
     def objection(self, token: str, agent: str, trace: str, now: float | None = None) -> str | None:
-        """Why the token does not let its bearer judge this trace; None where it does."""
+        """Return why the token does not allow its bearer to judge this trace, or None if it
+        does."""
         match = _TOKEN.fullmatch(token)
         if match is None:
             return "it is no feedback token"
@@ -63,5 +65,5 @@ class FeedbackTokens:
 
 
 def is_feedback_token(bearer: str) -> bool:
-    """Whether what stands after Bearer is such a token, and not a key of the API."""
+    """Return whether the text after Bearer is a feedback token, not an API key."""
     return bearer.startswith(("f1.", "f2."))

@@ -24,12 +24,12 @@ _COUNTED = re.compile(r"\d{10}(\.\d+)?|\d{13}|\d{16}|\d{19}")
 
 
 def clip(value: Any) -> str:
-    """`value` in a few letters, for a reason."""
+    """Return the repr of `value`, shortened for a reason."""
     return shortened(repr(value))
 
 
 def text_at(row: Mapping[str, Any], key: str) -> str:
-    """The text at `key`, which has to be there."""
+    """Return the text at `key`. Raises Unreadable if it is missing, blank or not a text."""
     value = row.get(key)
     if key not in row:
         raise Unreadable(f"key {key!r} is missing")
@@ -39,8 +39,8 @@ def text_at(row: Mapping[str, Any], key: str) -> str:
 
 
 def answer_at(row: Mapping[str, Any], key: str) -> str:
-    """The text at `key`, which has to be there and may be empty: a model that said nothing gave an
-    answer too."""
+    """Return the text at `key`, which may be empty: a model that said nothing gave an answer, too.
+    Raises Unreadable if it is missing or not a text."""
     value = row.get(key)
     if isinstance(value, str):
         return value
@@ -48,7 +48,8 @@ def answer_at(row: Mapping[str, Any], key: str) -> str:
 
 
 def object_at(row: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """The object at `key`; {} where it is absent or null."""
+    """Return the object at `key`; {} if it is absent or null. Raises Unreadable for anything
+    else."""
     value = row.get(key)
     if value is None:
         return {}
@@ -58,7 +59,7 @@ def object_at(row: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def list_at(row: Mapping[str, Any], key: str) -> list[Any]:
-    """The list at `key`; [] where it is absent or null."""
+    """Return the list at `key`; [] if it is absent or null. Raises Unreadable for anything else."""
     value = row.get(key)
     if value is None:
         return []
@@ -68,7 +69,8 @@ def list_at(row: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def objects_at(row: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """The list of objects at `key`; [] where it is absent or null."""
+    """Return the list of objects at `key`; [] if it is absent or null. Raises Unreadable for
+    anything else."""
     values = list_at(row, key)
     for value in values:
         if not isinstance(value, dict):
@@ -77,7 +79,7 @@ def objects_at(row: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
 
 
 def number_of(value: Any, what: str) -> float:
-    """A number, also written as text."""
+    """Return a finite number, also one written as text. Raises Unreadable for anything else."""
     is_candidate = isinstance(value, int | float | str) and not isinstance(value, bool)
     try:
         if not is_candidate or not math.isfinite(float(value)):
@@ -88,7 +90,8 @@ def number_of(value: Any, what: str) -> float:
 
 
 def name_of(value: Any) -> str | None:
-    """An id as text; None where there is none."""
+    """Return an id as text, or None if it is null or empty. Raises Unreadable for anything but a
+    text or an integer."""
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, str | int):
@@ -97,8 +100,9 @@ def name_of(value: Any) -> str | None:
 
 
 def moment(value: Any) -> datetime | str | None:
-    """A time: seconds since 1970, or thousandths, millionths or billionths of them, also as text;
-    other texts are left to be read later.
+    """Return a time given in seconds since 1970, or thousandths, millionths or billionths of them,
+    also as text. Other texts are returned unchanged, to be parsed later; None for null or an empty
+    text. Raises Unreadable.
 
     >>> str(moment(1767600000)), str(moment("1767600000"))
     ('2026-01-05 08:00:00+00:00', '2026-01-05 08:00:00+00:00')
@@ -121,7 +125,7 @@ def moment(value: Any) -> datetime | str | None:
 
 
 def unpacked(value: Any) -> Any:
-    """`value`, or what it holds where it is JSON in a text (and that again)."""
+    """Return `value`, or, if it is a text of JSON, its value, unpacked up to three times."""
     for _ in range(3):
         if not isinstance(value, str) or not value.lstrip().startswith(("{", "[", '"')):
             break
@@ -138,8 +142,8 @@ def is_empty(value: Any) -> bool:
 
 
 def content_text(content: Any, depth: int = 0) -> str | None:
-    """The text of a message's content, of its parts, or of what a model's API wrapped it in; None
-    where there is none."""
+    """Return the text of a message's content, its parts, or the object in which a model's API
+    wrapped it; None if it has no text. Raises Unreadable if it is nested too deeply."""
     if isinstance(content, str) or content is None:
         return content
     if depth > DEEPEST:

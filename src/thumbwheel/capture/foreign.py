@@ -218,7 +218,7 @@ FOREIGN: tuple[tuple[Callable[[Row], bool], str, str], ...] = (
 
 
 def foreign(row: Row) -> tuple[str, str] | None:
-    """(what the row is, what to do), where it is of a known kind that no source reads."""
+    """Return (kind of row, what to do) if no source reads rows of this known kind, else None."""
     for is_kind, what, step in FOREIGN:
         if is_kind(row):
             return what, step

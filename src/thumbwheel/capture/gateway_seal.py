@@ -60,18 +60,18 @@ class GatewayFacts:
 
 
 def seal_of(seal: Seal, agent: str, trace_name: str, facts: GatewayFacts) -> str:
-    """The seal of the call that is recorded under `trace_name`."""
+    """Return the seal of the call recorded under `trace_name`."""
     return seal.of(KIND, ids.canonical([agent, trace_name, facts.canonical]))
 
 
 def is_seal(stored: str | None, seal: Seal, agent: str, name: str, facts: GatewayFacts) -> bool:
-    """Whether `stored` is the seal of this call."""
+    """Return whether `stored` is the seal of this call."""
     return stored is not None and hmac.compare_digest(stored, seal_of(seal, agent, name, facts))
 
 
 def sealed_line(seal: Seal, line: Mapping[str, Any]) -> dict[str, Any]:
-    """The line of a call with its seal; a line that has no call, as one that nobody answered, is
-    returned as it is."""
+    """Return the line of a call with its seal. A line without a call, for example if no model
+    answered, is returned without one."""
     calls = [step for step in line.get("steps", ()) if any(step.get(key) for key in GATEWAY_FIELDS)]
     if len(calls) != 1:
         return dict(line)
@@ -89,7 +89,7 @@ def sealed_line(seal: Seal, line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_sealed(seal: Seal | None, agent: str, source: str, record: TraceRecord) -> bool:
-    """Whether the gateway of this home vouches for the record, which came from `source`."""
+    """Return whether the gateway of this home vouches for the record, which came from `source`."""
     calls = _calls(record.steps)
     if seal is None or record.id is None or source != SPOOLED or len(calls) != 1:
         return False
@@ -107,7 +107,7 @@ def is_sealed(seal: Seal | None, agent: str, source: str, record: TraceRecord) -
 
 
 def claims_of(record: TraceRecord) -> list[dict[str, Any]]:
-    """What the steps of a record say that only the gateway may say."""
+    """Return, for each step of a record that has any, its fields that only the gateway may set."""
     claims = []
     for position, step in enumerate(record.steps):
         facts = step.model_dump(mode="json", include=set(GATEWAY_FIELDS), exclude_none=True)

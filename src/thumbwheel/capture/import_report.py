@@ -61,16 +61,16 @@ class ImportReport:
                 self.records[record.kind] += 1
 
     def count_line(self, line: Line) -> None:
-        """Count whether the line is a case, and what there is to say about it."""
+        """Count the line's cases and remarks; a line with cases counts once."""
         self.cases += any(isinstance(record, CaseRecord) for record in line.records)
         self.remarks.update(line.remarks)
 
     def count_naive(self, naive: NaiveTimes, zone: tzinfo | None) -> None:
-        """Note how many times had no zone, and in which one they were read."""
+        """Note the number of times without a zone, and the zone in which they were read."""
         self.naive_times, self.timezone = naive.count, str(zone) if zone else None
 
     def words(self) -> list[str]:
-        """Return what a person should know beside the counts, one line each."""
+        """Return messages for a person in addition to the counts, one line each."""
         lines = list(self.warnings)
         lines += [f"{count} lines: {remark}" for remark, count in self.remarks.items()]
         if self.left_table:

@@ -80,9 +80,9 @@ class Spooled:
 
 
 def drain_inbox(ws: Workspace, *, everything: bool = False) -> list[str]:
-    """Store what waits in the inbox and return messages for the user, none where it was empty.
+    """Store the lines in the inbox and return messages for the user, none if it was empty.
 
-    `everything`: also runs of which spans may still come are made into traces.
+    With `everything`, runs for which more spans may come are made into traces, too.
     """
     drain = _Drain(ws)
     files = take_files(ws.home.inbox)
@@ -119,13 +119,13 @@ class Drainer:
         return Counter(self._drain.counts)
 
     def lag(self) -> float:
-        """Seconds since the oldest line that is not yet a row was spooled; 0 where there is
+        """Return the seconds since the oldest line that is not yet a row was spooled; 0 if there is
         none."""
         return oldest_age(self._ws.home.inbox)
 
     def stands_still(self) -> bool:
-        """Return whether lines wait though nothing was stored for `STANDSTILL` seconds, or nobody
-        drains."""
+        """Return whether lines have waited for `STANDSTILL` seconds while nothing was stored, or
+        the drainer's thread has ended."""
         idle = time.monotonic() - self._drain.stored_at
         is_idle = idle > STANDSTILL and self.lag() > STANDSTILL
         return is_idle or not self._thread.is_alive()
@@ -168,7 +168,7 @@ class Drainer:
         return failure is None
 
     def _attempt(self, step: Callable[[], object]) -> str | None:
-        """Why `step` failed; None if it did not."""
+        """Run `step` and return why it failed, or None if it succeeded."""
         try:
             step()
         except (ThumbwheelError, OSError) as error:
@@ -195,8 +195,8 @@ class _Drain:
         self._agents: set[str] = set()
 
     def drain(self, path: Path) -> bool:
-        """Store the lines of a taken file and delete it; False while its writer or another drain is
-        busy with it, and where the time is over."""
+        """Store the lines of a taken file and delete it. Return False if its writer or another
+        drain holds it, or the time is over."""
         with locked(path) as file:
             if file is None:
                 return not path.exists()
@@ -211,13 +211,13 @@ class _Drain:
         return True
 
     def link(self) -> None:
-        """Give feedback of the agents that were drained its target from another source."""
+        """Link feedback of the drained agents to targets from another source."""
         while self._agents:
             link(self._ws, scope_of(self._ws, min(self._agents), "sdk"))
             self._agents.remove(min(self._agents))
 
     def messages(self) -> list[str]:
-        """What a person should know, none where there was nothing to drain."""
+        """Return messages for the user; none if there was nothing to drain."""
         messages = []
         if self.counts.keys() - {"refused"}:
             message = f"inbox: {self.counts['stored']} lines stored"
@@ -235,7 +235,7 @@ class _Drain:
         return messages
 
     def _store(self, batch: Sequence[Spooled]) -> list[Refused]:
-        """Store a batch; returns the lines that were refused."""
+        """Store a batch and return the refused lines."""
         refused = []
         lines: dict[str, list[Line]] = {}
         spans: dict[str, list[Spooled]] = {}
@@ -253,7 +253,8 @@ class _Drain:
         return refused
 
     def _store_spans(self, agent: str, spans: Sequence[Spooled]) -> list[Refused]:
-        """Let spans wait for the rest of their runs; returns those at which the database fails."""
+        """Store spans until their runs are complete; return the spans at which the database
+        fails."""
         agent_id = scope_of(self._ws, agent, "sdk").agent_id
 
         def save_all(part: Sequence[Spooled]) -> None:
@@ -280,8 +281,8 @@ class _Drain:
         return refused
 
     def settle(self, *, everything: bool = False) -> None:
-        """Make traces of the runs whose spans are all there; of all that wait where `everything` is
-        asked for."""
+        """Make traces of the runs whose spans are complete, with `everything` of all waiting
+        runs."""
         while True:
             with self._ws.db.read() as connection:
                 runs = list(settled_runs(connection, datetime.now(UTC), everything=everything))
@@ -307,7 +308,7 @@ class _Drain:
         self._ws.db.write(partial(remove_spans, agent_id=scope.agent_id, run=run))
 
     def _store_lines(self, agent: str, lines: list[Line]) -> list[Refused]:
-        """Store the lines of an agent; returns those that were refused."""
+        """Store the lines of an agent and return the refused ones."""
         self._agents.add(agent)
         results, refused = self._save(agent, lines)
         for result in results:
@@ -319,7 +320,8 @@ class _Drain:
         return refused
 
     def _save(self, agent: str, lines: list[Line]) -> tuple[list[LineResult], list[Refused]]:
-        """What became of the lines of an agent, and those at which the database fails."""
+        """Store the lines of an agent; return their results, and the lines at which the database
+        fails."""
         scope = replace(scope_of(self._ws, agent, "sdk"), sender=None)  # the lines say it
         try:
             return save(self._ws, scope, lines), []

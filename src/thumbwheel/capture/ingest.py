@@ -68,13 +68,13 @@ def ingest(
     on_position: OnPosition = ignore_position,
     options: Options | None = None,
 ) -> ImportReport:
-    """Bring the file at `path` in for `agent`; twice is once, and after a crash the same call
-    completes it.
+    """Import the file at `path` for `agent` and return the report. Importing twice adds nothing;
+    after a crash the same call completes the import.
 
     `reviewer` vouches that the cases in it are gold; `rejects` gets every refused line;
-    `on_position` gets the position in bytes; `options` are what a person says about its columns.
-    Raises InputError for a file that cannot be read as a whole or holds nothing that the source
-    understands; StorageError where the disk or the database refuses, with the batches before kept.
+    `on_position` gets the position in bytes; `options` has the meanings of its columns. Raises
+    InputError for a file that cannot be read as a whole or holds nothing that the source
+    understands; StorageError if the disk or the database refuses, with the earlier batches kept.
     """
     ids.slug(agent)
     options = options or Options()
@@ -123,8 +123,8 @@ def _trace_names(lines: Iterable[Line]) -> Iterator[str]:
 def _left_table(
     ws: Workspace, scope: Scope, path: Path, options: Options, names: Set[str]
 ) -> list[str]:
-    """The rows that the latest import of this table read and this one did not; remembers those of
-    this one."""
+    """Return the rows that the latest import of this table read and this one did not; remember the
+    rows of this one."""
     table = f"{path} of {options.agent or 'all'}"
     with ws.db.read() as connection:
         position = store.position_of(connection, scope, table) or {}
@@ -148,7 +148,7 @@ class Progress:
 def _connection(
     ws: Workspace, agent: str, source: str, path: Path, options: Options, progress: Progress
 ) -> Connection:
-    """A connection that goes on where the latest import of this address ended."""
+    """Return a connection that continues where the latest import of this address ended."""
     scope = Scope(ids.derived("agt", agent), agent, source)
     with ws.db.read() as connection:
         position = store.position_of(connection, scope, server_name(path))
@@ -171,7 +171,7 @@ def _save_position(ws: Workspace, scope: Scope, path: Path, position: Position) 
 
 
 def save(ws: Workspace, scope: Scope, lines: Sequence[Line]) -> list[store.LineResult]:
-    """What became of each of `lines`, once that is on disk."""
+    """Store `lines`; return the result of each once it is on disk."""
     answers = [
         ws.db.submit(partial(_save_piece, scope=scope, lines=piece))
         for piece in batches(lines, _PACE.lines)
@@ -213,8 +213,8 @@ def rehearse(
     on_position: OnPosition = ignore_position,
     options: Options | None = None,
 ) -> ImportReport:
-    """Read like `ingest` and store nothing: `records` counts what the file holds; `case_rule` says
-    which cases would not be taken."""
+    """Return the report of a dry run of `ingest`: `records` counts the records in the file;
+    `case_rule` decides which cases would be refused."""
     ids.slug(agent)
     options = options or Options()
     reader = source_of(source, options)
@@ -243,7 +243,8 @@ def rehearse(
 
 
 def _new_report(reader: Source, source: str, path: Path, agent: str) -> ImportReport:
-    """The report before the first line; it names a file that should be beside this one."""
+    """Return an empty report; it warns about a file that should be next to this one and is
+    missing."""
     report = ImportReport(source, str(path), agent)
     missing = reader.missing(path) if isinstance(reader, JsonLines) and reader.missing else None
     if missing:
@@ -258,7 +259,7 @@ def scope_of(
     reviewer: str | None = None,
     sender: str | None = None,
 ) -> Scope:
-    """The scope of `source` under `agent`, which is created where new."""
+    """Return the scope of `source` under `agent`; create the agent if it is new."""
     return scope_under(ws, ensure_agent(ws, agent), agent, source, reviewer, sender)
 
 
@@ -270,8 +271,8 @@ def scope_under(
     reviewer: str | None = None,
     sender: str | None = None,
 ) -> Scope:
-    """The scope of `source` under an agent that exists; `sender` is whoever acts unless it is
-    given."""
+    """Return the scope of `source` under an existing agent; `sender` defaults to the sender of
+    `ws`."""
     return Scope(
         agent_id,
         agent,
@@ -311,8 +312,8 @@ Reject = Callable[[Refused], Any]
 
 
 def _reject_writer(stack: ExitStack, path: Path, rejects: Path | None) -> Reject:
-    """What writes refused lines into the file `rejects`, one JSON object each; nothing without such
-    a file."""
+    """Return a function that writes refused lines into the file `rejects`, one JSON object each;
+    without such a file it does nothing. Raises InputError."""
     if rejects is None:
         return lambda refusal: None
     try:
@@ -333,8 +334,8 @@ def _reject_writer(stack: ExitStack, path: Path, rejects: Path | None) -> Reject
 
 
 def _batches(items: Iterator[Item]) -> Iterator[tuple[list[Item], ThumbwheelError | None]]:
-    """Batches, and with the last one the error that ended the file, so that what came before it is
-    stored first."""
+    """Yield (batch, error): the error that ended the file comes with the last batch, so that the
+    items before it are stored first; else it is None."""
     batch: list[Item] = []
     size = 0
     try:
@@ -354,7 +355,8 @@ def _batches(items: Iterator[Item]) -> Iterator[tuple[list[Item], ThumbwheelErro
 def _account(
     batch: list[Item], results: Mapping[int, store.LineResult], report: ImportReport, reject: Reject
 ) -> None:
-    """Count what became of the items of a batch; `results` are those of its lines by number."""
+    """Count the results of a batch in the report; `results` maps the numbers of its lines to their
+    results."""
     for item in batch:
         report.read += 1
         refusal = item if isinstance(item, Refused) else None
@@ -375,7 +377,7 @@ def _account(
 
 
 def link(ws: Workspace, scope: Scope) -> None:
-    """Give feedback that still waits for its target the one of that name from another source."""
+    """Link feedback whose target is missing to the target of the same name from another source."""
     after: str | None = ""
     while after is not None:
         after = ws.db.write(partial(store.link_across_sources, scope=scope, after=after))

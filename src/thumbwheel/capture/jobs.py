@@ -57,7 +57,7 @@ class ImportSpec(Config):
 
 
 def run_import(ws: Workspace, spec: ImportSpec) -> ImportReport:
-    """Import, and report what became of the lines. What is there already is recognised."""
+    """Import and return the report of the lines. Rows that exist already are recognised."""
     read = partial(imported, ws, spec)
     if spec.upload is not None and spec.path is not None:
         return read_upload(ws, spec.upload, spec.path, read)
@@ -65,7 +65,7 @@ def run_import(ws: Workspace, spec: ImportSpec) -> ImportReport:
 
 
 def imported(ws: Workspace, spec: ImportSpec, path: Path) -> ImportReport:
-    """Import from this path, whatever path the spec names, and return what became of the lines."""
+    """Import from this path, whatever path the spec names, and return the report of the lines."""
     ratings = RatingFilter(frozenset(spec.tag), frozenset(spec.without_tag), spec.min_confidence)
     options = Options.parsed(
         list(spec.column), list(spec.scale), spec.agent_type, spec.gold, ratings, spec.timezone

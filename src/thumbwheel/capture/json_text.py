@@ -31,8 +31,8 @@ _MARKS = (b",", b"[", b"{")
 
 
 def json_value(raw: bytes, most_values: int = MOST_VALUES, *, allow_nul: bool = False) -> Any:
-    """The value of a JSON text; raises Unreadable for anything else, NaN, NUL characters (unless
-    allowed) and too many values included."""
+    """Return the value of a JSON text. Raises Unreadable for anything else, including NaN, NUL
+    characters (unless allowed) and too many values."""
     if holds_more_values(raw, most_values):
         raise Unreadable(f"it holds more than the {most_values:,} values that are taken")
     try:
@@ -45,12 +45,12 @@ def json_value(raw: bytes, most_values: int = MOST_VALUES, *, allow_nul: bool = 
 
 
 def holds_more_values(raw: bytes, most: int) -> bool:
-    """Whether a JSON text has more values than `most`."""
+    """Return whether a JSON text has more than `most` values."""
     return count_marks(raw) > most and count_marks(_TEXT.sub(b"", raw)) > most
 
 
 def value_in(text: str) -> Any:
-    """The value of a text that may be JSON, the text itself where it is none; raises HasNul."""
+    """Return the value of a text if it is JSON, else the text itself. Raises HasNul."""
     try:
         return json_value(text.encode("utf-8", "surrogatepass"))
     except HasNul:
@@ -74,7 +74,7 @@ def _json_problem(raw: bytes, error: ValueError) -> str:
 
 
 def has_nul(value: Any) -> bool:
-    """Whether a text in `value` holds a NUL character."""
+    """Return whether a text in `value` contains a NUL character."""
     if isinstance(value, str):
         return "\x00" in value
     if isinstance(value, dict):

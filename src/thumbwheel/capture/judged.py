@@ -31,7 +31,8 @@ KINDS: Mapping[Judged, tuple[str, ...]] = {
 
 
 def meaning(judgement: Mapping[str, Any]) -> Judged | None:
-    """What a judgement, with the `position` of the trace in it, says about the answer.
+    """Return what a judgement means for the answer at its `position`, or None if it is neutral or
+    of a kind that does not tell.
 
     >>> meaning({"kind": "rating", "value": 2, "scale": None, "position": 0})
     <Judged.BAD: 'bad'>

@@ -27,7 +27,7 @@ OnPosition = Callable[[int], None]
 
 
 def ignore_position(position: int) -> None:
-    """The callback of a reader whose progress nobody watches."""
+    """Ignore the position; the callback of a reader whose progress is not shown."""
 
 
 LONGEST = 16 * 2**20
@@ -42,11 +42,10 @@ _GZIP = b"\x1f\x8b"
 
 
 def numbered(path: Path, on_position: OnPosition) -> Iterator[tuple[int, bytes, str | None]]:
-    """(number from 1, text without its end, None or why it cannot be taken) of every line, or
-    element of an array, that is not blank.
+    """Yield (number from 1, text without its line end, None or why it is refused) for every line,
+    or element of an array, that is not blank.
 
-    Raises InputError for what is no regular file, for an empty or binary file, and for one that
-    breaks off.
+    Raises InputError if it is not a regular file, is empty or binary, or breaks off.
     """
     with opened(path) as (raw, stream):
         number = 0
@@ -68,8 +67,8 @@ def numbered(path: Path, on_position: OnPosition) -> Iterator[tuple[int, bytes, 
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[BinaryIO, io.BufferedReader]]:
-    """(the file, for its position; its unpacked bytes). Raises InputError where it is no file of
-    text."""
+    """Yield (the raw file, for its position; a stream of its unpacked bytes). Raises InputError if
+    it is not a text file."""
     with open_regular(path) as raw:
         stream = raw
         if raw.peek(2)[:2] == _GZIP:
@@ -101,7 +100,7 @@ def _check_head(path: Path, stream: io.BufferedReader) -> None:
 
 
 def _pieces(path: Path, stream: io.BufferedReader) -> Iterator[Piece]:
-    """The lines; the elements where the file is one array; the whole objects where it is
+    """Yield the lines; the elements if the file is one array; the whole objects if it is
     pretty-printed."""
     head = stream.peek(_HEAD)[:_HEAD].removeprefix(codecs.BOM_UTF8).lstrip()
     is_array = head.startswith(b"[")
@@ -121,8 +120,8 @@ def _pieces(path: Path, stream: io.BufferedReader) -> Iterator[Piece]:
 
 
 def _lines(stream: io.BufferedReader) -> Iterator[Piece]:
-    """(line, None), or the first SHOWN bytes and the reason for a line that is longer than
-    LONGEST."""
+    """Yield (line, None), or for a line longer than LONGEST its first SHOWN bytes and the
+    reason."""
     is_first = True
     while line := stream.readline(LONGEST + 1):
         if is_first:

@@ -38,7 +38,8 @@ class Address(PosixPath):
         return without_secrets(self.url)
 
     def hide(self, text: str) -> str:
-        """`text`, such as a driver's error, without the secrets of this address or parts of them.
+        """Return `text`, such as a driver's error, without the secrets of this address or parts of
+        them.
 
         >>> Address("postgresql://app:s3c/ret@localhost/desk").hide('invalid port number: "s3c"')
         'invalid port number: "***"'
@@ -53,7 +54,7 @@ class Address(PosixPath):
 
 
 def path_or_address(text: str) -> Path:
-    """The path or the address that `text` is.
+    """Return `text` as an address if it looks like one, else as a path.
 
     >>> str(path_or_address("postgresql://app:secret@localhost/desk"))
     'postgresql://app:***@localhost/desk'
@@ -62,8 +63,8 @@ def path_or_address(text: str) -> Path:
 
 
 def with_password(address: Address, password: str) -> Address:
-    """The address with this password for its user; raises InputError for one without a user, and
-    for one that has a password."""
+    """Return the address with this password for its user. Raises InputError for an address without
+    a user, or with a password."""
     parts = urlsplit(address.url)
     if not parts.username or parts.password:
         raise InputError(

@@ -35,8 +35,8 @@ ROW_SWITCHES = ("train", "training", "trainable", "loss")
 
 
 def is_message_learned(message: Row) -> bool:
-    """Return whether a trainer learns from the message; raises Unreadable where its marks can be
-    read in two ways, or say so of a part of it."""
+    """Return whether a trainer learns from the message. Raises Unreadable if its marks are
+    ambiguous, or select only a part of it."""
     switches = [_is_on(key, message.get(key)) for key in WEIGHTS]
     switches += [_is_unmasked(key, message.get(key)) for key in MASKS]
     switches += [_is_detail_on(key, message.get(key)) for key in DETAILS]
@@ -44,7 +44,7 @@ def is_message_learned(message: Row) -> bool:
 
 
 def is_row_learned(row: Row) -> bool:
-    """Return whether a trainer learns from the row; raises Unreadable for a weight that is none."""
+    """Return whether a trainer learns from the row. Raises Unreadable for an invalid weight."""
     switches = [_is_on(key, row.get(key)) for key in ROW_WEIGHTS]
     switches += [_as_bool(row.get(key)) is not False for key in ROW_SWITCHES]
     return all(switches)
@@ -66,7 +66,8 @@ def _is_on(key: str, value: Any) -> bool:
 
 
 def _is_unmasked(key: str, value: Any) -> bool:
-    """Return whether a mask is off. As numbers of a `mask` mean both, only true and false count."""
+    """Return whether a mask is off. As the numbers of a `mask` are used both ways, only true and
+    false count. Raises Unreadable."""
     if value is None or value == "":
         return True
     switch = _as_bool(value)
@@ -90,7 +91,7 @@ def _is_detail_on(key: str, parts: Any) -> bool:
 
 
 def _all_alike(key: str, switches: list[bool]) -> bool:
-    """Return what all of them are."""
+    """Return the value that all switches share. Raises Unreadable if they differ."""
     if len(set(switches)) > 1:
         raise Unreadable(
             f"{key} says that a part of a message is learned, but a message is learned whole or "

@@ -229,7 +229,7 @@ class ColumnMapping:
     """Meaning -> how its marks are read."""
 
     def words(self) -> list[str]:
-        """One line a column, for people."""
+        """Return one line per column, for people."""
         lines = []
         for meaning, column in self.columns.items():
             how = "guessed from its name" if meaning in self.guessed else "as told"
@@ -262,7 +262,7 @@ class TableColumns:
     """Columns that hold objects."""
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Note what a row has."""
+        """Record the columns and values of a row."""
         self.first = self.first or row
         for name, value in with_inner_keys(row).items():
             if name not in self.marks:
@@ -282,7 +282,7 @@ class TableColumns:
         return name in named_columns or kind not in (None, "unclear", "count")
 
     def verdicts(self) -> Iterator[str]:
-        """The columns that nobody was sure of and whose values are all marks."""
+        """Yield the columns whose values are all marks, or all opinion words."""
         for name, column in self.marks.items():
             has_words = name in self.opinion_words - self.other_words
             if has_words or (column is not None and column.count and not column.unknown):
@@ -290,8 +290,9 @@ class TableColumns:
 
 
 def map_columns(table: TableColumns, scales: Scales, where: str) -> ColumnMapping:
-    """Which column of the table is what, as a person says or as its name says. Raises InputError
-    for an unknown meaning or column, for two that fit, and for a table without prompts."""
+    """Return the meaning of the table's columns, as stated by a person or guessed from their names.
+    Raises InputError for an unknown meaning or column, for two columns with the same meaning, and
+    for a table without prompts."""
     named = table.named
     names = list(table.marks)
     left_out = _checked(named, names, where)
@@ -330,7 +331,7 @@ def map_columns(table: TableColumns, scales: Scales, where: str) -> ColumnMappin
 
 
 def _checked(named: Mapping[str, str], names: list[str], where: str) -> list[str]:
-    """The columns that say nothing, as a person says; raises InputError for unknown meanings and
+    """Return the columns that a person excluded. Raises InputError for unknown meanings and
     columns."""
     left_out: list[str] = []
     for meaning, stated in named.items():
@@ -362,8 +363,8 @@ def _checked(named: Mapping[str, str], names: list[str], where: str) -> list[str
 def _demand_answer(
     table: TableColumns, columns: Mapping[str, str], others: list[str], where: str
 ) -> None:
-    """Raise InputError for prompts without answers where there is a mark, or something that may be
-    an answer: nothing is to be lost in silence."""
+    """Raise InputError for prompts without answers if there is a mark, or a column that may be an
+    answer, so that nothing is lost silently."""
     marks = [columns[meaning] for meaning in MARKS if meaning in columns]
     texts = [name for name in others if _may_be_answer(name, table.first.get(name))]
     if marks or texts:
@@ -385,7 +386,8 @@ def _may_be_answer(name: str, value: Any) -> bool:
 
 
 def _mark_in(value: Any) -> Any:
-    """A mark, also where Label Studio's tables wrap it: [{"rating": 2}], {"choices": ["Good"]}."""
+    """Return a mark, unwrapped if it is in the form of Label Studio's tables: [{"rating": 2}],
+    {"choices": ["Good"]}."""
     if isinstance(value, str) and not value.startswith(("[{", '{"')):
         return value
     opened = unpacked(value)
@@ -396,7 +398,7 @@ def _mark_in(value: Any) -> Any:
 
 
 def with_inner_keys(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row, and the keys of the objects in which a mark may stand as columns of their own:
+    """Return the row, with the keys of objects that may contain a mark as additional columns:
     `feedback.rating`."""
     inner: dict[str, Any] = {}
     for name, value in row.items():
@@ -409,7 +411,7 @@ def with_inner_keys(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scale_in(column: str) -> tuple[float, float] | None:
-    """The scale that a header tells: "rating (1-5)"."""
+    """Return the (low, high) scale in a header such as "rating (1-5)", or None."""
     match = SCALE_IN_NAME.search(column)
     if match is None or float(match[1]) >= float(match[2]):
         return None
@@ -417,7 +419,7 @@ def _scale_in(column: str) -> tuple[float, float] | None:
 
 
 def _name_of_column(column: str) -> str:
-    """A header without what stands in brackets behind it, as `plain` spells it."""
+    """Return a header in the form of `plain`, without the text in brackets after it."""
     whole = plain((column.partition("(")[0] or column).strip(" ?!:*"))
     outer, _, inner = whole.rpartition(".")
     return outer if inner == "value" else inner
@@ -426,7 +428,8 @@ def _name_of_column(column: str) -> str:
 def _guessed(
     names: list[str], named: Mapping[str, str], table: TableColumns, where: str
 ) -> dict[str, str]:
-    """Meaning -> column, by the names of those columns that nobody named."""
+    """Return meaning -> column, guessed from the names of the columns without a stated meaning.
+    Raises InputError if two columns could have the same meaning."""
     columns: dict[str, str] = {}
     free = [name for name in names if name not in named.values()]
     by_name = {_name_of_column(name): name for name in free}
@@ -463,7 +466,7 @@ def _guessed(
 
 
 def _fitting(meaning: str, free: list[str], table: TableColumns) -> list[str]:
-    """The columns whose names say that they have this meaning."""
+    """Return the columns whose names suggest this meaning."""
     fits = [name for name in free if _name_of_column(name) in MEANINGS[meaning]]
     inner = [name for name in fits if "." in name]
     fits = [name for name in fits if "." not in name]
@@ -479,7 +482,7 @@ def _fitting(meaning: str, free: list[str], table: TableColumns) -> list[str]:
 
 
 def _proposal(table: TableColumns) -> str:
-    """The options that name the columns which look like a prompt, an answer and a mark."""
+    """Return the options that name the columns which look like a prompt, an answer and a mark."""
     texts, marks = [], []
     for name, value in table.first.items():
         is_id = NOT_ASKED.fullmatch(name.casefold()) is not None
@@ -500,8 +503,8 @@ def _proposal(table: TableColumns) -> str:
 
 
 def row_records(row: Mapping[str, Any], mapping: ColumnMapping) -> list[AnyRecord]:
-    """The records of a row: a pair, or a trace with its feedback, or a case where there is no
-    answer. Raises Unreadable."""
+    """Return the records of a row: those of a pair; or a trace with its feedback, a case for a
+    reference, or both; or a trace of a prompt alone. Raises Unreadable."""
     values = {}
     whole_row = with_inner_keys(row)
     for meaning, column in mapping.columns.items():
@@ -559,7 +562,7 @@ def row_records(row: Mapping[str, Any], mapping: ColumnMapping) -> list[AnyRecor
 
 
 def _chat_in(value: Any) -> Any:
-    """The messages that are JSON in a text; everything else as it is."""
+    """Return the messages if `value` is a text of JSON messages, else `value` itself."""
     if isinstance(value, str) and value.lstrip().startswith(("[{", '{"role"')):
         opened = unpacked(value)
         messages = opened if isinstance(opened, list) else [opened]
@@ -584,7 +587,7 @@ def _prompt(values: Mapping[str, Any], row: Mapping[str, Any]) -> list[dict[str,
 
 
 def _answer(value: Any) -> dict[str, Any]:
-    """The answer as a message: a text, a message, or the last one of a chat."""
+    """Return the answer as a message, from a text, a message, or the last one of a chat."""
     value = _chat_in(value)
     messages = [value] if isinstance(value, dict) else value
     if is_chat(messages):

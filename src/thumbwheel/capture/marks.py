@@ -423,7 +423,7 @@ _DRAWN = re.compile(r"([★⭐]+)([☆✩]*)")
 
 
 def plain(name: str) -> str:
-    """A name in small letters with hyphens.
+    """Return a name in lower case with hyphens.
 
     >>> plain("User Feedback"), plain("user_rating"), plain("thumbsUp")
     ('user-feedback', 'user-rating', 'thumbs-up')
@@ -433,8 +433,8 @@ def plain(name: str) -> str:
 
 
 def kind_of_name(name: str, in_training_data: bool = False) -> str | None:
-    """What kind of mark is called so: thumb, rating, score, against, count, unclear; None: it is no
-    mark.
+    """Return the kind of mark with this name: thumb, rating, score, against, count or unclear; None
+    if it is no mark.
 
     >>> kind_of_name("Star_Rating"), kind_of_name("label"), kind_of_name("label", True)
     ('rating', None, 'thumb')
@@ -458,7 +458,8 @@ def kind_of_name(name: str, in_training_data: bool = False) -> str | None:
 
 
 def _kind_of_words(words: list[str]) -> str | None:
-    """The kind of mark of a name with these words; unclear where one of them denies it."""
+    """Return the kind of mark whose name has these words: unclear if one of them is a negation,
+    None if it is no mark."""
     if not _may_be_of_answer(words):
         return None
     for kind, usual_words in WORDS.items():
@@ -468,7 +469,7 @@ def _kind_of_words(words: list[str]) -> str | None:
 
 
 def may_be_of_answer(name: str) -> bool:
-    """Whether a mark of this name can be about the answer.
+    """Return whether a mark of this name can be about the answer.
 
     >>> may_be_of_answer("status"), may_be_of_answer("input_quality"), may_be_of_answer("rating_id")
     (True, False, False)
@@ -495,7 +496,7 @@ class Mark:
 
 
 def read_mark(value: Any) -> Mark | None:
-    """The mark that `value` is; None where it is none.
+    """Return the mark that `value` is, or None if it is not one.
 
     >>> read_mark("thumbsUp"), read_mark("BAD").thumb, read_mark("neutral").says_nothing
     (Mark(thumb=True, number=None, scale=None), False, True)
@@ -522,7 +523,7 @@ def read_mark(value: Any) -> Mark | None:
 
 
 def is_opinion_word(value: Any) -> bool:
-    """Whether a text can only be somebody's opinion: good, thumbs down, 👍; not yes, true or 1.
+    """Return whether a text can only be an opinion: good, thumbs down, 👍; not yes, true or 1.
 
     >>> is_opinion_word("Rejected"), is_opinion_word("yes"), is_opinion_word("English")
     (True, False, False)
@@ -610,8 +611,8 @@ class Reading:
     """Why its numbers cannot be read."""
 
     def signal(self, value: Any) -> dict[str, Any] | None:
-        """Kind, value and scale of the feedback that `value` is; None where nobody said anything.
-        Raises Unreadable."""
+        """Return the kind, value and scale of the feedback that `value` is, or None if it says
+        nothing. Raises Unreadable."""
         mark = read_mark(value)
         if mark is None:
             raise Unreadable(
@@ -656,7 +657,7 @@ class Reading:
         return {"kind": kind, "value": number, "scale": {"min": low, "max": high}}
 
     def words(self) -> str:
-        """How numbers are read, for people."""
+        """Return how numbers are read, for people."""
         if self.scale is None:
             return "up or down"
         low, high = self.scale
@@ -666,8 +667,8 @@ class Reading:
 def reading_of(
     name: str, kind: str, column: MarkColumn | None, scales: Scales | None = None
 ) -> Reading:
-    """How the marks called `name` are read, by all of them. One that a person gave a scale for has
-    that scale."""
+    """Return how the marks called `name` are read, judging by all their values. A scale from a
+    person takes precedence."""
     scales = scales or {}
     stated = scales.get(name) or scales.get(kind)
     if kind in ("against", "count", "unclear"):
@@ -691,7 +692,7 @@ def reading_of(
 
 
 def _two_valued(name: str, kind: str, values: set[float]) -> Reading:
-    """Marks that are -1, 0 and 1, or some of them."""
+    """Return how marks are read whose numbers are all -1, 0 or 1."""
     if -1 in values:
         return Reading(name, "thumb", zero_is_nothing=0 in values)
     if kind == "score":
@@ -706,7 +707,8 @@ def _two_valued(name: str, kind: str, values: set[float]) -> Reading:
 
 
 def _numbers_of_thumbs(name: str, column: MarkColumn) -> Reading:
-    """Numbers under the name of a thumb: shares from 0 to 1, or what nobody can say."""
+    """Return how numbers under the name of a thumb are read: as scores from 0 to 1, else they are a
+    problem."""
     if column.low >= 0 and column.high <= 1:
         return Reading(name, "score", SCALES["score"])
     problem = (
@@ -717,7 +719,7 @@ def _numbers_of_thumbs(name: str, column: MarkColumn) -> Reading:
 
 
 def thumb_of(value: Any, what: str = "thumb") -> bool:
-    """Up (True) or down of a value that stands alone; raises Unreadable for anything else."""
+    """Return True (up) or False (down) for a single value. Raises Unreadable for anything else."""
     mark = read_mark(value)
     if mark is not None and mark.thumb is not None:
         return mark.thumb

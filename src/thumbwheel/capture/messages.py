@@ -104,12 +104,12 @@ _PLACEHOLDER = re.compile(r"<(image|video|audio)>")
 
 
 def is_chat(value: Any) -> bool:
-    """Whether `value` is a list of messages, whatever their dialect."""
+    """Return whether `value` is a non-empty list of messages in any known format."""
     return isinstance(value, list) and bool(value) and all(map(is_message, value))
 
 
 def is_message(value: Any) -> bool:
-    """Whether `value` says who speaks."""
+    """Return whether `value` is a message: an object that names its speaker."""
     if not isinstance(value, dict):
         return False
     if "role" in value or "from" in value:
@@ -121,7 +121,8 @@ def is_message(value: Any) -> bool:
 
 
 def _of_langchain(value: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """A message of LangChain, as it is dumped in three ways, with its type; None for any other."""
+    """Return the fields of a LangChain message, in any of its three dump formats, with its type;
+    None for any other value."""
     kind, fields = value.get("type"), value.get("kwargs")
     if value.get("lc") == 1 and isinstance(fields, Mapping):
         path = value.get("id")
@@ -140,8 +141,8 @@ ANSWERED_IN_PAIRS = ("assistant", "bot", "gpt", "output", "answer", "response")
 
 
 def turns_of_pairs(value: Any) -> list[dict[str, Any]] | None:
-    """The turns of a list of pairs, [question, answer] or {"user": ..., "assistant": ...}; None
-    where it is no such list."""
+    """Return the turns of a list of pairs, [question, answer] or {"user": ..., "assistant": ...},
+    or None if it is not such a list."""
     turns: list[dict[str, Any]] = []
     for pair in value if isinstance(value, list) else ():
         texts: list[Any] = []
@@ -158,8 +159,8 @@ def turns_of_pairs(value: Any) -> list[dict[str, Any]] | None:
 
 
 def chat(values: Iterable[Mapping[str, Any]]) -> Messages:
-    """The messages; a message whose blocks hold results of tools becomes several. Raises Unreadable
-    for a role that nobody has."""
+    """Return the messages; a message whose blocks contain results of tools becomes several. Raises
+    Unreadable for an unknown role."""
     messages: Messages = []
     for value in values:
         messages += converted(value)
@@ -167,7 +168,7 @@ def chat(values: Iterable[Mapping[str, Any]]) -> Messages:
 
 
 def converted(value: Mapping[str, Any]) -> Messages:
-    """What one message becomes."""
+    """Return the messages that one message becomes. Raises Unreadable."""
     dumped = None if "role" in value or "from" in value else _of_langchain(value)
     if dumped is not None:
         value = {**dumped, "role": dumped["type"], "tool_calls": _langchain_calls(dumped)}
@@ -201,13 +202,13 @@ def converted(value: Mapping[str, Any]) -> Messages:
 
 
 def _content_of(value: Mapping[str, Any]) -> Any:
-    """What a message says, under the key that its dialect has for it."""
+    """Return the content of a message, under the key of its format; None if it has none."""
     contents = [value.get(key) for key in ("content", "parts", "value", "text")]
     return next((content for content in contents if content is not None), None)
 
 
 def _parts_of(value: Mapping[str, Any], speaker: str) -> _Parts:
-    """The parts of a message."""
+    """Return the parts of a message."""
     parts = _Parts()
     if speaker in _CALL_SPEAKERS:
         parts.calls += _spoken_calls(_content_of(value))
@@ -220,7 +221,7 @@ def _parts_of(value: Mapping[str, Any], speaker: str) -> _Parts:
 
 
 def _result_content(value: Mapping[str, Any], shown: Any) -> Any:
-    """What a tool answered: a text without the marks around it, or JSON."""
+    """Return a tool's result: a text without the tags around it, or JSON."""
     content = _content_of(value)
     if content is not None and not isinstance(content, str | list):
         return _json(content)
@@ -228,7 +229,8 @@ def _result_content(value: Mapping[str, Any], shown: Any) -> Any:
 
 
 def _calls_beside(value: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The calls in the keys of a message; `function_call` is what tool calls were before."""
+    """Return the calls in the keys of a message; `function_call` is the older form of
+    `tool_calls`."""
     calls = [_call(call) for call in _objects(value.get("tool_calls"))]
     older_call = value.get("function_call")
     if isinstance(older_call, Mapping) and not calls:
@@ -237,7 +239,7 @@ def _calls_beside(value: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def role_of(value: Mapping[str, Any]) -> tuple[str, str]:
-    """(the speaker in small letters, the role); raises Unreadable."""
+    """Return (the speaker in lower case, the role). Raises Unreadable for an unknown role."""
     speakers = (value.get(key) for key in _SPEAKERS)
     speaker_value = next((speaker for speaker in speakers if speaker is not None), None)
     speaker = ""
@@ -293,7 +295,7 @@ class _Parts:
             self._take_shown(part, kind, depth)
 
     def _take_shown(self, part: Mapping[str, Any], kind: str, depth: int) -> None:
-        """A text, a picture, a file, or an object around one."""
+        """Add a text, a picture, a file, or the content of an object around one."""
         texts = [part[key] for key in ("text", "refusal") if isinstance(part.get(key), str)]
         inner_keys = [key for key in ("text", "content", "parts", "message") if key in part]
         if texts:
@@ -315,7 +317,7 @@ class _Parts:
 
 
 def _media_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An image of Anthropic or of the AI SDK as OpenAI writes it; other parts as they are."""
+    """Return an image of Anthropic or of the AI SDK in OpenAI's format; other parts unchanged."""
     source = part.get("source")
     if part.get("type") == "image" and isinstance(source, Mapping):
         url = source.get("url")
@@ -335,7 +337,8 @@ def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """A call as OpenAI writes it, with arguments as JSON text."""
+    """Return a call in OpenAI's format, with arguments as JSON text. Raises Unreadable for a call
+    without a name."""
     function = call.get("function")
     custom = call.get("custom")  # a tool of OpenAI whose input is free text
     if isinstance(custom, Mapping):
@@ -360,7 +363,7 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _result(part: Mapping[str, Any]) -> dict[str, Any]:
-    """The message of a tool."""
+    """Return the tool message for a part with a tool's result."""
     keys = ("content", "response", "result", "output", "text")
     result = next((part[key] for key in keys if part.get(key) is not None), "")
     inner = _Parts()
@@ -383,7 +386,8 @@ def _result(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _spoken_calls(content: Any) -> list[dict[str, Any]]:
-    """The calls that are the text of a turn: JSON of a call, or of several."""
+    """Return the calls that are the text of a turn: the JSON of one call, or of several. Raises
+    Unreadable."""
     value = unpacked(content)
     calls = value if isinstance(value, list) else [value]
     if not calls or not all(isinstance(call, Mapping) for call in calls):
@@ -392,19 +396,19 @@ def _spoken_calls(content: Any) -> list[dict[str, Any]]:
 
 
 def _langchain_calls(message: Mapping[str, Any]) -> Any:
-    """The calls of a message of LangChain, which older versions put beside its own fields."""
+    """Return the calls of a LangChain message; older versions put them in `additional_kwargs`."""
     more = message.get("additional_kwargs")
     return message.get("tool_calls") or (more.get("tool_calls") if isinstance(more, dict) else None)
 
 
 def _written_calls(text: str) -> tuple[list[dict[str, Any]], str]:
-    """The calls that a model wrote at the end of its text and the rest of it."""
+    """Return (the calls that a model wrote at the end of its text, the rest of the text)."""
     written = read_answer(text)
     return ([], text) if written is None else (list(map(_call, written.calls)), written.content)
 
 
 def _without_tags(text: str) -> str:
-    """The result of a tool without the marks that a template puts around it."""
+    """Return the result of a tool without the tags that a template puts around it."""
     opening, closing = _WRITTEN_RESULT
     inner = text.strip()
     if inner.startswith(opening) and inner.endswith(closing):
@@ -413,8 +417,8 @@ def _without_tags(text: str) -> str:
 
 
 def tools_of(value: Any) -> list[dict[str, Any]] | None:
-    """Declarations of tools as OpenAI writes them: also JSON in a text, bare functions, and
-    Anthropic's; keys that are null are left out. None where there are none."""
+    """Return declarations of tools in OpenAI's format, from JSON in a text, bare functions, and
+    Anthropic's format, too; without keys that are null. Return None if there are none."""
     tools = []
     for tool in _objects(value):
         tool = without_nulls(tool)
@@ -432,15 +436,16 @@ def tools_of(value: Any) -> list[dict[str, Any]] | None:
 
 
 def without_nulls(value: Any) -> Any:
-    """`value` without the keys that are null, which Arrow fills in where rows differ."""
+    """Return `value` without the keys that are null, which Arrow adds if rows differ."""
     if isinstance(value, Mapping):
         return {key: without_nulls(part) for key, part in value.items() if part is not None}
     return list(map(without_nulls, value)) if isinstance(value, list) else value
 
 
 def with_media(messages: Messages, row: Mapping[str, Any]) -> Messages:
-    """The messages with the files that a row names beside them (`images`, `videos`, `audios`) where
-    <image> and its like stand, or in the first message of the user."""
+    """Return the messages with the files of a row (`images`, `videos`, `audios`) in place of
+    <image> and similar placeholders, and files without a placeholder in the user's first
+    message."""
     media: dict[str, list[Any]] = {}
     for word in _MEDIA:
         files = next((row[key] for key in (f"{word}s", word) if row.get(key)), None)
@@ -464,7 +469,7 @@ def with_media(messages: Messages, row: Mapping[str, Any]) -> Messages:
 
 
 def _with_files(text: str, media: Mapping[str, list[Any]]) -> str | list[dict[str, Any]]:
-    """The text with its placeholders replaced by files, which are taken out of `media`."""
+    """Return the text with its placeholders replaced by files, which are removed from `media`."""
     parts: list[dict[str, Any]] = []
     has_file = False
     for position, piece in enumerate(_PLACEHOLDER.split(text)):
@@ -480,15 +485,14 @@ def _with_files(text: str, media: Mapping[str, list[Any]]) -> str | list[dict[st
 
 
 def _placed(part: Any, media: Mapping[str, list[Any]]) -> Any:
-    """A part, or the file for which it only keeps the place, which is taken out of `media`."""
+    """Return a part, or, if it is only a placeholder, its file, which is removed from `media`."""
     if not isinstance(part, Mapping) or part.keys() != {"type"} or not media.get(part["type"]):
         return part
     return _file_part(part["type"], media[part["type"]].pop(0))
 
 
 def _file_part(word: str, file: Any) -> dict[str, Any]:
-    """The part that stands for a file: a path, a URL, base64, or what Hugging Face keeps of a
-    picture."""
+    """Return the part for a file: a path, a URL, base64, or Hugging Face's object for a picture."""
     if isinstance(file, Mapping):
         file = file.get("path") or file.get("url") or "bytes"
     if isinstance(file, str) and len(file) > LONGEST_PATH:
@@ -498,7 +502,8 @@ def _file_part(word: str, file: Any) -> dict[str, Any]:
 
 
 def without_old_thoughts(messages: Sequence[dict[str, Any]]) -> Messages:
-    """The messages as a model is shown them again: what it thought in earlier turns is left out."""
+    """Return the messages as a model is shown them again: without its thoughts from earlier
+    turns."""
     asked = [index for index, message in enumerate(messages) if message["role"] == "user"]
     current = asked[-1] if asked else 0
     shown = []
@@ -512,9 +517,10 @@ def without_old_thoughts(messages: Sequence[dict[str, Any]]) -> Messages:
 def answer_fields(
     message: Mapping[str, Any], call: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Output and steps of the trace whose answer is `message`, as the gateway records them: a
-    thought is a step before the call, calls of tools are the call's output and no text. `call`:
-    more about the call of the model. Raises Unreadable where the assistant said nothing."""
+    """Return output and steps of the trace whose answer is `message`, as the gateway records them:
+    a thought is a step before the call; tool calls are the call's output, and the trace then has no
+    output. `call` has more fields of the model's call. Raises Unreadable if the assistant said
+    nothing."""
     if message.get("role") != "assistant":
         raise Unreadable("the answer is no message of the assistant")
     content, calls = message.get("content"), message.get("tool_calls")
@@ -534,7 +540,8 @@ def answer_fields(
 
 
 def split_answer(messages: Messages, what: str) -> tuple[Messages, dict[str, Any]]:
-    """(what came before, the last message, which has to be the assistant's)."""
+    """Return (the messages before it, the last message). Raises Unreadable if the last message is
+    not the assistant's, or is the only one."""
     *prompt, last = messages or [{}]
     if not prompt or last.get("role") != "assistant":
         raise Unreadable(f"{what} does not end in an answer of the assistant after a question")

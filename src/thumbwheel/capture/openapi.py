@@ -166,7 +166,7 @@ OTLP_ANSWER = {"type": "object", "properties": {"partialSuccess": {"type": "obje
 
 
 def rows(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A body of such a row, a list of them, or one a line."""
+    """Return a request body of one such row, a list of them, or JSON lines."""
     either = {"oneOf": [dict(schema), {"type": "array", "items": dict(schema)}]}
     return {
         "required": True,
@@ -178,7 +178,7 @@ def rows(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def row(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A body of one such row."""
+    """Return a request body of one such row."""
     return {
         "required": True,
         "content": {"application/json": {"schema": dict(schema), "example": schema["example"]}},
@@ -186,7 +186,7 @@ def row(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def otlp(message: str) -> dict[str, Any]:
-    """A body of OTLP/HTTP."""
+    """Return a request body of OTLP/HTTP."""
     binary = {"schema": {"type": "string", "format": "binary"}}
     json_body = {"schema": {"type": "object", "description": f"{message} as OTLP/JSON"}}
     content = {"application/x-protobuf": binary, "application/json": json_body}
@@ -196,7 +196,7 @@ def otlp(message: str) -> dict[str, Any]:
 def operation(
     summary: str, body: Mapping[str, Any], status: int, answer: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The operation that takes `body` and answers with `status`."""
+    """Return the operation that accepts `body` and answers with `status`."""
     content: dict[str, Any] = {"application/json": {"schema": dict(answer)}}
     if "application/x-protobuf" in body["content"]:
         content["application/x-protobuf"] = {"schema": {"type": "string", "format": "binary"}}

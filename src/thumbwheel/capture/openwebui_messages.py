@@ -28,7 +28,7 @@ CODE = "code_interpreter"
 
 
 def read_turn(message: Row, key: str = "content") -> Turn:
-    """What the assistant did, by the text at `key` and the items beside it."""
+    """Return the assistant's turn, from the text at `key` and the items in `output`."""
     text = content_text(message.get(key)) or ""
     turn = _of_text(text)
     items = _of_items(message.get("output"))
@@ -44,7 +44,7 @@ def read_turn(message: Row, key: str = "content") -> Turn:
 
 
 def user_message(message: Row) -> Messages:
-    """A message of the user, or of the system, with the files that were given to it."""
+    """Return a message of the user, or of the system, with its files; [] if it is empty."""
     parts: list[dict[str, Any]] = []
     files = message.get("files")
     parts += [_file_part(file) for file in _objects(files)]
@@ -57,8 +57,8 @@ def user_message(message: Row) -> Messages:
 
 
 def _file_part(file: Row) -> dict[str, Any]:
-    """A picture as it was shown; of another file its name, because nobody knows what of it was
-    shown."""
+    """Return a picture as a part; for any other file only its name, because it is unknown what of
+    it was shown."""
     url = file.get("url")
     is_image = file.get("type") == "image" or str(file.get("content_type")).startswith("image/")
     if is_image and isinstance(url, str):
@@ -98,8 +98,8 @@ def _blocks(text: str) -> Iterator[_Block]:
 
 
 def _end_of_block(text: str, position: int) -> tuple[int, int]:
-    """Return where the body that begins at `position` ends, and where its block does, which may
-    hold others."""
+    """Return (end of the body, end of its block) for the body that begins at `position`; it may
+    contain other blocks."""
     depth = 1
     body_end = text.find(CLOSED, position)
     while body_end >= 0:
@@ -117,7 +117,7 @@ def _end_of_block(text: str, position: int) -> tuple[int, int]:
 
 
 def _attributes(tag: str) -> dict[str, str]:
-    """Return the attributes of a tag, whose values stand in quotes."""
+    """Return the attributes of a tag; their values are in quotes."""
     parts = tag.split('"')
     attributes = {}
     for before, value in zip(parts[::2], parts[1::2], strict=False):
@@ -169,7 +169,7 @@ def _add_text(turn: Turn, text: str) -> None:
 
 
 def _of_items(items: Any) -> Turn:
-    """The items of OpenAI's responses, which Open WebUI keeps since 0.10."""
+    """Return the turn in items of OpenAI's Responses API, which Open WebUI stores since 0.10."""
     turn = Turn()
     objects = list(_objects(items))
     results = {}

@@ -56,7 +56,7 @@ class OpenWebUiServer:
         self._version = reply["version"][:20]
 
     def ratings(self, after: int) -> list[Entry]:
-        """Those that were changed after this time, the oldest first."""
+        """Return the ratings changed after this time, the oldest first."""
         return _settled(lambda: list(self._ratings(after)))
 
     def _ratings(self, after: int) -> Iterator[Entry]:
@@ -70,14 +70,14 @@ class OpenWebUiServer:
         yield from (entry for entry in entries if entry.updated_at > after)
 
     def rating(self, entry: Entry) -> Any:
-        """A rating with its snapshot of the chat; None where it is no more."""
+        """Return a rating with its snapshot of the chat, or None if it no longer exists."""
         try:
             return self._api.get(f"/api/v1/evaluations/feedback/{entry.id}")
         except NotThere:
             return None
 
     def chats(self, whose: str, after: int) -> list[Entry]:
-        """Those that were changed after this time, the oldest first."""
+        """Return the chats changed after this time, the oldest first."""
         if whose == "none":
             return []
         return _settled(lambda: list(self._chats(whose, after)))
@@ -96,15 +96,15 @@ class OpenWebUiServer:
             raise self._api.error(f"everybody's chats: {error.why}", fix) from None
 
     def chat(self, entry: Entry) -> Any:
-        """A chat with its history; None where it is no more."""
+        """Return a chat with its history, or None if it no longer exists."""
         try:
             return self._api.get(f"{_CHATS}/{entry.id}")
         except NotAllowed:
             return None  # its answer to an id that does not exist
 
     def _ask(self, path: str, parameters: Mapping[str, Any] | None = None) -> Any:
-        """The reply to a question that other versions may not know: they answer with an error, or
-        with their start page."""
+        """Return the reply to a request that other versions may not know; they answer with an
+        error, or with their start page. Raises InputError for such an answer."""
         try:
             return self._api.get(path, parameters)
         except (NotAnswered, NoJson) as error:
@@ -114,7 +114,7 @@ class OpenWebUiServer:
     def _pages(
         self, path: str, parameters: Mapping[str, Any], key: str | None, after: int
     ) -> Iterator[Entry]:
-        """The entries of a list whose newest come first, down to this time."""
+        """Yield the entries of a list sorted newest first, back to this time."""
         names: set[str] = set()
         page = 0
         while len(names) < MOST_ENTRIES:
@@ -133,8 +133,8 @@ class OpenWebUiServer:
 
 
 def _settled(listed: Callable[[], list[Entry]]) -> list[Entry]:
-    """The entries of a list, the oldest first. One that changes again within the second of its
-    change would keep its time: so this second has to be over before it is read."""
+    """Return the entries of a list, the oldest first. An entry that changes again within the second
+    of its last change would keep its time, so wait until that second is over."""
     entries = listed()
     newest = max((entry.updated_at for entry in entries), default=0)
     if entries and abs(time.time() - newest) < FRESH:
@@ -151,7 +151,7 @@ def _entry(row: Row) -> Entry:
 
 
 def _id(row: Row) -> str:
-    """The id of a row, which becomes part of an address."""
+    """Return the id of a row, which becomes part of a URL. Raises Unreadable for an invalid one."""
     row_id = row.get("id")
     if not isinstance(row_id, str) or not _ID.fullmatch(row_id):
         raise Unreadable(f"{str(row_id)[:40]!r} is no id")
@@ -159,7 +159,7 @@ def _id(row: Row) -> str:
 
 
 def whose_chats(parameters: Mapping[str, str]) -> str:
-    """What the address says about chats; raises InputError."""
+    """Return the address's choice of chats. Raises InputError for an unknown one."""
     choice = parameters.get(CHATS, CHOICES[0])
     if choice not in CHOICES:
         listed = ", ".join(f"?{CHATS}={name}" for name in CHOICES)

@@ -53,7 +53,7 @@ OPINIONS: Mapping[str, str] = _opinions()
 
 
 def named_opinions(columns: Mapping[str, str]) -> dict[str, str]:
-    """Name of a score -> kind of opinion, as a person says (kind -> names)."""
+    """Return a kind of opinion for each name of a score, from a person's choice (kind -> names)."""
     named: dict[str, str] = {}
     for kind, names in columns.items():
         named |= dict.fromkeys(map(plain, names.split(SEVERAL)), kind)
@@ -68,11 +68,11 @@ def judgement(
     scales: Scales | None = None,
     column: MarkColumn | None = None,
 ) -> dict[str, Any]:
-    """Kind, name, value and scale of the feedback that a named score or label is. One whose name
-    says that it is an opinion is one; any other is a label, because nobody says whether more of it
-    is better, and so is an opinion in words that nobody understands. `column`: all scores of that
-    name, where they are known. Raises Unreadable for what is neither number nor text, for one that
-    says nothing, and for one that is outside its scale.
+    """Return the kind, name, value and scale of the feedback that a named score or label is. A
+    score whose name says that it is an opinion becomes one; any other becomes a label, because it
+    is unknown whether more of it is better, and so does an opinion in unknown words. `column` has
+    all scores of that name, if they are known. Raises Unreadable for a value that is neither number
+    nor text, that says nothing, or that is outside its scale.
 
     >>> judgement("user_feedback", 1, None)
     {'kind': 'thumb', 'value': True}
@@ -107,7 +107,7 @@ def judgement(
 
 
 def _reading_alone(name: str, opinion: str, value: Any, scales: Scales) -> Reading:
-    """How a score is read of which the others are unknown: by its documented scale."""
+    """Return how a score is read if the other scores are unknown: by its documented scale."""
     stated = _of_name(name, opinion, scales)
     mark = read_mark(value)
     if stated or mark is None or mark.number is None:
@@ -118,7 +118,7 @@ def _reading_alone(name: str, opinion: str, value: Any, scales: Scales) -> Readi
 
 
 def _of_name(name: str, opinion: str, scales: Scales) -> Scales:
-    """The scale that a person gave for this score, or for its kind."""
+    """Return the scale that a person gave for this score, or for its kind; {} if there is none."""
     stated = scales.get(name) or scales.get(opinion)
     return {name: stated} if stated else {}
 
@@ -147,8 +147,8 @@ def langfuse_signal(
     scales: Scales | None = None,
     column: MarkColumn | None = None,
 ) -> dict[str, Any]:
-    """Kind, name, value and scale of the feedback that a score of Langfuse is, by its type:
-    NUMERIC, BOOLEAN, CATEGORICAL (whose word counts, its number is a code), TEXT, CORRECTION.
+    """Return the kind, name, value and scale of the feedback that a score of Langfuse is, by its
+    type: NUMERIC, BOOLEAN, CATEGORICAL (its word counts, its number is a code), TEXT, CORRECTION.
     Raises Unreadable."""
     words = text if isinstance(text, str) and text.strip() else None
     if words is None and isinstance(value, str):

@@ -18,8 +18,8 @@ class BadPacking(Exception):
 
 
 def unpacked(body: bytes, limit: int) -> bytes:
-    """The bytes of a packed body. Raises TooLarge beyond `limit` of them, without holding more, and
-    BadPacking."""
+    """Return the bytes of a packed body. Raises TooLarge beyond `limit` bytes, without holding more
+    in memory, and BadPacking."""
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: the header says which of them it is
     pieces: list[bytes] = []
     room = limit + 1

@@ -70,8 +70,8 @@ def pair_records(
     rest: dict[str, Any],
     **fields: Any,
 ) -> list[AnyRecord]:
-    """Two traces and one preference a verdict; `rest` is the metadata of the preferences, `fields`
-    are further keys of both traces."""
+    """Return two traces, and one preference per verdict. `rest` is the metadata of the preferences,
+    `fields` are additional keys of both traces. Raises Unreadable if both answers are the same."""
     messages = [_message(answer) for answer in answers]
     if _essence(messages[0]) == _essence(messages[1]):
         raise Unreadable("the two answers are the same text: there is nothing to prefer")
@@ -85,7 +85,7 @@ def ranked_records(
     rest: dict[str, Any],
     **fields: Any,
 ) -> list[AnyRecord]:
-    """A trace for each of several answers to a prompt, and one preference a verdict."""
+    """Return a trace for each of several answers to a prompt, and one preference per verdict."""
     traces = [
         TraceRecord.model_validate({"input": prompt} | answer_fields(message) | fields)
         for message in messages
@@ -105,7 +105,7 @@ def ranked_records(
 
 
 def essences(messages: Iterable[Message]) -> list[tuple[Any, Any]]:
-    """What a reader would see of answers."""
+    """Return for each answer (its content, its calls), as a reader would see it."""
     return [_essence(message) for message in messages]
 
 
@@ -116,7 +116,7 @@ def _message(answer: str | Message) -> Message:
 
 
 def _essence(message: Message) -> tuple[Any, Any]:
-    """What a reader would see of an answer."""
+    """Return (content, calls) of an answer, as a reader would see it."""
     content = message.get("content")
     return content.strip() if isinstance(content, str) else content, message.get("tool_calls")
 
@@ -124,8 +124,8 @@ def _essence(message: Message) -> tuple[Any, Any]:
 def pair_of_row(
     row: Mapping[str, Any], chosen: Any, rejected: Any
 ) -> tuple[Messages, Answers, str]:
-    """(prompt, the two answers, a remark or nothing) of a row that has the prompt under one of the
-    usual names. Raises Unreadable where it may have it under another one."""
+    """Return (prompt, the two answers, a remark or an empty text) of a row that has the prompt
+    under one of the usual names. Raises Unreadable if it may have the prompt under another name."""
     prompt = given_prompt(row)
     chosen, rejected = _opened(chosen), _opened(rejected)
     remark = _checked_scores(row)
@@ -144,8 +144,8 @@ def pair_of_row(
 
 
 def _checked_scores(row: Mapping[str, Any]) -> str:
-    """A remark where the two answers have the same score. Raises Unreadable where the row says that
-    the rejected answer is the better one, or that the pair is none."""
+    """Return a remark if the two answers have the same score, else an empty text. Raises Unreadable
+    if the row says that the rejected answer is better, or that neither is preferred."""
     scores: dict[str, dict[str, float]] = {}
     for key, value in row.items():
         match = CHOSEN_MARK.fullmatch(key.casefold())
@@ -175,7 +175,7 @@ def _checked_scores(row: Mapping[str, Any]) -> str:
 
 
 def _opened(value: Any) -> Any:
-    """A chat or message that is JSON in a text, as CSV has it."""
+    """Return a chat or message that is JSON in a text, as in CSV; any other value unchanged."""
     opened = unpacked(value)
     if is_chat(opened) or (isinstance(opened, dict) and is_chat([opened])):
         return opened
@@ -183,8 +183,9 @@ def _opened(value: Any) -> Any:
 
 
 def given_prompt(row: Mapping[str, Any]) -> Messages | None:
-    """The messages that a row says were asked: the prompt or instruction with its input, the turns
-    before it, the system text; None where it says none. Raises Unreadable for an empty one."""
+    """Return the messages of a row's prompt: the prompt or instruction with its input, the turns
+    before it, the system text; None if the row has no prompt. Raises Unreadable for an empty
+    one."""
     values = {key: row[key] for key in PROMPTS if row.get(key) is not None}
     chats = [_opened(row[key]) for key in CHATS if row.get(key) is not None]
     if not values and not any(map(is_chat, chats)):
@@ -213,7 +214,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def with_system(messages: Messages, system: Any) -> Messages:
-    """The messages with a system text, which may not contradict the one that they have."""
+    """Return the messages with a system text. Raises Unreadable if they have a different one."""
     text = content_text(system)
     if not text:
         return messages
@@ -225,12 +226,13 @@ def with_system(messages: Messages, system: Any) -> Messages:
 
 
 def with_context(instruction: str, context: str) -> str:
-    """An instruction and what it is about, as one text."""
+    """Return an instruction and its input as one text."""
     return f"{instruction}\n\n{context}"
 
 
 def history_of(turns: Any) -> Messages:
-    """Earlier turns as Alpaca's files have them, pairs of a question and an answer, or a chat."""
+    """Return earlier turns in the form of Alpaca's files, pairs of a question and an answer, or a
+    chat. Raises Unreadable."""
     turns = unpacked(turns)
     if turns in (None, "", [], {}):
         return []
@@ -243,7 +245,7 @@ def history_of(turns: Any) -> Messages:
 
 
 def _other_text(row: Mapping[str, Any]) -> str | None:
-    """The first key whose text might be what was asked."""
+    """Return the first key whose value might be the prompt, or None."""
     for key, value in row.items():
         if key in ("chosen", "rejected") or NOT_ASKED.fullmatch(key.casefold()):
             continue
@@ -255,9 +257,9 @@ def _other_text(row: Mapping[str, Any]) -> str | None:
 def split_pair(
     prompt: Any, chosen: Any, rejected: Any
 ) -> tuple[Messages, str | Message, str | Message]:
-    """(prompt, answer, answer): a given prompt is taken off the front of both chats, otherwise
-    their common beginning is it. Of two texts the prompt has to be given, unless they are
-    dialogues."""
+    """Return (prompt, answer, answer). A given prompt is removed from the start of both chats;
+    otherwise their common beginning is the prompt. For two texts the prompt must be given, unless
+    they are dialogues. Raises Unreadable."""
     messages = messages_of(prompt) if prompt is not None else None
     if isinstance(chosen, dict) and isinstance(rejected, dict):
         chosen, rejected = [chosen], [rejected]
@@ -273,7 +275,8 @@ def split_pair(
 
 
 def messages_of(prompt: Any) -> Messages:
-    """A prompt as messages: a text is the user's, a dialogue of the hh-rlhf form is taken apart."""
+    """Return a prompt as messages: a text is the user's, a dialogue in hh-rlhf format is split.
+    Raises Unreadable."""
     if isinstance(prompt, str):
         if not is_dialogue(prompt):
             return [{"role": "user", "content": prompt}]
@@ -289,7 +292,7 @@ def messages_of(prompt: Any) -> Messages:
 
 
 def _dialogue(text: str) -> Messages:
-    """The messages of an hh-rlhf dialogue; a text without speakers is the user's."""
+    """Return the messages of an hh-rlhf dialogue; a text without speakers is the user's."""
     speaker_mark = SPEAKER if SPEAKER.match(text) else LINE_SPEAKER
     parts = speaker_mark.split(text)
     if len(parts) == 1:
@@ -301,7 +304,7 @@ def _dialogue(text: str) -> Messages:
 
 
 def is_dialogue(text: str) -> bool:
-    """Whether a text begins with somebody who speaks, and the assistant speaks in it."""
+    """Return whether a text begins with a speaker and the assistant speaks in it."""
     if SPEAKER.match(text):
         return True
     speakers = [match[1].casefold() for match in LINE_SPEAKER.finditer(text)]
@@ -309,7 +312,7 @@ def is_dialogue(text: str) -> bool:
 
 
 def _without_prompt(prompt: Messages, chosen: str, rejected: str) -> tuple[str, str]:
-    """The answers without the prompt with which both begin, as older files have them."""
+    """Return both answers without the prompt if both begin with it, as in older files."""
     content = prompt[-1]["content"]
     asked = content.strip() if isinstance(content, str) else ""
     first, second = chosen.lstrip(), rejected.lstrip()
@@ -337,8 +340,7 @@ def _split_chats(
 
 
 def _after(prompt: Messages, messages: Messages) -> Messages:
-    """The messages without those of the prompt that they begin with, with or without its system
-    text."""
+    """Return the messages without the prompt at their start, with or without its system text."""
     asked = [message for message in prompt if message["role"] not in SYSTEMS]
     for beginning in (prompt, asked):
         if messages[: len(beginning)] == beginning:
@@ -357,7 +359,8 @@ def _answer(tail: Sequence[Message], what: str) -> Message:
 
 
 def _split_texts(chosen: str, rejected: str) -> tuple[Messages, str, str]:
-    """The common beginning up to a white space is the prompt."""
+    """Return (prompt, answer, answer); the prompt is the common beginning, up to a white space.
+    Raises Unreadable if there is none."""
     end = 0
     while end < min(len(chosen), len(rejected)) and chosen[end] == rejected[end]:
         end += 1
@@ -370,5 +373,5 @@ def _split_texts(chosen: str, rejected: str) -> tuple[Messages, str, str]:
 
 
 def with_remark(records: list[AnyRecord], remark: str) -> list[AnyRecord]:
-    """The records of a row with what a person should look at, where there is something."""
+    """Return the records of a row with a remark for a person, if there is one."""
     return Records(records, (remark,)) if remark else records

@@ -86,8 +86,8 @@ class Quotas:
         return bool(self._config.agents or self._config.keys)
 
     def admit(self, key: str | None, rows: Iterable[tuple[str, int]]) -> None:
-        """Count rows, each an agent's name and its bytes, for their agents and the key; raises
-        QuotaExceeded, and then counts none of them."""
+        """Count rows, each an agent's name and its size in bytes, for their agents and the key.
+        Raises QuotaExceeded, and then counts none of them."""
         n_rows: Counter[str] = Counter()
         n_bytes: Counter[str] = Counter()
         for agent, size in rows:
@@ -109,7 +109,7 @@ class Quotas:
             self._write()
 
     def admit_lines(self, key: str | None, lines: Sequence[bytes]) -> None:
-        """As `admit`, for lines of the inbox."""
+        """Admit lines of the inbox; see `admit`."""
         if self.is_bounded:
             self.admit(key, [(slug_of(json.loads(line)["agent"]), len(line)) for line in lines])
 
@@ -120,7 +120,7 @@ class Quotas:
             self._write()
 
     def _check(self, name: str, quota: DayQuota, rows: int, size: int) -> None:
-        """Raise QuotaExceeded where the quota does not hold so much more."""
+        """Raise QuotaExceeded if the quota has no room for so many rows and bytes."""
         for unit, amount, bound in (
             ("rows", rows, quota.rows_per_day),
             ("bytes", size, quota.bytes_per_day),

@@ -23,7 +23,7 @@ class RatingFilter:
         return self != ALL_COUNT
 
     def objection(self, rating: Mapping[str, Any], confidence: Any) -> str | None:
-        """Why a rating does not count; None where it does, or where it is none."""
+        """Return why a rating does not count, or None if it does or if there is no rating."""
         if rating.get("rating") is None:
             return None
         tags = set()

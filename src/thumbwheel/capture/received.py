@@ -57,7 +57,8 @@ Spell = Callable[[Row], Row]
 
 
 def rows_of(content: bytes, is_lines: bool) -> list[Any]:
-    """The rows of a body: a JSON object, an array of them, or JSON lines. Raises Unreadable."""
+    """Return the rows of a body: a JSON object, an array of them, or JSON lines. Raises
+    Unreadable."""
     if is_lines:
         rows = [json_value(line) for line in content.splitlines() if line.strip()]
     else:
@@ -73,8 +74,8 @@ def rows_of(content: bytes, is_lines: bool) -> list[Any]:
 def received(
     rows: Iterable[Any], spell: Spell, agent: str | None, key: str | None, voice: Voice
 ) -> Received:
-    """The rows as lines of the inbox. `agent` is that of rows which name none; `key`, which the
-    client repeats with the request, gives rows without an id the same id each time."""
+    """Return the rows as lines of the inbox. `agent` is the agent of rows that name none; `key`,
+    which the client repeats with the request, gives rows without an id the same id each time."""
     result = Received()
     for index, row in enumerate(rows):
         try:
@@ -97,13 +98,13 @@ def received(
 
 
 def trace_row(row: Row) -> Row:
-    """A trace as it is. Raises Unreadable for anything else."""
+    """Return a trace in the line format, with its type. Raises Unreadable for another type."""
     return {**row, "type": _type(row, "trace")}
 
 
 def feedback_row(row: Row) -> Row:
-    """A judgement in our line format, or in the short form: `{"trace": id, "thumb": true}`, with
-    any one signal and `rater`, `comment` and the other keys of the line beside it. Raises
+    """Return a judgement in the line format; the row may have the short form `{"trace": id,
+    "thumb": true}`, with any one signal and `rater`, `comment` and other keys of the line. Raises
     Unreadable."""
     row["type"] = _type(row, "feedback")
     for key in SHORT_TARGETS:
@@ -125,8 +126,8 @@ def feedback_row(row: Row) -> Row:
 
 
 def tensorzero_row(row: Row) -> Row:
-    """Feedback as clients of TensorZero's gateway post it: `metric_name`, `inference_id` or
-    `episode_id`, `value`, `tags`. Raises Unreadable."""
+    """Return the feedback that clients of TensorZero's gateway post: `metric_name`, `inference_id`
+    or `episode_id`, `value`, `tags`. Raises Unreadable."""
     metric = row.get("metric_name")
     if not isinstance(metric, str) or not metric:
         raise Unreadable(f"metric_name {metric!r} is no text")
@@ -147,7 +148,7 @@ def tensorzero_row(row: Row) -> Row:
 
 
 def _demonstrated(value: Any) -> str:
-    """The text of a demonstration: a text, blocks of content as chat functions have them, or the
+    """Return the text of a demonstration: a text, blocks of content from chat functions, or the
     object of a JSON function. Raises Unreadable."""
     if isinstance(value, str):
         return value
@@ -161,8 +162,8 @@ def _demonstrated(value: Any) -> str:
 
 
 def langfuse_row(row: Row) -> Row:
-    """A score as clients of Langfuse post it: `name`, `value`, `traceId` or `sessionId`,
-    `dataType`, `comment`. Raises Unreadable."""
+    """Return the feedback for a score that clients of Langfuse post: `name`, `value`, `traceId` or
+    `sessionId`, `dataType`, `comment`. Raises Unreadable."""
     name = row.get("name")
     if not isinstance(name, str) or not name:
         raise Unreadable(f"name {name!r} is no text")
@@ -187,7 +188,7 @@ def langfuse_row(row: Row) -> Row:
 
 
 def langfuse_events(content: bytes) -> list[Row]:
-    """The events of a batch as Langfuse's SDKs post it. Raises Unreadable."""
+    """Return the events of a batch that Langfuse's SDKs post. Raises Unreadable."""
     value = json_value(content)
     events = value.get("batch") if isinstance(value, dict) else None
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
@@ -198,7 +199,8 @@ def langfuse_events(content: bytes) -> list[Row]:
 
 
 def langfuse_event_row(event: Row) -> Row:
-    """The score of an event. Raises Unreadable for an event of another type."""
+    """Return the feedback for the score in an event. Raises Unreadable for an event of another
+    type."""
     body = event.get("body")
     if event.get("type") != "score-create" or not isinstance(body, dict):
         raise Unreadable(
@@ -214,8 +216,9 @@ def langfuse_event_row(event: Row) -> Row:
 
 
 def _measured(name: str, value: Any) -> Row:
-    """A value by that name: an opinion where the name is one of a person's, else an outcome; a
-    number outside 0 to 1, of which nobody says whether more is better, is a label."""
+    """Return the signal for a named value: an opinion if the name is that of an opinion, else an
+    outcome. A number outside 0 to 1 becomes a label, because it is unknown whether more of it is
+    better."""
     if plain(name) in OPINIONS:
         return judgement(name, value, None)
     if isinstance(value, bool):

@@ -66,8 +66,8 @@ class Quality:
     """Whether there were more opinions than are read."""
 
     def fall(self) -> tuple[GoodShare, GoodShare] | None:
-        """Return the last two weeks with ratings where the newer one is worse beyond chance: their
-        intervals have nothing in common. None where it is not."""
+        """Return the last two weeks with ratings if the newer one is worse beyond chance (their
+        intervals do not overlap), else None."""
         if len(self.by_week) < 2:
             return None
         before, now = self.by_week[-2:]
@@ -96,7 +96,7 @@ class Use:
 
 
 def quality(ws: Workspace, agent: Agent, now: datetime) -> Quality:
-    """Return the share of good answers of the last `WEEKS` weeks."""
+    """Return the share of good answers in the last `WEEKS` weeks, by week and by version."""
     first = _monday(now) - timedelta(weeks=WEEKS - 1)
     since = datetime(first.year, first.month, first.day, tzinfo=UTC)
     with ws.db.read() as connection:
@@ -138,7 +138,8 @@ def _counted(
 
 
 def use(ws: Workspace, agent: Agent, until: datetime) -> Use:
-    """Return what was recorded in the seven days before `until`."""
+    """Return the numbers of answers and of failed ones, and cost and times of the calls, in the
+    seven days before `until`."""
     since = until - WEEK
     with ws.db.read() as connection:
         answers, failed = trace_queries.counts_between(connection, agent.id, since, until)

@@ -95,7 +95,7 @@ def _features(row: sa.RowMapping) -> Iterator[CallFeature]:
 
 
 def _forms(sampling: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield what says the form of the answer in each of the APIs."""
+    """Yield the settings for the form of the answer in each of the APIs; None for a missing one."""
     yield sampling.get("response_format")
     yield sampling.get("format")
     yield sampling.get("json_schema")

@@ -154,7 +154,8 @@ class CaptureConfig(Config):
 
 
 def hashed_name(seal: Seal, name: str) -> str:
-    """What stands for an id, session or subject with personal data in it."""
+    """Return the replacement of an id, session or subject that contains personal data: its keyed
+    hash."""
     return f"hash-{seal.of('redacted name', name)[:32]}"
 
 
@@ -163,8 +164,8 @@ class Redactor:
 
     @classmethod
     def of_home(cls, ws: Workspace) -> Redactor:
-        """As the settings of the home say; what `strict` hashes can be recognised in this home
-        only."""
+        """Return a redactor with the settings of the home. Hashes made by `strict` can be
+        recognised in this home only."""
         config = ws.settings(CaptureConfig, "capture")
         return cls(config, make_seal(ws.home.secret) if config.redaction == "strict" else Seal(b""))
 
@@ -180,14 +181,14 @@ class Redactor:
         self._harmless: dict[bytes, None] = {}
 
     def line(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
-        """`line` without what is looked for. Its metadata then counts what was taken out, by kind,
-        under `redacted`."""
+        """Return `line` without personal data and secrets. Its metadata then counts, by kind, what
+        was removed, under `redacted`."""
         return line if self.mode == "off" else _LineSearch(self, line).clean()
 
     def name(self, name: str) -> str:
-        """An id, session or subject. `on` keeps it, because rows are linked and erased by it;
-        `strict` replaces one that holds something by its keyed hash, which is the same each
-        time."""
+        """Return an id, session or subject after redaction. `on` keeps it, because rows are linked
+        and erased by it; `strict` replaces one that contains personal data by its keyed hash, which
+        is the same each time."""
         if not self.is_strict or _HASHED.fullmatch(name):
             return name
         readings = [name, *_readings(name), *_decoded_runs(name)]
@@ -196,11 +197,12 @@ class Redactor:
         return hashed_name(self._seal, name)
 
     def holds(self, text: str) -> bool:
-        """Whether something that is looked for is in `text` as it is written."""
+        """Return whether a detector finds something in `text`, without decoding it."""
         return any(next(detector.spans(text), None) for detector in self.detectors)
 
     def is_harmless(self, text: str, search: Callable[[str], str]) -> bool:
-        """Whether `search` changes nothing of a long text, remembered from the last time."""
+        """Return whether `search` leaves a long text unchanged; remember texts for which it
+        does."""
         digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         if digest in self._harmless:
             return True
@@ -220,7 +222,7 @@ class RedactedSegment(Segment):
         self._redactor = redactor
 
     def prepared(self, lines: bytes) -> bytes:
-        """Return the lines without what is looked for."""
+        """Return the lines after redaction."""
         if self._redactor.mode == "off":
             return lines
         return b"\n".join(self._written(json.loads(line)) for line in lines.split(b"\n"))
@@ -249,7 +251,7 @@ class _LineSearch:
         return clean
 
     def _text(self, text: str) -> str:
-        """`text` without what is looked for."""
+        """Return `text` after redaction."""
         text, count = without_secrets(text, self._secrets)
         self._count(SECRET, count)
         if len(text) < _MEMO_FROM:
@@ -273,7 +275,8 @@ class _LineSearch:
         return self._redactor.name(value) if isinstance(value, str) else value
 
     def _steps(self, steps: list[Any], is_answer_changed: bool) -> list[Any]:
-        """Token ids spell the answer out, so they go where the answer was changed."""
+        """Return the steps after redaction. Token ids spell the answer out, so they are removed if
+        the answer was changed."""
         steps = [step for step in steps if isinstance(step, Mapping)]
         clean_steps = [
             {key: self._step_field(key, value) for key, value in step.items()} for step in steps
@@ -327,7 +330,8 @@ class _LineSearch:
         return clean
 
     def _arguments(self, text: str) -> str:
-        """The arguments of a tool call, whose JSON may write a character in several ways."""
+        """Return the arguments of a tool call after redaction of their JSON values, as JSON may
+        write a character in several ways."""
         values = _json_of(text)
         if not isinstance(values, dict | list):
             return self._text(text)
@@ -341,7 +345,8 @@ class _LineSearch:
         return self._decoded(text) if self._redactor.is_strict else text
 
     def _decoded(self, text: str) -> str:
-        """`text`, or parts of it, replaced where another reading of it holds something."""
+        """Return `text`, with parts or all of it replaced if a decoded form of it contains
+        something."""
         for pattern, decode in _ENCODINGS:
             text = pattern.sub(partial(self._decoded_run, decode), text)
         for reading in _readings(text):
@@ -363,12 +368,13 @@ class _LineSearch:
 
 
 def _mark(kind: str) -> str:
-    """What stands in the place of something of this kind."""
+    """Return the replacement for a finding of this kind."""
     return GONE if kind in (KEY, CREDENTIAL) else f"[{kind} removed]"
 
 
 def _secrets_of(line: Mapping[str, Any]) -> set[str]:
-    """Texts under a telling name anywhere in the line, which are secret wherever else they are."""
+    """Return the texts under a telling name anywhere in the line; they are secret everywhere in
+    it."""
     secrets: set[str] = set()
     for value in _described(line):
         secrets |= secrets_in(value)
@@ -376,8 +382,8 @@ def _secrets_of(line: Mapping[str, Any]) -> set[str]:
 
 
 def _described(value: Any) -> Iterator[Any]:
-    """The parts of a line in which names tell: all but definitions of tools; arguments as the value
-    that their text stands for."""
+    """Yield the parts of a line whose names can tell a secret: all but definitions of tools, and
+    arguments as the value of their JSON."""
     if isinstance(value, Mapping):
         yield {key: part for key, part in value.items() if isinstance(part, str)}
         for key, part in value.items():
@@ -400,7 +406,8 @@ def _json_of(text: str) -> Any:
 
 
 def _readings(text: str) -> Iterator[str]:
-    """What `text` says where it is read as a URL, as HTML, as JSON, or by eye."""
+    """Yield `text` decoded as a URL, as HTML, as JSON, and in NFKC without invisible characters, as
+    far as it has any such codes."""
     if "%" in text:
         yield unquote(text)
     if "&" in text:
@@ -412,7 +419,7 @@ def _readings(text: str) -> Iterator[str]:
 
 
 def _decoded_runs(text: str) -> Iterator[str]:
-    """What the runs of letters and digits in `text` say as base64 or in hexadecimal."""
+    """Yield the texts that runs of letters and digits in `text` encode in base64 or hexadecimal."""
     for pattern, decode in _ENCODINGS:
         for run in pattern.findall(text):
             reading = _read_run(run, decode)
@@ -421,7 +428,7 @@ def _decoded_runs(text: str) -> Iterator[str]:
 
 
 def _read_run(run: str, decode: Callable[[str], bytes]) -> str | None:
-    """What an encoded run says; None where it is no text."""
+    """Return the text of an encoded run, or None if it is not printable text."""
     try:
         reading = decode(run).decode()
     except ValueError:
@@ -430,7 +437,8 @@ def _read_run(run: str, decode: Callable[[str], bytes]) -> str | None:
 
 
 def _from_base64(run: str) -> bytes:
-    """Of either alphabet, with or without its padding."""
+    """Return the decoded bytes of base64 in either alphabet, with or without padding. Raises
+    ValueError."""
     plain = run.rstrip("=").replace("-", "+").replace("_", "/")
     return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
 

@@ -20,13 +20,13 @@ MOST_BYTES = 128 * 2**20
 
 
 def file_error(path: Path, why: str, fix: str) -> InputError:
-    """The error of a file that cannot be read as a whole."""
+    """Return the error for a file that cannot be read as a whole."""
     return InputError(f"file {str(path)!r}", why, fix)
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """The file at `path`, opened for reading; raises InputError for what is no regular file, and
-    never waits for one."""
+    """Return the file at `path`, opened for reading. Raises InputError if it is not a regular file,
+    without ever waiting for it."""
     if isinstance(path, Address):
         raise InputError(
             f"address {str(path)!r}",
@@ -65,7 +65,7 @@ def _demand_regular(what: str, mode: int) -> None:
 
 
 def read_regular(path: Path, most: int = MOST_BYTES) -> bytes:
-    """All bytes of the regular file at `path`; raises InputError, also for a file of more than
+    """Return all bytes of the regular file at `path`. Raises InputError, also if it has more than
     `most` bytes."""
     with open_regular(path) as file:
         try:
@@ -82,8 +82,8 @@ def read_regular(path: Path, most: int = MOST_BYTES) -> bytes:
 
 
 def files_below(folder: Path, *endings: str) -> Iterator[Path]:
-    """The regular files with one of these endings in `folder` and below it, in order of their
-    paths; hidden ones are passed over."""
+    """Yield the regular files with one of these endings in `folder` and below it, sorted by path,
+    without hidden ones."""
     for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
         if path.suffix in endings and not hidden and path.is_file():

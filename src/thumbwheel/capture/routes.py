@@ -98,8 +98,8 @@ def unbounded(key: str | None, lines: Sequence[bytes]) -> None:
 
 
 def router(segment: Segment, tokens: FeedbackTokens, admit: Admit = unbounded) -> APIRouter:
-    """The routes; `segment` makes lines durable, `tokens` are those of the home, `admit` knows its
-    quotas."""
+    """Return the routes. `segment` writes lines durably, `tokens` are the feedback tokens of the
+    home, `admit` enforces its quotas."""
     routes = APIRouter()
     routes.add_api_route(
         "/feedback.js",
@@ -237,7 +237,7 @@ Durable = Callable[[Request, Sequence[bytes]], Awaitable[None]]
 async def _durable(
     segment: Segment, admit: Admit, request: Request, lines: Sequence[bytes]
 ) -> None:
-    """Return when all lines are on disk; raises Busy or StorageError where they are not taken."""
+    """Return when all lines are on disk. Raises Busy or StorageError if they are not accepted."""
     if not lines:
         return
     principal: Principal = request.state.principal
@@ -261,7 +261,7 @@ async def _durable(
 
 
 def _voice(request: Request) -> Voice:
-    """Who sends the request; a user speaks in no name but their own."""
+    """Return the sender of the request; a user can send feedback only in their own name."""
     principal: Principal = request.state.principal
     if principal.kind == "user":
         return Voice(principal.id, principal.name, is_person=True)
@@ -271,8 +271,8 @@ def _voice(request: Request) -> Voice:
 async def _received(
     request: Request, spell: Spell, voice: Voice | None = None, most: int | None = None
 ) -> Received:
-    """The rows of a request as lines; raises InputError where not one can be stored. `most`: bytes
-    of a body that is read though nobody knows yet who sends it."""
+    """Return the rows of a request as lines. Raises InputError if none of them can be stored.
+    `most` limits the bytes of the body while its sender is still unknown."""
     content_type = _content_type(request)
     content = await _body(request, most or MOST_BYTES, most or MOST_UNPACKED)
     if content_type not in ("application/json", *LINE_TYPES):
@@ -299,7 +299,8 @@ async def _received(
 
 
 async def _parsed(content: bytes, are_lines: bool) -> list[Any]:
-    """The rows of a body. A small one takes less time than to hand it to another thread."""
+    """Return the rows of a body. Parsing a small one takes less time than handing it to another
+    thread."""
     if len(content) <= SMALL:
         return meaning.rows_of(content, are_lines)
     return await run_in_threadpool(meaning.rows_of, content, are_lines)
@@ -313,9 +314,9 @@ def _check_agents(request: Request, lines: Sequence[bytes]) -> None:
 
 
 def _check_claims(request: Request, lines: Sequence[bytes]) -> None:
-    """Raise Forbidden for what only editors of the agent say: what a trace is for, since a question
-    that is held out stands in the gate, however often it was asked; and that a rater weighs more
-    than others, since votes are counted by weight."""
+    """Raise Forbidden for claims that only editors of the agent may make: the purpose of a trace,
+    since a held-out question counts in the gate however often it was asked; and a weight above 1 of
+    a rater, since votes are counted by weight."""
     principal: Principal = request.state.principal
     for line in lines:
         if not any(mark in line for mark in MARKS):
@@ -329,7 +330,7 @@ def _check_claims(request: Request, lines: Sequence[bytes]) -> None:
 
 
 def _agent(request: Request) -> str | None:
-    """The agent that the path or a header names."""
+    """Return the agent that the path or a header names, or None."""
     agent = request.path_params.get("agent") or request.headers.get(AGENT_HEADER)
     return str(agent) if agent else None
 
@@ -344,7 +345,7 @@ async def _rows(durable: Durable, spell: Spell, request: Request) -> Response:
 
 
 async def _feedback(durable: Durable, tokens: FeedbackTokens, request: Request) -> Response:
-    """Feedback of an app, or of a web page by the token of one trace."""
+    """Store feedback of an app, or of a web page with the token of one trace; return the answer."""
     bearer = bearer_of(request.headers)
     if not is_feedback_token(bearer):
         return await _rows(durable, meaning.feedback_row, request)
@@ -368,7 +369,7 @@ async def _feedback(durable: Durable, tokens: FeedbackTokens, request: Request) 
 
 
 def _check_token(tokens: FeedbackTokens, bearer: str, line: dict[str, Any]) -> None:
-    """Raise Forbidden where the line is about anything but the trace of the token."""
+    """Raise Forbidden if the line is about anything but the trace of the token."""
     target = line.get("target")
     if line.get("source") or (isinstance(target, dict) and target.get("source")):
         raise Forbidden("feedback token", "it speaks for no source", "Leave source out")
@@ -384,7 +385,7 @@ def _check_token(tokens: FeedbackTokens, bearer: str, line: dict[str, Any]) -> N
 
 
 async def _token(tokens: FeedbackTokens, request: Request) -> Response:
-    """A token with which a web page may judge the trace that the request names."""
+    """Return a token with which a web page may judge the trace that the request names."""
     principal: Principal = request.state.principal
     if principal.kind == "user":  # each token is a rater, and a user is one
         why = "a user speaks in no name but their own"
@@ -399,7 +400,8 @@ async def _token(tokens: FeedbackTokens, request: Request) -> Response:
 
 
 def _trace_of_token(row: dict[str, Any]) -> dict[str, Any]:
-    """A judgement that stands for the trace, so that the names are checked like those of one."""
+    """Return a placeholder judgement of the trace, so that the names are checked as for a real
+    one."""
     judgement: dict[str, Any] = {"thumb": True}
     judgement.update((key, row[key]) for key in ("agent", "trace") if key in row)
     return meaning.feedback_row(judgement)
@@ -460,7 +462,7 @@ async def _langfuse_batch(durable: Durable, request: Request) -> Response:
 
 
 def _event_name(event: Mapping[str, Any]) -> str | None:
-    """The id of an event for the answer; None where it is none."""
+    """Return the id of an event for the answer, or None if it has no valid one."""
     try:
         return name_of(event.get("id"))
     except Unreadable:
@@ -496,7 +498,8 @@ def _content_type(request: Request) -> str:
 async def _body(
     request: Request, most: int = MOST_BYTES, most_unpacked: int = MOST_UNPACKED
 ) -> bytes:
-    """The unpacked body; raises InputError where it is too large or packed in an unknown way."""
+    """Return the unpacked body. Raises InputError if it is too large, or packed in an unknown
+    way."""
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     chunks: list[bytes] = []
     size = 0
@@ -517,7 +520,8 @@ async def _body(
 
 
 def _unpacked(content: bytes, most: int) -> bytes:
-    """A gzip or zlib body, unpacked up to the bound."""
+    """Return a gzip or zlib body unpacked. Raises InputError beyond `most` bytes, and for a damaged
+    body."""
     try:
         return unpacked(content, most)
     except TooLarge:

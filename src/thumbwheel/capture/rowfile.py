@@ -94,7 +94,7 @@ class FileRow:
 
 
 def read_rows(path: Path, on_position: OnPosition) -> Iterator[FileRow]:
-    """Every row of the file in order, in constant memory; raises InputError where the file as a
+    """Yield every row of the file in order, in constant memory. Raises InputError if the file as a
     whole cannot be read."""
     container = container_of(path)
     if container == "json":
@@ -103,7 +103,7 @@ def read_rows(path: Path, on_position: OnPosition) -> Iterator[FileRow]:
 
 
 def table_rows(path: Path, on_position: OnPosition, container: str) -> Iterator[FileRow]:
-    """The rows of a table, "csv" or "parquet"."""
+    """Yield the rows of a table, "csv" or "parquet"."""
     read = csv_rows if container == "csv" else columnar_rows
     for number, row, text, problem in read(path, on_position):
         if not problem and has_nul(row):
@@ -112,8 +112,8 @@ def table_rows(path: Path, on_position: OnPosition, container: str) -> Iterator[
 
 
 def container_of(path: Path) -> str:
-    """json, csv or parquet (also Arrow), which its first bytes tell; CSV by its name (.csv, .tsv,
-    also .gz)."""
+    """Return json, csv or parquet (also for Arrow): Parquet by its first bytes, CSV by its name
+    (.csv, .tsv, also .gz)."""
     if is_columnar(path):
         return "parquet"
     return "csv" if is_csv(path) else "json"
@@ -140,8 +140,8 @@ def _json(path: Path, on_position: OnPosition) -> Iterator[FileRow]:
 
 
 def _unwrapped(rows: Iterator[FileRow]) -> Iterator[FileRow]:
-    """The rows, and in place of a row that only wraps a list of objects (a page of an API, a whole
-    export) its objects, numbered on, so that one that cannot be taken costs no other."""
+    """Yield the rows, but for a row that only wraps a list of objects (a page of an API, a whole
+    export) its objects, numbered on, so that a bad one does not affect the others."""
     shift = 0
     for row in rows:
         elements = _wrapped(row.row) if row.row is not None else None
@@ -161,7 +161,7 @@ def _unwrapped(rows: Iterator[FileRow]) -> Iterator[FileRow]:
 
 
 def _wrapped(row: dict[str, Any]) -> list[Any] | None:
-    """The list that is all that a row has to say; None where it says more."""
+    """Return the list of objects that a row wraps, or None if the row has other content."""
     lists = [key for key in WRAPPERS if isinstance(row.get(key), list)]
     if len(lists) != 1 or not row.keys() <= {*lists, *AROUND}:
         return None
@@ -172,7 +172,7 @@ def _wrapped(row: dict[str, Any]) -> list[Any] | None:
 
 
 def _is_turn(element: Any) -> bool:
-    """Whether an element is a turn of a chat, so that the list is one row."""
+    """Return whether an element is a turn of a chat, so that the whole list is one row."""
     if not isinstance(element, dict):
         return False
     keys = element.keys()
@@ -180,7 +180,7 @@ def _is_turn(element: Any) -> bool:
 
 
 def row_of(raw: bytes, problem: str | None = None) -> dict[str, Any]:
-    """The JSON object of a line; raises Unreadable for anything else, see `json_value`."""
+    """Return the JSON object of a line. Raises Unreadable for anything else, see `json_value`."""
     if problem:
         raise Unreadable(problem)
     row = json_value(raw)
@@ -190,5 +190,5 @@ def row_of(raw: bytes, problem: str | None = None) -> dict[str, Any]:
 
 
 def text_of(raw: bytes) -> str:
-    """The line as text; bytes that are not UTF-8 are shown as \\xNN."""
+    """Return the line as text, with bytes that are not UTF-8 as \\xNN."""
     return raw.decode("utf-8", "backslashreplace")

@@ -40,8 +40,8 @@ TARGET_PREFIX = {"trace": "trc", "step": "trc", "session": "ses"}
 
 @lru_cache(maxsize=4096)
 def row_id(prefix: str, agent: str, source: str, name: str) -> str:
-    """The id of what `source` calls `name`; remembered, because lines name the same raters,
-    sessions and traces again and again."""
+    """Return the id of the row that `source` calls `name`; cached, because lines name the same
+    raters, sessions and traces again and again."""
     return ids.derived(prefix, agent, source, name)
 
 
@@ -68,7 +68,7 @@ class Scope:
     each, and a line without it was written by an app that has the files of the home."""
 
     def sender_of(self, record: FeedbackRecord) -> str:
-        """Who sent this statement."""
+        """Return the sender of this feedback."""
         return self.sender or record.sender or OWNER_OF_HOME
 
     @property
@@ -77,8 +77,8 @@ class Scope:
         return "gold" if self.reviewer else "feedback"
 
     def id_of(self, prefix: str, name: str, source: str | None = None) -> str:
-        """The row id of `name` in `source`; a name that is one of our own ids already is that
-        id."""
+        """Return the row id of `name` in `source`; a name that already is a row id is returned
+        unchanged."""
         if name.startswith(prefix + "_") and len(name) == len(prefix) + 25:
             return name
         return row_id(prefix, self.agent, source or self.source, name)
@@ -96,7 +96,7 @@ class NamedRecord:
 
 
 def named_record(scope: Scope, record: AnyRecord) -> NamedRecord:
-    """`record` with its identity; raises Unreadable where its content is no JSON."""
+    """Return `record` with its identity. Raises Unreadable if its content is not valid JSON."""
     name, fingerprint = record.name_and_fingerprint()
     source = record.source or scope.source
     record_id = row_id(PREFIXES[type(record)], scope.agent, source, name)
@@ -104,15 +104,15 @@ def named_record(scope: Scope, record: AnyRecord) -> NamedRecord:
 
 
 def rater_source(scope: Scope, named: NamedRecord, record: FeedbackRecord) -> str:
-    """The source among whose raters this statement's is: a user who is logged in is the person of
-    that name on every road. No line can speak for that source, so nobody says of what kind a user
-    is, and how much they weigh."""
+    """Return the source to which the rater of this feedback belongs. A logged-in user is the same
+    person on every path. No line can speak for that source, so no line can set the kind or weight
+    of a user."""
     is_user = scope.sender_of(record).startswith(USER)
     return OWNER if is_user else named.source
 
 
 def case_objection(records: Iterable[AnyRecord], case_rule: CaseRule) -> str | None:
-    """Why the cases among `records` are not taken; None where they are."""
+    """Return why the cases among `records` are refused, or None if they are not."""
     for record in records:
         if isinstance(record, CaseRecord):
             reason = case_rule(record.checker, record.checker_config, record.reference)
@@ -122,7 +122,7 @@ def case_objection(records: Iterable[AnyRecord], case_rule: CaseRule) -> str | N
 
 
 def chain_of(messages: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    """The rows of a history. An id is that of everything up to its message."""
+    """Yield the rows of a history. An id depends on everything up to and including its message."""
     parent = ""
     for message in messages:
         content = {key: value for key, value in message.items() if key != "role"}
@@ -154,7 +154,7 @@ class Rows:
     targets: list[Row] = field(default_factory=list)
 
     def add(self, named: NamedRecord) -> None:
-        """The rows of a record that is new."""
+        """Add the rows of a new record."""
         if isinstance(named.record, TraceRecord):
             self._trace(named, named.record)
         elif isinstance(named.record, FeedbackRecord):
@@ -175,7 +175,7 @@ class Rows:
     def _owner(
         self, into: dict[str, Row], prefix: str, source: str, name: str | None, **columns: Any
     ) -> str | None:
-        """The id of a session, subject or rater, whose row is noted."""
+        """Note the row of a session, subject or rater and return its id, or None without a name."""
         if name is None:
             return None
         owner_id = row_id(prefix, self.scope.agent, source, name)
@@ -191,7 +191,7 @@ class Rows:
         return owner_id
 
     def _chain(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The id of the last of `messages`, whose rows are noted."""
+        """Note the rows of `messages` and return the id of the last one."""
         last_id = ""
         for row in chain_of(messages):
             last_id = row["id"]
@@ -283,7 +283,7 @@ class Rows:
             self.targets.append(self._target(named, position, target))
 
     def rater(self, rater: Rater | None, source: str) -> str | None:
-        """The id of the rater, whose row is noted."""
+        """Note the row of the rater and return its id, or None without a rater."""
         if rater is None:
             return None
         weight = 1.0 if rater.weight is None else rater.weight
@@ -318,5 +318,6 @@ class Rows:
         )
 
     def reviewer(self) -> str | None:
-        """The id of the person who vouches for the cases of this scope."""
+        """Note the row of the person who vouches for the cases of this scope and return its id, or
+        None without a reviewer."""
         return self.rater(Rater(id=self.scope.reviewer), OWNER) if self.scope.reviewer else None

@@ -60,8 +60,8 @@ class Key:
     value: str = field(repr=False)
 
     def header(self) -> str:
-        """The value of the header `Authorization`: USER:PASSWORD is basic authentication, anything
-        else a token."""
+        """Return the value of the header `Authorization`: USER:PASSWORD is basic authentication,
+        anything else a token."""
         if ":" in self.value:
             return f"Basic {base64.b64encode(self.value.encode()).decode()}"
         return f"Bearer {self.value}"
@@ -97,21 +97,21 @@ class Connection:
 
 
 def is_server(path: Path) -> bool:
-    """Whether the path is the address of a server that speaks HTTP."""
+    """Return whether the path is the address of an HTTP server."""
     return isinstance(path, Address) and path.url.lower().startswith(("http://", "https://"))
 
 
 def server_name(path: Path) -> str:
-    """What an import of this address remembers its position under: the address without the time
-    from which on it is read."""
+    """Return the name under which an import of this address stores its position: the address
+    without the time from which it is read."""
     parts = urlsplit(str(path))
     query = [pair for pair in parts.query.split("&") if not pair.startswith(f"{SINCE}=")]
     return urlunsplit(parts._replace(query="&".join(query), fragment=""))
 
 
 def require_key(secrets: Path, name: str, path: Path) -> Key:
-    """The stored secret of this name, for the server at `path`; raises NotFound, and InputError
-    where `path` is no server."""
+    """Return the stored secret of this name, for the server at `path`. Raises NotFound, and
+    InputError if `path` is not a server."""
     if not is_server(path):
         raise InputError("--key", f"{str(path)!r} is no server", "Leave it out")
     return Key(name, SecretStore(secrets).require(name))
@@ -138,8 +138,9 @@ class ServerUrl:
 
     @classmethod
     def of(cls, path: Path, product: str, parameters: Collection[str]) -> ServerUrl:
-        """From an address such as http://127.0.0.1:5000/?experiment=support. Raises InputError for
-        what is none, for a password in it, and for other parameters than these."""
+        """Return the parts of an address such as http://127.0.0.1:5000/?experiment=support. Raises
+        InputError for another kind of address, for a password in it, and for other parameters than
+        these."""
         example = f"thumbwheel import {product} http://127.0.0.1:5000 --agent AGENT"
         if not is_server(path) or not isinstance(path, Address):
             raise InputError(
@@ -174,7 +175,8 @@ class Reply:
     content: bytes
 
     def excerpt(self, secrets: Collection[str]) -> str:
-        """Its beginning in one line, without these texts, should it repeat them."""
+        """Return the beginning of the reply in one line, with these texts hidden in case the reply
+        repeats them."""
         text = self.content[:5_000].decode("utf-8", "replace")
         for secret in secrets:
             text = text.replace(secret, HIDDEN)
@@ -206,11 +208,11 @@ class ServerApi:
         self._what = f"{product} at {url.base}"
 
     def get(self, path: str, parameters: Mapping[str, Any] | None = None) -> Any:
-        """The JSON of a reply."""
+        """Return the JSON of a reply."""
         return self._ask("GET", path, params=dict(parameters or {}))
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """The JSON of the reply to a JSON body."""
+        """Return the JSON of the reply to a JSON body."""
         return self._ask("POST", path, json=dict(body))
 
     def _ask(self, method: str, path: str, **request: Any) -> Any:
@@ -233,7 +235,7 @@ class ServerApi:
         return self._content(f"{method} {path}", reply)
 
     def _send(self, method: str, path: str, request: Mapping[str, Any]) -> Reply:
-        """The reply, whose content is read as far as it may go."""
+        """Return the reply. Raises InputError if its content is longer than LONGEST_REPLY."""
         with self._client.stream(method, f"{self.url.base}{path}", **request) as reply:
             content = bytearray()
             for piece in reply.iter_bytes():
@@ -276,7 +278,8 @@ class ServerApi:
         return reply.excerpt(secrets)
 
     def objects(self, reply: Any, key: str | None = None) -> list[dict[str, Any]]:
-        """The list of objects that a reply is, or has at `key`; none where it has none there."""
+        """Return the list of objects that a reply is, or has at `key`; [] if the key is missing.
+        Raises InputError for anything else."""
         rows = reply
         if key is not None and isinstance(reply, dict):
             rows = reply.get(key, [])
@@ -285,7 +288,7 @@ class ServerApi:
         raise self.not_this(f"it answers with {shortened(repr(reply))}")
 
     def ambiguous(self, parameter: str, wanted: str | None, names: Collection[str]) -> InputError:
-        """The error for an address that leaves open which of `names` is meant."""
+        """Return the error for an address that does not select one of `names`."""
         why = f"there is no {parameter} {wanted!r}"
         if wanted is None:
             why = f"it has several with traces: which {parameter} is meant?"
@@ -295,11 +298,11 @@ class ServerApi:
         return self.error(why, f"Give {self.url.base}/?{parameter}=NAME; there are: {listed}")
 
     def not_this(self, why: str) -> InputError:
-        """The error that another server is there."""
+        """Return the error for a server of another product."""
         return self.error(why, f"Is it {self.product}? Give the address of its pages")
 
     def error(self, why: str, fix: str) -> InputError:
-        """An error that names the server."""
+        """Return an error that names the server."""
         return InputError(self._what, why, fix)
 
 
@@ -312,7 +315,7 @@ def _wait(reply: Reply, seconds: float) -> float:
 def connected(
     path: Path, product: str, parameters: Collection[str], key: Key | None
 ) -> Iterator[ServerApi]:
-    """The API of the server at this address."""
+    """Yield the API of the server at this address. Raises InputError."""
     import httpx2
 
     url = ServerUrl.of(path, product, parameters)
@@ -335,7 +338,7 @@ def connected(
 
 
 def checked(row: dict[str, Any]) -> dict[str, Any]:
-    """The same object; raises HasNul where a text in it holds a NUL character."""
+    """Return the same object. Raises HasNul if a text in it contains a NUL character."""
     if has_nul(row):
         raise HasNul
     return row

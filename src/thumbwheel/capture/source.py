@@ -77,7 +77,7 @@ class Refused:
     text: str
 
     def as_json(self) -> str:
-        """The line of a file of refused lines."""
+        """Return the line for a file of refused lines."""
         return json.dumps(
             {"number": self.number, "reason": self.reason, "text": self.text}, ensure_ascii=False
         )
@@ -101,7 +101,7 @@ class Unwanted(Exception):
 
 
 def numbered(items: Iterable[Item]) -> Iterator[Item]:
-    """The same, counted from 1."""
+    """Return the same items, numbered from 1."""
     return (replace(item, number=number) for number, item in enumerate(items, 1))
 
 
@@ -111,10 +111,10 @@ def items_of_files(
     read: Callable[[Path], Iterator[Item]],
     on_position: OnPosition,
 ) -> Iterator[Item]:
-    """The items that `read` yields for each of these files of a folder, numbered on.
+    """Yield the items that `read` yields for each of these files of a folder, numbered on.
 
-    A reason says in which file, and on which line of it, where that is known. What `read` raises
-    ends the reading; yield `Refused(0, error.why, file.name)` in its place to go on with the next.
+    A reason names the file, and the line in it if known. An error from `read` ends the reading; to
+    continue with the next file, yield `Refused(0, error.why, file.name)` instead.
     """
     number = read_bytes = 0
     for file in files:
@@ -130,7 +130,8 @@ def items_of_files(
 
 
 def item_of(number: int, text: str, records: Callable[[], list[AnyRecord]]) -> Item:
-    """The line of what `records` returns, or the refusal for what it raises."""
+    """Return the line with the records that `records` returns, or the refusal for the error that it
+    raises."""
     try:
         understood = records()
         remarks = understood.remarks if isinstance(understood, Records) else ()
@@ -152,13 +153,13 @@ class Source(Protocol):
     """What it reads, for the help of `import`; empty where that help names the source itself."""
 
     def claims(self, row: Row) -> bool:
-        """Whether an object with these keys is of this format."""
+        """Return whether an object with these keys is in this format."""
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
-        """Every item of the file in order, in constant memory; `on_position` is told the position
-        in bytes now and then.
+        """Yield every item of the file in order, in constant memory; call `on_position` now and
+        then with the position in bytes.
 
-        Raises InputError where the file as a whole cannot be read.
+        Raises InputError if the file as a whole cannot be read.
         """
 
 
@@ -169,7 +170,7 @@ class ReadsLocations(Protocol):
     `files_below`."""
 
     def claims_location(self, path: Path) -> bool:
-        """Whether the folder or the address is one that it reads."""
+        """Return whether this source reads the folder or the address."""
 
 
 @runtime_checkable
@@ -178,7 +179,7 @@ class ReadsServers(Protocol):
     address of one."""
 
     def connected(self, connection: Connection) -> Source:
-        """The same source with a key, and with what earlier imports of the server brought."""
+        """Return the same source with a key, and with what earlier imports of the server stored."""
 
 
 @runtime_checkable
@@ -201,7 +202,8 @@ class Mappable(Protocol):
     """A source that takes `--column` and `--scale`."""
 
     def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> Source:
-        """The same source with these columns (meaning -> column) and scales (name -> ends)."""
+        """Return the same source with these columns (meaning -> column) and scales (name ->
+        ends)."""
 
 
 @runtime_checkable
@@ -209,7 +211,7 @@ class Tabular(Protocol):
     """A source of tables with any columns."""
 
     def mapping(self, path: Path) -> ColumnMapping:
-        """What the columns of the file are."""
+        """Return the meaning of the columns of the file."""
 
 
 @runtime_checkable
@@ -217,8 +219,8 @@ class OfAgents(Protocol):
     """A source whose data is of several agents."""
 
     def of_agent(self, name: str) -> Source:
-        """The same source for the rows of one of them; raises InputError for a name that none can
-        have."""
+        """Return the same source for the rows of one agent. Raises InputError for a name that no
+        agent can have."""
 
 
 @runtime_checkable
@@ -226,7 +228,7 @@ class Reviewable(Protocol):
     """A source whose lines are no cases until somebody reviewed them."""
 
     def as_gold(self) -> Source:
-        """The same source, every line a case."""
+        """Return the same source with every line as a case."""
 
 
 @runtime_checkable
@@ -234,7 +236,7 @@ class Rated(Protocol):
     """A source whose ratings have tags and confidences."""
 
     def with_ratings(self, ratings: RatingFilter) -> Source:
-        """The same source with these ratings only."""
+        """Return the same source with these ratings only."""
 
 
 @dataclass(frozen=True)
@@ -258,7 +260,7 @@ class JsonLines:
         yield from self.items(read_rows(path, on_position), parse)
 
     def items(self, rows: Iterator[FileRow], parse: Parse) -> Iterator[Item]:
-        """The item of every row."""
+        """Yield the item of every row."""
         for row in rows:
             if row.row is None:
                 yield Refused(row.number, row.reason, row.text)
@@ -266,5 +268,5 @@ class JsonLines:
                 yield self.item(row.number, row.row, row.text, parse)
 
     def item(self, number: int, row: dict[str, Any], text: str, parse: Parse | None = None) -> Item:
-        """The item of one row."""
+        """Return the item of one row."""
         return item_of(number, text, partial(parse or self.parse, row))

@@ -46,20 +46,20 @@ class SettledRun:
         return frozenset(span.sender or OWNER_OF_HOME for span in self.spans)
 
     def item(self, number: int) -> Item:
-        """The run as a line for ingestion."""
+        """Return the run as a line for ingestion."""
         names = [span.name for span in self.spans]
         text = json.dumps({"type": SPAN, "trace_id": self.trace_id, "spans": names})
         return item_of(number, text, lambda: records_of(self.spans))
 
 
 def check_span(row: Mapping[str, Any]) -> tuple[str, str]:
-    """(trace id, span id) of a row; raises Unreadable for what is no span."""
+    """Return (trace id, span id) of a row. Raises Unreadable if it is not a span."""
     span = span_of_row(row)
     return span.trace_id, span.span_id
 
 
 def save_spans(connection: sa.Connection, agent_id: str, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Store spans that are not there yet; returns how many those are. Raises Unreadable."""
+    """Store spans that are not stored yet and return their number. Raises Unreadable."""
     spans = {check_span(row): dict(row) for row in rows}
     stored: set[tuple[str, str]] = set()
     for part in batches({trace_id for trace_id, _ in spans}, MOST_TRACES):
@@ -87,8 +87,8 @@ def save_spans(connection: sa.Connection, agent_id: str, rows: Iterable[Mapping[
 def settled_runs(
     connection: sa.Connection, now: datetime, *, everything: bool = False
 ) -> Iterator[SettledRun]:
-    """Runs of which nothing more is expected, at most `MOST_TRACES`; all that wait where
-    `everything` is asked for."""
+    """Yield at most `MOST_TRACES` runs for which no more spans are expected; with `everything`, any
+    waiting runs."""
     last = sa.func.max(waiting_spans.c.recorded_at)
     query = (
         sa.select(agents.c.slug, waiting_spans.c.agent_id, waiting_spans.c.trace_id, last)
@@ -112,7 +112,7 @@ def settled_runs(
 
 
 def remove_spans(connection: sa.Connection, agent_id: str, run: SettledRun) -> None:
-    """Delete the spans of a run that was put together; one that came meanwhile stays."""
+    """Delete the spans of a run that has become a trace; spans that came meanwhile stay."""
     for span_ids in batches([span.span_id for span in run.spans], MOST_TRACES):
         connection.execute(
             waiting_spans.delete().where(

@@ -97,8 +97,8 @@ class Giver:
     """None for what was stored before senders were."""
 
     def may_take_back(self, earlier: Giver) -> bool:
-        """Whether they may replace or take back what `earlier` said, as
-        `feedback_in_force.superseded_and_retracted` has it."""
+        """Return whether this giver may replace or retract feedback of `earlier`; the rule is the
+        same as in `feedback_in_force.superseded_and_retracted`."""
         is_owner = self.sender in (None, OWNER_OF_HOME)
         if is_owner and self.source == feedback_in_force.OWNER:
             return True
@@ -144,12 +144,12 @@ class _Stored:
 
 
 def save_lines(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> list[LineResult]:
-    """Insert what is new in `lines`, each as a whole or not at all; a duplicate changes nothing, a
-    contradiction is refused.
+    """Insert the new records in `lines`, each line as a whole or not at all. A duplicate changes
+    nothing; a contradiction is refused. Return the result of each line, in order.
 
     A record that has an identity of its own may complete its row, and is then among the new ones.
 
-    What was erased is not stored again. A case that is stored with basis feedback becomes gold when
+    Erased data is not stored again. A case that is stored with basis feedback becomes gold if
     somebody vouches for it now.
     """
     erased = _erased(connection, scope, lines)
@@ -222,7 +222,7 @@ def _all_records(candidates: Iterable[_Candidate]) -> list[NamedRecord]:
 
 
 def _with_completed(result: LineResult, completed: Collection[int]) -> LineResult:
-    """The result, with the records that completed a row among its new ones."""
+    """Return the result with the records that completed a row added to its new ones."""
     completing = [record for record in result.line.records if id(record) in completed]
     return replace(result, new=[*result.new, *completing])
 
@@ -233,8 +233,8 @@ def _complete(
     repeated: Sequence[NamedRecord],
     versions: Mapping[str, str],
 ) -> set[int]:
-    """Fill in what these records, whose rows are there, say and their rows do not; which records
-    (by `id()`) changed a row."""
+    """Fill in values of these records that their stored rows lack; return the `id()` of each record
+    that changed a row."""
     completed = set()
     for table, columns in COMPLETED.items():
         of_table = {named.id for named in repeated if TABLES[type(named.record)] is table}
@@ -267,12 +267,12 @@ def add_late_steps(
     records: Sequence[TraceRecord],
     senders: Collection[str],
 ) -> set[str]:
-    """Add the steps that stored traces do not have yet, and which tell themselves apart by kind,
-    name and start. Returns the names of the records whose traces have all their steps now; one that
+    """Add the steps that stored traces do not have yet; steps are told apart by kind, name and
+    start. Return the names of the records whose traces now have all their steps; a record that
     contradicts its trace changes nothing.
 
-    A trace without an answer gets that of its last step, unless others than the `senders` of these
-    steps have judged it: they have not seen it.
+    A trace without an answer gets the answer of its last step, unless someone other than the
+    `senders` of these steps has judged it, because they have not seen it.
     """
     complete = set()
     for record in records:
@@ -296,7 +296,7 @@ def add_late_steps(
 
 
 def _is_judged(connection: sa.Connection, trace_id: str, senders: Collection[str]) -> bool:
-    """Whether others than these have said anything about the trace."""
+    """Return whether anyone other than `senders` has given feedback on the trace."""
     sender = sa.func.coalesce(feedback.c.sender, OWNER_OF_HOME)
     about = feedback.join(feedback_targets, feedback_targets.c.feedback_id == feedback.c.id)
     query = sa.select(feedback.c.id).select_from(about)
@@ -305,8 +305,8 @@ def _is_judged(connection: sa.Connection, trace_id: str, senders: Collection[str
 
 
 def _late_steps(stored_steps: Sequence[Row], all_steps: Sequence[Row]) -> list[Row] | None:
-    """Those of the steps that are not stored; None where one differs from what is, or cannot be
-    told apart."""
+    """Return the steps that are not stored, or None if a step differs from the stored one, or has
+    no start time to compare."""
     stored_by_key = {_step_key(step): step for step in stored_steps}
     late_steps = []
     for step in all_steps:
@@ -333,8 +333,8 @@ def _extend(
     *,
     is_judged: bool,
 ) -> None:
-    """Give a stored trace more steps, in the order of time; after the others where somebody judged
-    one of these by its number."""
+    """Add steps to a stored trace, in order of time; at the end if there is feedback on one of its
+    steps by number."""
     all_steps = [*stored_steps, *late_steps]
     about_steps = sa.select(feedback_targets.c.feedback_id).where(
         feedback_targets.c.kind == "step", feedback_targets.c.target_id == trace["id"]
@@ -361,8 +361,8 @@ def _extend(
 
 
 def _change(stored: Row, row: Row, columns: Sequence[str]) -> Row:
-    """What `row` changes in a stored row: it fills in what is missing, its later time counts, and
-    so do its owner's marks."""
+    """Return the columns that `row` changes in a stored row: it fills in missing ones, a later time
+    replaces an earlier one, and so do its owner's marks."""
     change = {}
     for column in columns:
         before, now = stored[column], row[column]
@@ -379,8 +379,8 @@ def _change(stored: Row, row: Row, columns: Sequence[str]) -> Row:
 
 
 def _erased(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> set[int]:
-    """The positions of the lines that would bring back what was erased; raises StorageError where
-    that can no longer be told."""
+    """Return the positions of the lines that would restore erased data. Raises StorageError if the
+    key of the tombstones is missing."""
     of_agent = tombstones.c.agent_id == scope.agent_id
     if not connection.execute(sa.select(tombstones.c.id).where(of_agent).limit(1)).scalar():
         return set()
@@ -457,14 +457,14 @@ def _stored(connection: sa.Connection, scope: Scope, everything: Sequence[NamedR
 
 
 def _rater_id(scope: Scope, named: NamedRecord, record: FeedbackRecord) -> str | None:
-    """The row id of who gave this feedback; None where nobody is named."""
+    """Return the row id of the rater of this feedback, or None if no rater is named."""
     if record.rater is None:
         return None
     return row_id("rat", scope.agent, rater_source(scope, named, record), record.rater.id)
 
 
 def _replaced_ids(scope: Scope, named: NamedRecord, record: FeedbackRecord) -> list[str]:
-    """The row ids of what this feedback replaces or takes back."""
+    """Return the row ids of the feedback that this feedback supersedes or retracts."""
     names = [name for name in (record.supersedes, record.retracts) if name is not None]
     return [scope.id_of("fbk", name, named.source) for name in names]
 
@@ -472,7 +472,8 @@ def _replaced_ids(scope: Scope, named: NamedRecord, record: FeedbackRecord) -> l
 def _versions(
     connection: sa.Connection, scope: Scope, everything: Sequence[NamedRecord]
 ) -> dict[str, str]:
-    """Name or id of a model version of the agent -> its id; read only where a step names one."""
+    """Return name or id of a model version of the agent -> its id; read only if a step names a
+    version."""
     traces_in_batch = [
         named.record for named in everything if isinstance(named.record, TraceRecord)
     ]
@@ -489,7 +490,7 @@ def _versions(
 
 
 def _objection(records: Sequence[NamedRecord], stored: _Stored, rows: Rows) -> str | None:
-    """Why this line contradicts what is stored, or itself; None where it does not."""
+    """Return why this line contradicts stored data, or itself; None if it does not."""
     reason = case_objection([named.record for named in records], rows.scope.case_rule)
     if reason is not None:
         return reason
@@ -524,7 +525,8 @@ def _objection(records: Sequence[NamedRecord], stored: _Stored, rows: Rows) -> s
 def _rater_objection(
     named: NamedRecord, record: FeedbackRecord, stored: _Stored, rows: Rows
 ) -> str | None:
-    """Why this line contradicts what is stored of its rater, or what the batch says of them."""
+    """Return why this line contradicts the stored rater, or the rater in the batch; None if it does
+    not."""
     rater = record.rater
     rater_id = _rater_id(rows.scope, named, record)
     if rater is None or rater_id is None:
@@ -548,10 +550,10 @@ def _rater_objection(
 def _giver_objection(
     named: NamedRecord, record: FeedbackRecord, stored: _Stored, rows: Rows
 ) -> str | None:
-    """Why this line may not replace or take back what it names: it is neither its rater's nor the
-    owner's.
+    """Return why this line may not supersede or retract the feedback that it names: it is neither
+    its rater's nor the owner's. Return None if it may.
 
-    What it names may come later; then it stays in force, and this line changes nothing
+    The named feedback may arrive later; then it stays in force, and this line changes nothing
     (`feedback_in_force.superseded_and_retracted`).
     """
     scope = rows.scope
@@ -574,10 +576,10 @@ def _giver_objection(
 def _dated(
     connection: sa.Connection, scope: Scope, candidates: Sequence[_Candidate]
 ) -> list[_Candidate]:
-    """The same, but feedback without a time gets the time of what it is about, where it is the
-    first that its rater says about it.
+    """Return the same lines, but feedback without a time gets the time of its target if it is the
+    first that its rater gives on it.
 
-    What another import says instead was said since, so it keeps the time of that import.
+    Different feedback in another import was given since, so it keeps the time of that import.
     """
     slots = {}
     for named in _all_records(candidates):
@@ -610,9 +612,9 @@ one in force."""
 def _restated(
     connection: sa.Connection, scope: Scope, candidates: Sequence[_Candidate]
 ) -> list[_Candidate]:
-    """The same, with a name of its own for feedback that says again what its rater, or the row that
-    it is of, had said before the newest: False, True, False ends with False, although the first and
-    the third line are the same."""
+    """Return the same lines, with a new name for feedback that repeats an earlier, no longer newest
+    value of its rater or row: False, True, False ends with False, although the first and the third
+    line are the same."""
     restatable: dict[str, tuple[NamedRecord, FeedbackRecord]] = {}
     for named in _all_records(candidates):
         if isinstance(named.record, FeedbackRecord) and _may_be_restated(named.record):
@@ -643,8 +645,8 @@ def _restated(
 
 
 def _may_be_restated(record: FeedbackRecord) -> bool:
-    """Whether its name is what it says, and it has a rater and no time: the newest import of it
-    counts."""
+    """Return whether the name of the feedback is derived from its content, and it has a rater or
+    names its target, and no time: then its newest import counts."""
     if record.id is not None or record.occurred_at is not None:
         return False
     if record.retracts or record.supersedes:
@@ -664,8 +666,8 @@ def _slot_of(scope: Scope, named: NamedRecord, record: FeedbackRecord) -> Slot:
 
 
 def _value_key(value: Any) -> str:
-    """What tells two values apart. A whole number is one value however it is written: SQLite gives
-    a lone 1.0 back as 1."""
+    """Return the key that distinguishes values. A whole number is one value however it is written:
+    SQLite returns a lone 1.0 as 1."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return ids.canonical(value)
@@ -674,7 +676,8 @@ def _value_key(value: Any) -> str:
 def _newest_values(
     connection: sa.Connection, scope: Scope, slots: Collection[Slot]
 ) -> dict[Slot, set[str]]:
-    """Slot -> the values of its newest feedback (several of one import) before this import."""
+    """Return slot -> the values of its newest feedback before this import (several if one import
+    has several)."""
     # all feedback about the same targets, with its targets
     names: set[str] = set()
     for _source, _rater, _kind, _name, *slot_targets in slots:
@@ -750,7 +753,7 @@ def _insert_all(connection: sa.Connection, table: sa.Table, rows: Sequence[Row])
 def _insert_missing(
     connection: sa.Connection, table: sa.Table, rows: Mapping[str, Row]
 ) -> list[str]:
-    """The ids of `rows` that were not there; they are now, in the given order."""
+    """Insert the `rows` that do not exist yet, in the given order; return their ids."""
     existing = {row.id for row in _select(connection, table.c.id, rows)}
     missing = [row_id for row_id in rows if row_id not in existing]
     _insert_all(connection, table, [rows[row_id] for row_id in missing])
@@ -763,13 +766,13 @@ def _select(
     wanted: Iterable[Any],
     *columns: sa.ColumnElement[Any] | sa.Table,
 ) -> Iterator[Any]:
-    """Rows (key, columns) whose key is among `wanted`, however many these are."""
+    """Yield rows (key, columns) whose key is in `wanted`, however many keys there are."""
     for part in batches(list(wanted), MOST):
         yield from connection.execute(sa.select(key, *columns).where(key.in_(part)))
 
 
 def _resolve_targets(connection: sa.Connection, rows: Rows, arrived: Collection[Target]) -> None:
-    """Give each new target row the id of what it names, where that exists."""
+    """Set the id of each new target row's target, if that exists."""
     targets = [
         _target(rows.scope, row["kind"], row["external_id"], row["source"], row["step"])
         for row in rows.targets
@@ -786,7 +789,7 @@ def _target(scope: Scope, kind: str, name: str, source: str, step: int | None) -
 
 
 def _existing(connection: sa.Connection, scope: Scope, targets: Sequence[Target]) -> set[Target]:
-    """Those of `targets` that exist for this agent."""
+    """Return the `targets` that exist for this agent."""
     existing: set[Target] = set()
     for kind, table in (("trace", traces), ("step", traces), ("session", sessions)):
         wanted = {target_id for target_kind, target_id, _ in targets if target_kind == kind}
@@ -813,7 +816,7 @@ _WAITING = (
 def _link_waiting(
     connection: sa.Connection, scope: Scope, arrived: Mapping[Target, str | None]
 ) -> None:
-    """Feedback of this agent that waited for what has just arrived gets its target."""
+    """Set the target of this agent's feedback that waited for rows which have just arrived."""
     names = {name for name in arrived.values() if name is not None}
     names.update(target_id for _, target_id, _ in arrived)
     links: list[tuple[Any, str]] = []
@@ -830,7 +833,7 @@ def _link_waiting(
 
 
 def _set_targets(connection: sa.Connection, links: Sequence[tuple[Any, str]]) -> None:
-    """Write the target ids: (row of feedback_targets, id)."""
+    """Write the target ids; `links` are (row of feedback_targets, id)."""
     if not links:
         return
     statement = (
@@ -854,8 +857,8 @@ def _set_targets(connection: sa.Connection, links: Sequence[tuple[Any, str]]) ->
 
 def link_across_sources(connection: sa.Connection, scope: Scope, after: str) -> str | None:
     """Link a page of targets (feedback ids above `after`) that their own source never delivered to
-    the one trace or session of that name in another source; where several sources have one, the
-    target stays open. Returns where the next page starts."""
+    the one trace or session of that name in another source. If several sources have one, the target
+    stays open. Return the `after` of the next page, or None at the end."""
     query = sa.select(traces.c.source).where(traces.c.agent_id == scope.agent_id).distinct()
     sources = set(connection.execute(query).scalars())
     waiting = _WAITING.where(
@@ -897,7 +900,7 @@ def link_across_sources(connection: sa.Connection, scope: Scope, after: str) -> 
 def stored_names(
     connection: sa.Connection, scope: Scope, noun: str, names: Collection[str]
 ) -> set[str]:
-    """Those of these names (of traces, or of feedback) that the source of the scope stored."""
+    """Return the `names` (of traces, or of feedback) that the source of the scope has stored."""
     table, prefix = (traces, "trc") if noun == "trace" else (feedback, "fbk")
     names_by_id = {row_id(prefix, scope.agent, scope.source, name): name for name in names}
     return {names_by_id[row.id] for row in _select(connection, table.c.id, names_by_id)}
@@ -906,8 +909,8 @@ def stored_names(
 def recorded_answers(
     connection: sa.Connection, scope: Scope, records: Sequence[TraceRecord]
 ) -> list[tuple[Message, list[RecordedAnswer]]]:
-    """Each of these traces with the answers of other sources in the session of its name, and those
-    to the same input."""
+    """Return each of these traces as a message, with the answers of other sources in the session of
+    the same name, and to the same input."""
     messages_of_client = []
     for record in records:
         *_, last = chain_of(record.input)
@@ -963,7 +966,7 @@ def recorded_answers(
 
 
 def _questions(connection: sa.Connection, input_ids: Collection[str]) -> dict[str, str]:
-    """Id of an input -> the text of the last message of the user in it."""
+    """Return id of an input -> the text of the user's last message in it."""
     texts: dict[str, str] = {}
     inputs_by_message = {input_id: [input_id] for input_id in input_ids}
     columns = messages.c.parent_id, messages.c.role, messages.c.content
@@ -980,7 +983,8 @@ def _questions(connection: sa.Connection, input_ids: Collection[str]) -> dict[st
 
 
 def position_of(connection: sa.Connection, scope: Scope, server: str) -> dict[str, Any] | None:
-    """Up to where the source of the scope has read this server; None where it never did."""
+    """Return the position up to which the source of the scope has read this server, or None if it
+    never did."""
     position_id = _position_id(scope, server)
     query = sa.select(source_positions.c.position).where(source_positions.c.id == position_id)
     position = connection.execute(query).scalar()
@@ -990,7 +994,7 @@ def position_of(connection: sa.Connection, scope: Scope, server: str) -> dict[st
 def save_position(
     connection: sa.Connection, scope: Scope, server: str, position: Mapping[str, Any]
 ) -> None:
-    """Remember up to where the server was read."""
+    """Store the position up to which the server was read."""
     position_id = _position_id(scope, server)
     values = {"position": dict(position), "recorded_at": datetime.now(UTC)}
     update = source_positions.update().where(source_positions.c.id == position_id)
@@ -1009,7 +1013,7 @@ def _position_id(scope: Scope, server: str) -> str:
 
 
 def named_targets(connection: sa.Connection, agent_id: str, name: str) -> list[sa.Row[Any]]:
-    """(kind, id, source, external_id) of the traces and sessions that have this id, ours or their
+    """Return (kind, id, source, external_id) of the traces and sessions with this id, ours or their
     source's."""
     rows: list[sa.Row[Any]] = []
     for kind, table in (("trace", traces), ("session", sessions)):
@@ -1023,7 +1027,7 @@ def named_targets(connection: sa.Connection, agent_id: str, name: str) -> list[s
 
 
 def named_feedback(connection: sa.Connection, agent_id: str, name: str) -> list[str]:
-    """Ids of the feedback that has this id, ours or its source's."""
+    """Return the ids of the feedback with this id, ours or its source's."""
     query = sa.select(feedback.c.id).where(
         feedback.c.agent_id == agent_id,
         sa.or_(has_id(feedback.c.id, name), feedback.c.external_id == name),
@@ -1034,7 +1038,8 @@ def named_feedback(connection: sa.Connection, agent_id: str, name: str) -> list[
 def latest_feedback(
     connection: sa.Connection, agent_id: str, kind: str | None, limit: int, after: str | None
 ) -> list[sa.RowMapping]:
-    """The newest feedback first, behind the row `after`, with its rater's name and kind."""
+    """Return a page of feedback, the newest first, starting after the row `after`, with the rater's
+    name and kind and the sender's name. Raises InputError for an unknown `after`."""
     query = (
         sa.select(
             feedback,
@@ -1055,8 +1060,8 @@ def latest_feedback(
 def _is_behind(
     connection: sa.Connection, table: sa.Table, agent_id: str, row_id: str
 ) -> sa.ColumnElement[bool]:
-    """The condition of the rows that follow this one in a list of the agent's, newest first. Raises
-    InputError for an id of none of them."""
+    """Return the condition for the rows that follow this one in a list of the agent's rows, newest
+    first. Raises InputError if none of them has this id."""
     last = connection.execute(
         sa.select(table.c.recorded_at).where(table.c.id == row_id, table.c.agent_id == agent_id)
     ).scalar()
@@ -1071,7 +1076,7 @@ def _is_behind(
 
 
 def targets_of(connection: sa.Connection, feedback_ids: Sequence[str]) -> list[sa.RowMapping]:
-    """All targets of these feedback rows, in order."""
+    """Return all targets of these feedback rows, in order."""
     targets: list[sa.RowMapping] = []
     for part in batches(feedback_ids, MOST):
         query = sa.select(feedback_targets).where(feedback_targets.c.feedback_id.in_(part))
@@ -1081,11 +1086,11 @@ def targets_of(connection: sa.Connection, feedback_ids: Sequence[str]) -> list[s
 
 
 def signals(connection: sa.Connection, agent_id: str) -> Iterator[Any]:
-    """(id, kind, name, value, scale, rater, rater_kind, at, trace_id) of the feedback in force, of
-    each rater the newest, as a stream.
+    """Yield (id, kind, name, value, scale, rater, rater_kind, at, trace_id) of the feedback in
+    force, each rater's newest.
 
     `trace_id` is the trace that the first target names, or whose step it is; None for sessions and
-    for what has not arrived.
+    for traces that have not arrived.
     """
     target = feedback_targets.c
     about_trace = sa.and_(
@@ -1116,8 +1121,8 @@ def signals(connection: sa.Connection, agent_id: str) -> Iterator[Any]:
 
 
 def feedback_count(connection: sa.Connection, agent_id: str) -> int:
-    """How much feedback there is, also what is no longer in force; what only takes something back
-    does not count."""
+    """Return the number of feedback rows, including those no longer in force; retractions do not
+    count."""
     query = sa.select(sa.func.count()).where(
         feedback.c.agent_id == agent_id, feedback.c.retracts.is_(None)
     )
@@ -1125,8 +1130,8 @@ def feedback_count(connection: sa.Connection, agent_id: str) -> int:
 
 
 def answering_models(connection: sa.Connection, agent_id: str) -> Iterator[Any]:
-    """(trace_id, number of the version, served_model, requested_model) of the last model call of
-    every trace, as a stream."""
+    """Yield (trace_id, number of the version, served_model, requested_model) of the last model call
+    of every trace."""
     from_last = sa.func.row_number().over(
         partition_by=steps.c.trace_id, order_by=steps.c.position.desc()
     )
@@ -1155,7 +1160,7 @@ def answering_models(connection: sa.Connection, agent_id: str) -> Iterator[Any]:
 
 
 def open_targets(connection: sa.Connection, agent_id: str) -> int:
-    """How many targets have not arrived."""
+    """Return the number of targets that have not arrived."""
     query = _WAITING.where(feedback.c.agent_id == agent_id).with_only_columns(sa.func.count())
     return int(connection.execute(query).scalar_one())
 
@@ -1163,8 +1168,8 @@ def open_targets(connection: sa.Connection, agent_id: str) -> int:
 def case_rows(
     connection: sa.Connection, agent_id: str, basis: str | None, limit: int, after: str | None
 ) -> list[sa.RowMapping]:
-    """Cases, newest first, behind the row `after`, with the last message of their input and the
-    reviewer's name."""
+    """Return a page of cases, the newest first, starting after the row `after`, with the last
+    message of their input and the reviewer's name. Raises InputError for an unknown `after`."""
     query = (
         sa.select(
             cases, messages.c.content.label("message"), raters.c.external_id.label("reviewer")
@@ -1181,14 +1186,14 @@ def case_rows(
 
 
 def withdraw_review(connection: sa.Connection, case_id: str) -> None:
-    """Make a gold case one that nobody reviewed."""
+    """Set the basis of a gold case to feedback, without a reviewer."""
     connection.execute(
         cases.update().where(cases.c.id == case_id).values(basis="feedback", reviewer_id=None)
     )
 
 
 def case_counts(connection: sa.Connection, agent_id: str) -> dict[str, int]:
-    """Basis -> number of cases."""
+    """Return basis -> number of cases."""
     query = (
         sa.select(cases.c.basis, sa.func.count())
         .where(cases.c.agent_id == agent_id)

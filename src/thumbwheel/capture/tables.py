@@ -48,20 +48,20 @@ _EVERY = 200
 
 
 def is_csv(path: Path) -> bool:
-    """Whether the name says so."""
+    """Return whether the file name ends in .csv or .tsv, also with .gz."""
     return path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv"))
 
 
 def is_columnar(path: Path) -> bool:
-    """Whether the first bytes are those of Parquet or Arrow; raises InputError for what is no
-    regular file."""
+    """Return whether the first bytes are those of Parquet or Arrow. Raises InputError if it is not
+    a regular file."""
     with open_regular(path) as file:
         return file.read(6).startswith((PARQUET, ARROW_FILE, ARROW_STREAM))
 
 
 def columns_of(path: Path, container: str) -> list[str]:
-    """The names of the columns of a table, "csv" or "parquet"; raises InputError where it is
-    none."""
+    """Return the column names of a table, "csv" or "parquet". Raises InputError if it is not a
+    table."""
     if container == "csv":
         with opened(path) as (_, stream):
             text = io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
@@ -72,7 +72,8 @@ def columns_of(path: Path, container: str) -> list[str]:
 
 
 def csv_rows(path: Path, on_position: OnPosition) -> Iterator[Cells]:
-    """Every record after the header that is not blank, numbered by the line on which it begins."""
+    """Yield every record after the header that is not blank, numbered by the line on which it
+    begins."""
     with opened(path) as (raw, stream):
         text = io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
         header, separator, header_lines = _header(path, text)
@@ -107,8 +108,8 @@ def csv_rows(path: Path, on_position: OnPosition) -> Iterator[Cells]:
 
 
 def _header(path: Path, text: io.TextIOWrapper) -> tuple[list[str], str, int]:
-    """(names of the columns, separator, lines that were read). Excel's first line `sep=;` says the
-    separator; a name in quotes may go over several lines."""
+    """Return (column names, separator, number of lines read). Excel's first line `sep=;` sets the
+    separator; a name in quotes may span several lines. Raises InputError."""
     line = text.readline(LONGEST).removeprefix("\ufeff")
     stated = _SEPARATOR_LINE.fullmatch(line.strip("\r\n"))
     if stated:
@@ -188,12 +189,13 @@ class _RecordLines:
         return line
 
     def begin_record(self) -> int:
-        """Forget the record before; the number of the line on which the next one begins."""
+        """Forget the previous record and return the number of the line on which the next one
+        begins."""
         self._record = []
         return self._number + 1
 
     def shown(self) -> str:
-        """The text of the record, with bytes that are not UTF-8 as \\xNN."""
+        """Return the text of the record, with bytes that are not UTF-8 as \\xNN."""
         return (
             "".join(self._record)
             .rstrip("\r\n")
@@ -212,7 +214,7 @@ def _record(header: list[str], cells: list[str], text: str) -> tuple[dict[str, A
 
 
 def _csv_problem(error: csv.Error, text: str) -> str:
-    """Why a record is no CSV, with what to do where quotes are escaped as in C."""
+    """Return why a record is not CSV, with a hint if quotes are escaped as in C."""
     hint = ""
     if '\\"' in text:
         hint = '; a quote inside quotes is written twice ("") in CSV, not as \\"'
@@ -220,12 +222,13 @@ def _csv_problem(error: csv.Error, text: str) -> str:
 
 
 def _escaped(text: str) -> bool:
-    """Whether the text has bytes that were no UTF-8 ("surrogateescape")."""
+    """Return whether the text has bytes that were not UTF-8 ("surrogateescape")."""
     return not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def columnar_rows(path: Path, on_position: OnPosition) -> Iterator[Cells]:
-    """Every row, numbered from 1; a row whose cells are no JSON values (binary data) is refused."""
+    """Yield every row, numbered from 1; a row with cells that are not JSON values (binary data) has
+    the reason in place of its values."""
     number = 0
     unpacked = UnpackedBytes(path, path.stat().st_size)
     with _parquet(path) as (_, answers):
@@ -250,8 +253,8 @@ def columnar_rows(path: Path, on_position: OnPosition) -> Iterator[Cells]:
 
 @contextmanager
 def _parquet(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[bytes, bytes]]]]:
-    """(the names of the columns, the answers that follow) of a child process that reads the file;
-    raises InputError."""
+    """Yield (column names, the answers that follow) of a child process that reads the file. Raises
+    InputError."""
     with open_regular(path) as file:
         process = child.start(
             "thumbwheel.capture.columnar_child", str(LONGEST), str(MOST_MEMORY), stdin=file
@@ -267,7 +270,7 @@ def _parquet(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[bytes, byte
 
 
 def _answers(path: Path, process: Popen[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """What the child says up to its end; raises InputError where it failed or broke down."""
+    """Yield the answers of the child until it ends. Raises InputError if it failed or crashed."""
     assert process.stdout is not None  # noqa: S101 - narrows the type
     while line := process.stdout.readline():
         kind, content = line[:1], line[1:].rstrip(b"\n")

@@ -29,8 +29,8 @@ _CHANNEL_END = re.compile(r"<\|(?:end|return)\|>\s*")
 
 
 def without_thoughts(text: str) -> tuple[str, str]:
-    """Return (what a model thought, what it answered) of a text with <think> ... </think> at its
-    beginning; some servers leave out the opening mark.
+    """Return (thoughts, answer) of a text with <think> ... </think> at its beginning; some servers
+    leave out the opening mark.
 
     >>> without_thoughts("<think>Two and two.</think>  4")
     ('Two and two.', '4')
@@ -55,8 +55,8 @@ def without_thoughts(text: str) -> tuple[str, str]:
 
 
 def _leading_thought(text: str) -> tuple[str, str] | None:
-    """Return (the thought with which a text begins, the rest of it); None where it begins with
-    none. A thought that does not end is all of the text."""
+    """Return (the thought at the start of a text, the rest), or None if it does not start with one.
+    A thought without an end is all of the text."""
     text = text.lstrip()
     for opening, closing in MARKS:
         if text.startswith(opening):
@@ -66,8 +66,8 @@ def _leading_thought(text: str) -> tuple[str, str] | None:
 
 
 def _channels(text: str) -> tuple[str, str]:
-    """Return (what stands in the channels before the last, the final channel) of a text as gpt-oss
-    writes it."""
+    """Return (text of the channels before the last, the final channel) of a text in the format of
+    gpt-oss."""
     thoughts, answer = [], ""
     while match := _CHANNEL.match(text):
         text = text[match.end() :]

@@ -120,7 +120,8 @@ def traces_show(
 
 
 def _step_line(step: dict[str, Any]) -> str:
-    """A step in one line: what it was, who answered, how long, how many tokens."""
+    """Return a step in one line: its kind and name, who answered, how long it took, how many
+    tokens."""
     parts = [step["kind"], step.get("name")]
     parts += [step.get("version"), step.get("served_model") or step.get("requested_model")]
     if step.get("started_at") and step.get("ended_at"):

@@ -80,7 +80,7 @@ class Found:
 
 
 def count(connection: sa.Connection, agent_id: str) -> int:
-    """The traces of an agent."""
+    """Return the number of traces of an agent."""
     query = sa.select(sa.func.count()).where(traces.c.agent_id == agent_id)
     return int(connection.execute(query).scalar_one())
 
@@ -88,7 +88,7 @@ def count(connection: sa.Connection, agent_id: str) -> int:
 def trace_page(
     connection: sa.Connection, agent_id: str, wanted: TraceFilter, limit: int, after: Cursor | None
 ) -> Found:
-    """The newest traces after the cursor, with their session, subject and last message."""
+    """Return the newest traces after the cursor, with their session, subject and last message."""
     if not wanted.is_searched:
         page = _page(connection, agent_id, wanted, limit, after)
         return Found(_shown(connection, sa.select(page.subquery().c.id)))
@@ -109,8 +109,8 @@ def _searched(
     windows: Iterable[int],
     after: Cursor | None,
 ) -> Iterator[tuple[list[str], Cursor | None]]:
-    """For each window: the traces in it with the text, of which that was said, newest first; and
-    its last trace, None where there are no older ones."""
+    """Yield for each window the ids of its traces that match `wanted`, newest first, and the cursor
+    of its last trace, None if there are no older traces."""
     for window in windows:
         candidates = _page(connection, agent_id, wanted, window, after)
         matches = _matches(connection, agent_id, candidates.subquery(), wanted)
@@ -125,7 +125,8 @@ def _searched(
 def _matches(
     connection: sa.Connection, agent_id: str, candidates: sa.Subquery, wanted: TraceFilter
 ) -> list[str]:
-    """The traces among the candidates with the text, of which that was said, newest first."""
+    """Return the ids of the candidates that match the text and the judgement of `wanted`, newest
+    first."""
     query = (
         sa.select(candidates.c.id)
         .join(traces, traces.c.id == candidates.c.id)
@@ -149,7 +150,7 @@ def _matches(
 def _shown(
     connection: sa.Connection, trace_ids: sa.Select[Any] | Sequence[str]
 ) -> list[sa.RowMapping]:
-    """What a list shows of traces, newest first."""
+    """Return the rows that a list shows for these traces, newest first."""
     query = (
         sa.select(
             traces,
@@ -169,7 +170,7 @@ def _shown(
 def answered_traces(
     connection: sa.Connection, agent_id: str, wanted: TraceFilter, most: int
 ) -> Iterator[sa.Row[Any]]:
-    """(id, input_id, output) of the newest traces that have an answer, as a stream."""
+    """Yield (id, input_id, output) of the newest traces with an answer, at most `most`."""
     wanted = replace(wanted, answered=True)
     columns: list[sa.ColumnElement[Any]] = [traces.c.id, traces.c.input_id, traces.c.output]
     newest_first = sa.select(*columns).order_by(traces.c.recorded_at.desc(), traces.c.id.desc())
@@ -189,8 +190,8 @@ def answered_traces(
 def _page(
     connection: sa.Connection, agent_id: str, wanted: TraceFilter, limit: int, after: Cursor | None
 ) -> sa.Select[Any]:
-    """A query for time and id of the traces of a page, whatever their text. What else is shown is
-    looked up for these alone."""
+    """Return a query for time and id of the traces of a page, whatever their text. Other columns
+    are looked up for these traces only."""
     narrow = _narrow_conditions(connection, agent_id, wanted)
     wide = _wide_conditions(wanted)
     calls = _call_conditions(connection, agent_id, wanted)
@@ -220,8 +221,9 @@ def _page_by_calls(
     limit: int,
     after: Cursor | None,
 ) -> sa.Select[Any]:
-    """A page of the traces with a call that meets one of `by_call`. Each of these has an index in
-    the order of the list, so the page of all is among their pages."""
+    """Return a query for a page of the traces with a call that meets one of `by_call`. Each of
+    these conditions has an index in the order of the list, so the page is part of the union of
+    their pages."""
     parts = []
     for condition in by_call:
         part = (
@@ -249,8 +251,8 @@ def _page_by_calls(
 def _after(
     after: Cursor | None, recorded_at: sa.ColumnElement[Any], trace_id: sa.ColumnElement[Any]
 ) -> list[sa.ColumnElement[bool]]:
-    """The conditions for what comes after the cursor. The first says to the database where in its
-    index the page begins."""
+    """Return the conditions for rows after the cursor. The first one tells the database where in
+    its index the page begins."""
     if after is None:
         return []
     is_later = sa.or_(recorded_at < after.recorded_at, trace_id < after.id)
@@ -260,7 +262,7 @@ def _after(
 def _narrow_conditions(
     connection: sa.Connection, agent_id: str, wanted: TraceFilter
 ) -> list[sa.ColumnElement[bool]]:
-    """Those that few traces of the home meet, which an index finds."""
+    """Return the conditions that few traces of the home meet, and that use an index."""
     narrow = []
     if wanted.session is not None:
         narrow.append(_belongs(connection, agent_id, traces.c.session_id, sessions, wanted.session))
@@ -279,7 +281,8 @@ def _narrow_conditions(
 def _call_conditions(
     connection: sa.Connection, agent_id: str, wanted: TraceFilter
 ) -> list[list[sa.ColumnElement[bool]]]:
-    """What the calls of a trace have to meet: of each list, a call meets one."""
+    """Return the conditions on the calls of a trace: for each list, some call must meet one
+    condition."""
     calls = []
     if wanted.model is not None:
         names = (steps.c.requested_model, steps.c.served_model)
@@ -296,12 +299,12 @@ def _call_conditions(
 
 
 def _has_call(alternatives: Sequence[sa.ColumnElement[bool]]) -> sa.ColumnElement[bool]:
-    """Whether a trace has a call that meets one of these."""
+    """Return the condition that a trace has a call that meets one of these."""
     return sa.exists().where(steps.c.trace_id == traces.c.id, sa.or_(*alternatives))
 
 
 def _has_text(text: str) -> sa.ColumnElement[bool]:
-    """Whether answer or last message of a trace has the text."""
+    """Return the condition that the answer or the last message of a trace contains the text."""
     message = messages.c.content["content"].as_string()
     return sa.or_(
         traces.c.output.icontains(text, autoescape=True),
@@ -310,7 +313,7 @@ def _has_text(text: str) -> sa.ColumnElement[bool]:
 
 
 def _wide_conditions(wanted: TraceFilter) -> list[sa.ColumnElement[bool]]:
-    """The conditions that are looked at while going through the traces in their order."""
+    """Return the conditions that are checked while reading the traces in their order."""
     conditions: list[sa.ColumnElement[bool]] = []
     if wanted.answered:
         conditions.append(traces.c.output.is_not(None))
@@ -326,7 +329,8 @@ def _wide_conditions(wanted: TraceFilter) -> list[sa.ColumnElement[bool]]:
 
 
 def _is_rated(kinds: Sequence[str] = ()) -> sa.ColumnElement[bool]:
-    """Whether somebody said something about a trace or a step of it, of one of these kinds."""
+    """Return the condition that a trace or a step of it has feedback, of one of these kinds if any
+    are given."""
     conditions = [
         feedback_targets.c.target_id == traces.c.id,
         feedback_targets.c.kind.in_(("trace", "step")),
@@ -338,8 +342,9 @@ def _is_rated(kinds: Sequence[str] = ()) -> sa.ColumnElement[bool]:
 
 
 def _is_agent(agent_id: str, has_better_index: bool) -> sa.ColumnElement[bool]:
-    """Whether a trace is the agent's. SQLite takes an agent for one of many with few traces each,
-    and would go through all of them; an expression instead of the column keeps it from that."""
+    """Return the condition that a trace is the agent's. SQLite assumes that each of many agents has
+    few traces, and would read all traces of this agent; an expression instead of the column
+    prevents that."""
     if has_better_index:
         return traces.c.agent_id.concat("") == agent_id
     return traces.c.agent_id == agent_id
@@ -352,21 +357,23 @@ def _belongs(
     table: sa.Table,
     name: str,
 ) -> sa.ColumnElement[bool]:
-    """Whether a trace is of the session or subject of this name, which several sources may have."""
+    """Return the condition that a trace belongs to the session or subject of this name, which
+    several sources may have."""
     query = sa.select(table.c.id).where(table.c.agent_id == agent_id, table.c.external_id == name)
     row_ids = list(connection.execute(query).scalars())
     return column == row_ids[0] if len(row_ids) == 1 else column.in_(row_ids)
 
 
 def _are_few(connection: sa.Connection, trace_ids: sa.Select[Any]) -> bool:
-    """Whether a query finds few traces, which are then looked up one by one and sorted."""
+    """Return whether a query finds at most FEW traces, which are then looked up one by one and
+    sorted."""
     limited = trace_ids.limit(FEW + 1).subquery()
     count = connection.execute(sa.select(sa.func.count()).select_from(limited)).scalar_one()
     return int(count) <= FEW
 
 
 def last_calls(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, sa.RowMapping]:
-    """Trace -> its last call of a model, with the number of the version."""
+    """Return trace id -> its last call of a model, with the number of the version."""
     calls: dict[str, sa.RowMapping] = {}
     for part in batches(trace_ids, MOST):
         query = (
@@ -383,7 +390,7 @@ def last_calls(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str,
 def judgements(
     connection: sa.Connection, agent_id: str, trace_ids: Sequence[str]
 ) -> dict[str, list[sa.RowMapping]]:
-    """Trace -> the feedback in force about it or a step of it, oldest first."""
+    """Return trace id -> the feedback in force on it or a step of it, oldest first."""
     by_trace: dict[str, list[sa.RowMapping]] = {}
     for part in batches(trace_ids, MOST):
         among = sa.select(feedback_targets.c.feedback_id).where(
@@ -414,7 +421,7 @@ def judgements(
 
 
 def named_traces(connection: sa.Connection, agent_id: str, name: str) -> list[sa.RowMapping]:
-    """The traces that have this id, ours (or its beginning) or their source's."""
+    """Return at most 6 traces with this id, ours (or its beginning) or their source's."""
     names = [has_id(traces.c.id, name)]
     if sources := _sources(connection, agent_id):
         by_source = sa.and_(traces.c.source.in_(sources), traces.c.external_id == name)
@@ -437,8 +444,8 @@ def named_traces(connection: sa.Connection, agent_id: str, name: str) -> list[sa
 def by_metadata(
     connection: sa.Connection, agent_id: str, source: str, key: str, values: Sequence[str]
 ) -> list[sa.RowMapping]:
-    """The traces of a source whose metadata has one of these values under the key, the newest
-    first."""
+    """Return the traces of a source whose metadata has one of these values under the key, the
+    newest first."""
     rows: list[sa.RowMapping] = []
     for part in batches(values, MOST):
         query = sa.select(traces).where(
@@ -454,8 +461,8 @@ def by_metadata(
 def with_metadata(
     connection: sa.Connection, agent_id: str, key: str, name: str | None = None
 ) -> dict[str, sa.RowMapping]:
-    """The traces whose metadata has this key, or the one of them that its source calls by this
-    name: id -> external_id, source, recorded_at and subject."""
+    """Return the traces whose metadata has this key, or only the one with this `name` in its
+    source: id -> external_id, source, recorded_at and subject."""
     query = (
         sa.select(
             traces.c.id,
@@ -475,7 +482,7 @@ def with_metadata(
 
 
 def having_metadata(connection: sa.Connection, trace_ids: Sequence[str], key: str) -> set[str]:
-    """Those of these traces whose metadata has this key."""
+    """Return the ids of those `trace_ids` whose metadata has this key."""
     having: set[str] = set()
     for part in batches(trace_ids, MOST):
         query = sa.select(traces.c.id).where(
@@ -493,8 +500,9 @@ def newest_with_metadata(
     offset: int,
     inner: tuple[str, str] | None = None,
 ) -> list[sa.RowMapping]:
-    """A page of the traces whose metadata has this key, the newest first: as `with_metadata`, and
-    `happened_at`. `inner`: (name, value) of what the metadata has under the key."""
+    """Return a page of the traces whose metadata has this key, the newest first: the columns of
+    `with_metadata`, and `happened_at`. `inner` is a (name, value) that the metadata must have under
+    the key."""
     happened_at = sa.func.coalesce(traces.c.occurred_at, traces.c.recorded_at)
     conditions = [
         traces.c.agent_id == agent_id,
@@ -528,8 +536,8 @@ def judged_traces(
     kind: str,
     names: Sequence[str] | None = None,
 ) -> list[sa.RowMapping]:
-    """The feedback of a kind in force about the traces of a source, or those of these names, with
-    the `trace_metadata`; the oldest first."""
+    """Return the feedback of a kind in force on the traces of a source, or on those with these
+    names, with the `trace_metadata`; the oldest first."""
     about = [
         traces.c.agent_id == agent_id,
         traces.c.source == source,
@@ -556,8 +564,8 @@ def judged_traces(
 
 
 def _sources(connection: sa.Connection, agent_id: str) -> list[str]:
-    """The sources of the agent's traces, each by one step in the index: all rows are not looked
-    at."""
+    """Return the sources of the agent's traces, each found by one step in the index instead of
+    reading all rows."""
     sources: list[str] = []
     while True:
         query = sa.select(sa.func.min(traces.c.source)).where(traces.c.agent_id == agent_id)
@@ -570,7 +578,7 @@ def _sources(connection: sa.Connection, agent_id: str) -> list[str]:
 
 
 def children(connection: sa.Connection, agent_id: str, trace_id: str) -> list[str]:
-    """The traces of agents that this run called, in their order."""
+    """Return the ids of the traces of agents that this run called, in order."""
     query = (
         sa.select(traces.c.id)
         .where(_is_agent(agent_id, has_better_index=True), traces.c.parent_id == trace_id)
@@ -580,7 +588,7 @@ def children(connection: sa.Connection, agent_id: str, trace_id: str) -> list[st
 
 
 def steps_of(connection: sa.Connection, trace_id: str) -> list[sa.RowMapping]:
-    """The steps of a trace, in their order, with the number of the version."""
+    """Return the steps of a trace, in order, with the number of the version."""
     query = (
         sa.select(steps, model_versions.c.number.label("version_number"))
         .outerjoin(model_versions, model_versions.c.id == steps.c.model_version_id)
@@ -593,8 +601,8 @@ def steps_of(connection: sa.Connection, trace_id: str) -> list[sa.RowMapping]:
 def answered_calls(
     connection: sa.Connection, agent_id: str, since: datetime, most: int
 ) -> list[sa.RowMapping]:
-    """Return the newest calls since then that the gateway saw answered: metadata and input_id of
-    the trace, tools, parameters and token counts of the call."""
+    """Return the newest answered calls since `since` that the gateway recorded, at most `most`:
+    metadata and input_id of the trace, tools, parameters and token counts of the call."""
     query = (
         sa.select(
             traces.c.metadata,
@@ -623,7 +631,8 @@ def inputs_with(
     input_ids: Collection[str],
     has: Callable[[message_chains.Message], bool],
 ) -> set[str]:
-    """Return those of the last messages in whose conversation there is a message that `has`."""
+    """Return the `input_ids` (last messages) whose conversation contains a message for which `has`
+    is true."""
     links = message_chains.read_links(connection, sorted(input_ids))
     message_chains.add_ancestors(connection, links)
     matching = {message_id for message_id, (_, message) in links.items() if has(message)}
@@ -683,7 +692,7 @@ def judged_since(
 def counts_between(
     connection: sa.Connection, agent_id: str, since: datetime, until: datetime
 ) -> tuple[int, int]:
-    """Return (traces, those of them that failed) that were recorded in this time."""
+    """Return (number of traces, number of failed ones) recorded from `since` to before `until`."""
     query = sa.select(sa.func.count(), sa.func.count().filter(traces.c.status != "ok")).where(
         traces.c.agent_id == agent_id,
         traces.c.recorded_at >= since,
@@ -696,7 +705,8 @@ def counts_between(
 def call_figures(
     connection: sa.Connection, agent_id: str, since: datetime, until: datetime, most: int
 ) -> list[sa.RowMapping]:
-    """Return cost and times of the newest calls to models in this time, at most `most`."""
+    """Return cost and times of the newest calls to models recorded from `since` to before `until`,
+    at most `most`."""
     query = (
         sa.select(steps.c.cost, steps.c.started_at, steps.c.ended_at)
         .join(traces, traces.c.id == steps.c.trace_id)

@@ -30,10 +30,10 @@ def list_traces(
     after: str | None = None,
     seconds: float = 0.0,
 ) -> TracePage:
-    """A page of the agent's traces. A search for a text looks at so many traces as take tens of
-    milliseconds, and at more while the page is not full and the `seconds` are not over.
+    """Return a page of the agent's traces. A search for a text reads as many traces as take tens of
+    milliseconds, and more while the page is not full and fewer than `seconds` have passed.
 
-    Raises NotFound for an unknown agent, InputError for a cursor that is none.
+    Raises NotFound for an unknown agent, InputError for an invalid cursor.
     """
     agent_id = require_agent(ws, agent).id
     cursor = _cursor(after) if after else None
@@ -66,15 +66,15 @@ def list_traces(
 
 
 def count_traces(ws: Workspace, agent: str) -> int:
-    """The stored traces of an agent; none where it does not exist."""
+    """Return the number of stored traces of an agent; 0 if the agent does not exist."""
     with ws.db.read() as connection:
         return trace_queries.count(connection, Agent.named(agent).id)
 
 
 def show_trace(ws: Workspace, agent: str, name: str) -> dict[str, Any]:
-    """Everything about a trace: its chat, steps, feedback and the runs inside it. `name` is our id,
-    its beginning, or the id of its source. Raises NotFound, and InputError where it names
-    several."""
+    """Return everything about a trace: its chat, steps, feedback and the runs inside it. `name` is
+    our id, its beginning, or the id in its source. Raises NotFound, and InputError if several
+    traces match."""
     agent_id = require_agent(ws, agent).id
     with ws.db.read() as connection:
         rows = trace_queries.named_traces(connection, agent_id, name)
@@ -101,7 +101,7 @@ def show_trace(ws: Workspace, agent: str, name: str) -> dict[str, Any]:
 
 
 def signal(judgement: Mapping[str, Any]) -> str:
-    """A judgement in a word or two.
+    """Return a judgement in a word or two.
 
     >>> signal({"kind": "thumb", "value": False, "name": None, "position": 0})
     'thumb down'
@@ -161,8 +161,8 @@ def _step(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def said_for(row: Mapping[str, Any]) -> str | None:
-    """Who said it, where somebody else than the rater sent it; None where the rater did, and for
-    files and the home's own app.
+    """Return who sent the feedback if it was not the rater; None if the rater did, and for files
+    and the home's own app.
 
     >>> said_for({"sender": "key_1", "sender_name": "mobile-app", "rater": "customer-17"})
     'said by mobile-app for customer-17'

@@ -106,8 +106,8 @@ class MarkAt(NamedTuple):
 def marks_at(
     row: Row, skip: Collection[str] = (), named: Mapping[str, str] | None = None
 ) -> Iterator[MarkAt]:
-    """The marks of a row, or of a message. `named`: key -> kind of marks that a person named, or
-    whose values tell it."""
+    """Yield the marks of a row, or of a message. `named` maps keys to the kinds of marks that a
+    person named, or that their values show."""
     for key, value in row.items():
         if named and key in named:
             yield from _marks_under(key, named[key], value, skip)
@@ -122,7 +122,7 @@ def marks_at(
 def _marks_about(
     key: str, about: Any, skip: Collection[str], named: Mapping[str, str]
 ) -> Iterator[MarkAt]:
-    """The marks in an object about a row, whose labels may be anything else."""
+    """Yield the marks in an object about a row, whose other labels may be about anything."""
     for name, value in about.items() if isinstance(about, dict) else ():
         path = f"{key}.{name}"
         if path in named:
@@ -139,7 +139,7 @@ def _marks_about(
 
 
 def _marks_under(key: str, kind: str | None, value: Any, skip: Collection[str]) -> Iterator[MarkAt]:
-    """The mark called `key`, or those in the object or list that stands there."""
+    """Yield the mark called `key`, or the marks in the object or list at that key."""
     is_holder = key in HOLDERS
     if isinstance(value, list) and (len(value) == 1 or _are_objects(value)):
         for part in value:
@@ -166,21 +166,21 @@ def _are_objects(values: list[Any]) -> bool:
 
 
 def _messages_of(row: Row) -> Iterator[Row]:
-    """The messages of a row, without what they say."""
+    """Yield the messages of a row, without their contents."""
     for messages in row.values():
         if is_chat(messages):
             yield from map(without_contents, messages)
 
 
 def without_contents(message: Row) -> Row:
-    """What stands beside the contents of a message."""
+    """Return the keys of a message other than its contents."""
     return {key: value for key, value in message.items() if key not in CONTENTS}
 
 
 def _all_marks(
     row: Row, skip: Collection[str], named: Mapping[str, str] | None
 ) -> Iterator[MarkAt]:
-    """The marks of a row and of its messages."""
+    """Yield the marks of a row and of its messages."""
     yield from marks_at(row, skip, named)
     for message in _messages_of(row):
         yield from marks_at(message, skip, named)
@@ -205,7 +205,7 @@ class _Words:
                 self.others.add(key)
 
     def keys(self, skip: Collection[str]) -> set[str]:
-        """The keys that hold nothing but opinions."""
+        """Return the keys that hold nothing but opinions."""
         return self.opinions - self.others - FORMAT - set(skip)
 
 
@@ -224,7 +224,7 @@ class RowMarks:
         return bool(self.readings)
 
     def signals(self, row: Row) -> list[dict[str, Any]]:
-        """What the marks of a row, or of a message, say; raises Unreadable."""
+        """Return the signals of the marks of a row, or of a message. Raises Unreadable."""
         signals = []
         for mark in marks_at(row, self.skip, self.named):
             reading = self.readings.get(mark.key) or reading_of(mark.key, mark.kind, None)
@@ -245,7 +245,7 @@ def marks_of_rows(
     scales: Scales | None = None,
     named: Mapping[str, str] | None = None,
 ) -> RowMarks:
-    """The marks of these rows."""
+    """Return the marks of these rows, and how they are read."""
     columns: dict[str, MarkColumn] = {}
     kinds: dict[str, str] = {}
     words = _Words()
@@ -265,8 +265,8 @@ def marks_of_rows(
 
 
 def signals_of_answer(row: Row, marks: RowMarks, message: Row | None = None) -> list[Any]:
-    """What a row with one answer says of it; `message` is the answer where it may have marks of its
-    own. Raises Unreadable."""
+    """Return the signals on the answer of a row with one answer; `message` is the answer if it may
+    have marks of its own. Raises Unreadable."""
     signals: list[Any] = marks.signals(row)
     if message is not None:
         signals += marks.signals(without_contents(message))
@@ -281,7 +281,7 @@ def answered(
     metadata: Row | None,
     name: str | None = None,
 ) -> list[AnyRecord]:
-    """A trace, whose answer is this message, and its feedback."""
+    """Return a trace whose answer is this message, and its feedback."""
     fields = {"id": name, "input": prompt, "metadata": dict(metadata) if metadata else None}
     trace = TraceRecord.model_validate(fields | answer_fields(answer))
     targets = [trace.as_target()]
@@ -290,7 +290,8 @@ def answered(
 
 
 def messages_of_chat(row: Row, raw_messages: Iterable[Row]) -> list[tuple[dict[str, Any], Row]]:
-    """(message, what it was made of) of a chat, with the row's system text and files."""
+    """Return (message, the raw message it came from) for each message of a chat, with the row's
+    system text and files."""
     pairs: list[tuple[dict[str, Any], Row]] = []
     for raw in raw_messages:
         pairs += [(message, raw) for message in converted(raw)]
@@ -308,8 +309,9 @@ def chat_records(
     metadata: Row | None,
     name: str | None = None,
 ) -> list[AnyRecord]:
-    """A trace for every answer that a trainer would learn from, and for the last one. Marks of the
-    row are about the last answer, marks of a message about that message. Raises Unreadable."""
+    """Return a trace for every answer that a trainer would learn from, and for the last one, with
+    their feedback. Marks of the row are about the last answer, marks of a message about that
+    message. Raises Unreadable."""
     pairs = messages_of_chat(row, raw_messages)
     messages = [message for message, _ in pairs]
     turns = []
@@ -344,7 +346,8 @@ def chat_records(
 
 
 def _can_be_answer(message: Row) -> bool:
-    """Whether a message in the middle of a chat is a text or a call, an answer of its own."""
+    """Return whether a message in the middle of a chat is a text or a call, and so an answer of its
+    own."""
     content = message["content"]
     return bool(message.get("tool_calls")) or (isinstance(content, str) and bool(content))
 
@@ -374,7 +377,7 @@ class TrainingRows(JsonLines):
         about: str = "",
         skip: Collection[str] = (),
     ) -> TrainingRows:
-        """The source of these rows; a row that is read alone has its own marks only."""
+        """Return a source of these rows; a row that is read alone has its own marks only."""
 
         def parse_alone(row: dict[str, Any]) -> list[AnyRecord]:
             return parse(row, marks_of_rows([row], skip))
@@ -384,7 +387,8 @@ class TrainingRows(JsonLines):
         )
 
     def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> TrainingRows:
-        """The same, with what a person says about its marks."""
+        """Return the same source with the meanings and scales that a person gave for its marks.
+        Raises InputError for an unknown meaning."""
         unknown = columns.keys() - {*KINDS, IGNORED}
         if unknown:
             meaning = sorted(unknown)[0]
@@ -402,7 +406,7 @@ class TrainingRows(JsonLines):
         yield from self.marked_items(read_rows(path, on_position), rows)
 
     def marked_items(self, rows: Iterator[FileRow], all_rows: Iterable[Row]) -> Iterator[Item]:
-        """The items of `rows`, whose marks are read by `all_rows`."""
+        """Yield the items of `rows`, with their marks read in the light of `all_rows`."""
         assert self.parse_marked is not None  # noqa: S101 - set by `of`
         named: dict[str, str] = {}
         ignored: list[str] = []

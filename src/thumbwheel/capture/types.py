@@ -84,7 +84,8 @@ _NAIVE: ContextVar[NaiveTimes] = ContextVar("naive_times")
 
 @contextmanager
 def naive_times(zone: tzinfo | None) -> Iterator[NaiveTimes]:
-    """Inside, times without a zone are of `zone` (None: UTC), and are counted."""
+    """Read times without a zone as times of `zone` (None: UTC), and count them, until the end of
+    the block."""
     naive = NaiveTimes(zone or UTC)
     before = _NAIVE.set(naive)
     try:
@@ -94,8 +95,8 @@ def naive_times(zone: tzinfo | None) -> Iterator[NaiveTimes]:
 
 
 def parse_time(value: Any) -> datetime:
-    """An aware UTC time from ISO 8601 with T or space (naive means UTC, or see `naive_times`) or a
-    datetime; raises Unreadable.
+    """Return an aware UTC time from a datetime, or from ISO 8601 with T or space (naive means UTC,
+    or see `naive_times`). Raises Unreadable.
 
     >>> parse_time("2026-01-05 08:30:00").isoformat()
     '2026-01-05T08:30:00+00:00'
@@ -119,8 +120,8 @@ def parse_time(value: Any) -> datetime:
 
 
 def _read_time(text: str) -> datetime:
-    """A time as ISO 8601, also with the word UTC behind it, or as mails and HTTP write it; raises
-    ValueError."""
+    """Return a time from ISO 8601, also with the word UTC or GMT after it, or from the format of
+    mails and HTTP. Raises ValueError."""
     for word in (" UTC", " GMT"):
         if text.endswith(word) and text[:4].isdigit():
             text = f"{text.removesuffix(word)}+00:00"
@@ -267,14 +268,14 @@ class Record(Part):
         return self._identity
 
     def with_identity(self, identity: Any) -> Self:
-        """The same record, identified by this JSON value: one that differs in everything else is
-        the same row, which it may complete."""
+        """Return the same record, identified by this JSON value: a record that differs in
+        everything else is the same row, which it may complete."""
         self._identity = identity
         return self
 
     def received_at(self) -> Self:
-        """The same record, whose time is that of its receipt: it is no part of the content, so that
-        what is sent again is the same."""
+        """Return the same record, with its time marked as the time of receipt: it is not part of
+        the content, so a repeated record is recognised."""
         self._is_time_of_receipt = True
         return self
 
@@ -285,7 +286,8 @@ class Record(Part):
         return name
 
     def name_and_fingerprint(self) -> tuple[str, str]:
-        """(external id, sha256 of its identity, or of its content without id and source)."""
+        """Return (external id, sha256 of its identity, or of its content without id and source).
+        Raises Unreadable for NaN and infinity."""
         identity = self._identity
         if identity is None:
             exclude = {
@@ -363,7 +365,7 @@ class TraceRecord(Record):
     """With which the gateway vouches for what it says of the call (gateway_seal.py)."""
 
     def as_target(self) -> TargetRef:
-        """This trace as what feedback is about."""
+        """Return a reference to this trace as the target of feedback."""
         return TargetRef(kind="trace", id=self.external_id)
 
 
@@ -393,7 +395,7 @@ class FeedbackRecord(Record):
         return self._since
 
     def not_before(self, time: datetime | None) -> FeedbackRecord:
-        """The same record, known to be no older than `time`."""
+        """Return the same record, marked as no older than `time`."""
         self._since = time
         return self
 
@@ -538,8 +540,8 @@ PARTS: Mapping[str | int, type[Part]] = {
 
 
 def explain(error: ValidationError) -> str:
-    """The first problem of a record in one line: the key, what is wrong, and the nearest known key
-    for an unknown one."""
+    """Return the first problem of a record in one line: the key, the problem, and the nearest known
+    key for an unknown one."""
     first = error.errors(include_url=False)[0]
     path = ".".join(str(part) for part in first["loc"])
     reason = first.get("ctx", {}).get("error")

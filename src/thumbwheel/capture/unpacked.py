@@ -27,7 +27,7 @@ class UnpackedBytes:
         self._count = 0
 
     def add(self, number: int) -> None:
-        """Count so many bytes; raises InputError where there are more than the file may have."""
+        """Count `number` bytes. Raises InputError if there are more than the file may have."""
         self._count += number
         if self._count > self._most:
             raise file_error(
@@ -45,11 +45,11 @@ class BoundedGzip(io.RawIOBase):
         self._unpacked = unpacked
 
     def readable(self) -> bool:
-        """Return that it can be read."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read into the buffer; returns how many bytes."""
+        """Read into the buffer and return the number of bytes."""
         content = self._archive.read1(len(buffer))
         self._unpacked.add(len(content))
         buffer[: len(content)] = content

@@ -50,7 +50,8 @@ class Upload:
         return self.path.parent
 
     def hand_over(self, upload: str) -> None:
-        """Call it `upload`. Where an earlier request sent the same one, its job has it already."""
+        """Rename the upload to `upload`. If an earlier request sent the same file, its job has it
+        already."""
         target = self.folder.with_name(upload)
         if target.exists():
             shutil.rmtree(self.folder)
@@ -61,7 +62,8 @@ class Upload:
 
 
 def uploaded_file(home: Home, upload: str, name: str) -> Path:
-    """The file of an upload; raises InputError where it is none, or is not here any more."""
+    """Return the path of an uploaded file. Raises InputError if it is not an upload, or no longer
+    exists."""
     path = home.uploads / upload / name
     if not UPLOAD_ID.fullmatch(upload) or Path(name).name != name or not path.is_file():
         raise InputError(
@@ -75,10 +77,12 @@ def uploaded_file(home: Home, upload: str, name: str) -> Path:
 def read_upload(
     ws: Workspace, upload: str, name: str, read: Callable[[Path], ImportReport]
 ) -> ImportReport:
-    """Return what `read` reports of the file, which is removed then. A kill at any point loses
-    nothing: the next attempt reads it again, or has the report.
+    """Return what `read` reports of the file, and remove the file. A kill at any point loses
+    nothing: the next attempt reads the file again, or has the report.
 
-    Reports and errors call the file as its sender did: where it lies tells nobody anything."""
+    Reports and errors use the sender's name of the file, because its path here means nothing to
+    them.
+    """
     if REPORT in current.notes():
         return REPORTS.validate_python(current.notes()[REPORT])
     path = uploaded_file(ws.home, upload, name)
@@ -94,13 +98,14 @@ def read_upload(
 
 
 def renamed(error: ThumbwheelError, folder: str) -> ThumbwheelError:
-    """The error without the folder in its texts."""
+    """Return the error without the folder in its texts."""
     texts = [text.replace(folder, "") for text in (error.what, error.why, error.fix)]
     return type(error)(*texts)
 
 
 def sweep_uploads(ws: Workspace, kept_seconds: float = KEPT_SECONDS) -> int:
-    """Remove the files that no job reads any more, once they are so old; returns how many."""
+    """Remove the files that no unfinished job reads and that are older than `kept_seconds`; return
+    their number."""
     waiting, _ = jobs(ws, states=UNENDED, kind=KIND, limit=100_000)
     in_use = {job.spec.get("upload") for job in waiting}
     oldest = time.time() - kept_seconds

@@ -24,13 +24,13 @@ class Voice:
     """Whether the rater is a user who is logged in, and may name nobody else."""
 
     def row_name(self, key: str, index: int) -> str:
-        """The id of a row that has none, in a request with this idempotency key: the same each time
-        that this sender sends it, and no other sender's."""
+        """Return the id of a row without one, in a request with this idempotency key: the same each
+        time that this sender sends it, and different for any other sender."""
         return ids.derived("row", self.sender, self.rater or "", key, str(index))
 
     def spoken(self, line: Row) -> Row:
-        """The line with who sent it, and its rater. Raises Unreadable for a user who speaks in
-        somebody else's name."""
+        """Return the line with its sender, and its rater. Raises Unreadable for a user who names
+        another rater."""
         line.pop("sender", None)
         if line.get("type") != "feedback":
             return line

@@ -35,7 +35,8 @@ HISTORIES = ("chat_history", "history")
 
 
 def prompt_in(value: Any) -> Messages:
-    """The chat that an input of any framework holds; what is unknown is the JSON that was given."""
+    """Return the chat in an input of any framework; an unknown input becomes a message with its
+    JSON."""
     messages = _asked(unpacked(value))
     if messages:
         return messages
@@ -44,7 +45,7 @@ def prompt_in(value: Any) -> Messages:
 
 
 def _asked(value: Any) -> Messages:
-    """The messages in a value; none where it holds none that are known."""
+    """Return the messages in a value; [] if it contains none in a known form."""
     if isinstance(value, str):
         return [{"role": "user", "content": value}] if value else []
     if is_chat(value):
@@ -62,7 +63,7 @@ def _asked(value: Any) -> Messages:
 
 
 def _earlier(value: Row) -> Messages:
-    """The turns that stand beside a question."""
+    """Return the earlier turns next to a question; [] if there are none."""
     for key in HISTORIES:
         turns = unpacked(value.get(key))
         if is_chat(turns):
@@ -83,8 +84,8 @@ def _with_system(value: Row, messages: Messages) -> Messages:
 
 
 def answer_in(value: Any) -> dict[str, Any]:
-    """The message that an output of any framework holds; what is unknown is the JSON that was
-    given."""
+    """Return the message in an output of any framework; an unknown output becomes a message with
+    its JSON."""
     value = unpacked(value)
     message = known_answer(value)
     if message is not None:
@@ -94,7 +95,7 @@ def answer_in(value: Any) -> dict[str, Any]:
 
 
 def known_answer(value: Any) -> dict[str, Any] | None:
-    """The last answer of the assistant in a value of a known form; None in any other."""
+    """Return the assistant's last answer in a value of a known form, or None."""
     replies: Messages = []
     if _are_choices(value):
         value = {"choices": value}
@@ -109,13 +110,13 @@ def known_answer(value: Any) -> dict[str, Any] | None:
 
 
 def _are_choices(value: Any) -> bool:
-    """Return whether a list is that of the choices of a chat completion."""
+    """Return whether a list is the `choices` of a chat completion."""
     first = value[0] if isinstance(value, list) and value else None
     return isinstance(first, dict) and isinstance(first.get("message"), dict)
 
 
 def _wrapped_answer(output: Row) -> dict[str, Any] | None:
-    """The message in an object that a model's API or a framework returned."""
+    """Return the message in an object that a model's API or a framework returned, or None."""
     for key in ("choices", "candidates"):
         if isinstance(output.get(key), list) and output[key]:
             first = output[key][0]
@@ -138,7 +139,8 @@ def _wrapped_answer(output: Row) -> dict[str, Any] | None:
 
 
 def _generated(output: Row) -> dict[str, Any] | None:
-    """The message in a result of LangChain, which has a list of generations a prompt."""
+    """Return the message in a LangChain result, which has a list of generations per prompt, or
+    None."""
     generations = output.get("generations")
     for _ in range(2):
         if isinstance(generations, list) and generations:
@@ -149,7 +151,7 @@ def _generated(output: Row) -> dict[str, Any] | None:
 
 
 def _of_items(items: Any) -> dict[str, Any] | None:
-    """The message that the items of OpenAI's responses are."""
+    """Return the message in the items of OpenAI's Responses API, or None for any other value."""
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         return None
     if not {item.get("type") for item in items} & {"message", "function_call"}:
@@ -159,7 +161,8 @@ def _of_items(items: Any) -> dict[str, Any] | None:
 
 
 def _as_message(value: Any) -> dict[str, Any] | None:
-    """The value as a message of the assistant; None where it holds neither text nor call."""
+    """Return the value as a message of the assistant, or None if it has neither a text nor a
+    call."""
     if isinstance(value, dict) and is_chat([value]):
         return value
     if isinstance(value, dict) and (value.get("tool_calls") or value.get("function_call")):

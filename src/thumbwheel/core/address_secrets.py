@@ -18,7 +18,7 @@ HIDDEN = "***"
 
 
 def without_secrets(url: str) -> str:
-    """The address with *** for every password, whatever characters it has.
+    """Return the address with *** in place of every password, whatever characters it has.
 
     >>> without_secrets("postgresql://app:se:c@r/et@localhost/desk?sslpassword=x&schema=a")
     'postgresql://app:***@localhost/desk?sslpassword=***&schema=a'
@@ -29,7 +29,7 @@ def without_secrets(url: str) -> str:
 
 
 def secret_spans(url: str) -> list[tuple[int, int]]:
-    """Where the passwords of an address stand in it, in order."""
+    """Return the (start, end) positions of the passwords in an address, in order."""
     scheme = SCHEME.match(url)
     if scheme is None:
         return [setting.span("value") for setting in SETTING.finditer(url)]
@@ -56,7 +56,7 @@ def secret_spans(url: str) -> list[tuple[int, int]]:
 
 
 def addresses_with_secrets(value: Any) -> Iterator[str]:
-    """The texts of a JSON value that are addresses with a secret, each without it."""
+    """Yield every text in a JSON value that is an address with a secret, each without it."""
     match value:
         case str():
             shown = (

@@ -28,7 +28,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is written as this machine, which nobody else reaches.
+    """Return whether a host is written as a loopback name or address of this machine.
 
     >>> is_loopback("127.0.0.1"), is_loopback("[::1]"), is_loopback("0.0.0.0")
     (True, True, False)
@@ -37,7 +37,8 @@ def is_loopback(host: str) -> bool:
 
 
 def leads_to_loopback(url: str) -> bool:
-    """Whether `url` is on this machine, to which no proxy of the environment leads.
+    """Return whether `url` is on this machine, which must not go through a proxy of the
+    environment.
 
     >>> leads_to_loopback("http://127.0.0.1:8000/v1"), leads_to_loopback("http://localhost")
     (True, True)
@@ -49,8 +50,8 @@ def leads_to_loopback(url: str) -> bool:
 
 
 def refusal(address: str, private: bool) -> str | None:
-    """Why nothing may be sent to `address`; None where it may be. `private` allows loopback and
-    private networks.
+    """Return why nothing may be sent to `address`, or None if it may be. `private` allows loopback
+    and private networks.
 
     >>> refusal("8.8.8.8", private=False)
     >>> refusal("10.0.0.7", private=False)
@@ -77,7 +78,7 @@ def refusal(address: str, private: bool) -> str | None:
 
 
 def _embedded(ip: IpAddress) -> IpAddress:
-    """The IPv4 address inside an IPv6 one that only carries it."""
+    """Return the IPv4 address embedded in an IPv6 address, else `ip` itself."""
     if isinstance(ip, ipaddress.IPv4Address):
         return ip
     if ip in NAT64:
@@ -86,8 +87,8 @@ def _embedded(ip: IpAddress) -> IpAddress:
 
 
 def is_listed(url: str, hosts: Iterable[str]) -> bool:
-    """Whether the host of `url` is among `hosts`: names, addresses and networks, each with a port
-    or for every port. A name is listed as a name, wherever it leads.
+    """Return whether the host of `url` is in `hosts`: names, addresses and networks, each with a
+    port or for every port. A name is compared as a name; it is not resolved.
 
     >>> is_listed("http://10.2.3.4:8000/v1", ["10.2.0.0/16"])
     True
@@ -103,7 +104,7 @@ def is_listed(url: str, hosts: Iterable[str]) -> bool:
 
 
 def check_listed(entry: str) -> None:
-    """Raise ValueError for what is no entry of such a list."""
+    """Raise ValueError if `entry` is not a valid entry for `is_listed`."""
     if _network(entry) is None and not _named(entry)[0]:
         raise ValueError(f"{entry!r} is no HOST, HOST:PORT or network such as 10.2.0.0/16")
 
@@ -120,7 +121,8 @@ def _covers(entry: str, host: str, port: int) -> bool:
 
 
 def _network(entry: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    """The network that an entry is; an address is one of a single address."""
+    """Return the network of an entry, or None if it is not one; an address is a network of one
+    address."""
     try:
         return ipaddress.ip_network(entry)
     except ValueError:
@@ -128,7 +130,8 @@ def _network(entry: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None
 
 
 def _named(entry: str) -> tuple[str, int | None]:
-    """The host and the port of an entry that is no network; an empty host for what is neither."""
+    """Return (host, port) of an entry that is not a network; the host is empty if it is not a host
+    either."""
     try:
         parts = urlsplit(f"//{entry}")
         host, port = (parts.hostname or "").rstrip("."), parts.port
@@ -142,9 +145,9 @@ class RefusedAddress(OSError):
 
 
 def allowed_addresses(url: str, private: bool) -> list[str]:
-    """The IP addresses of the host of `url` that something may be sent to: connect to these, as the
-    name may lead elsewhere a moment later. Raises RefusedAddress where all of them are refused,
-    OSError where the host does not resolve."""
+    """Return the IP addresses of the host of `url` to which something may be sent. Connect to
+    these, because the name may resolve differently a moment later. Raises RefusedAddress if all of
+    them are refused, OSError if the host does not resolve."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     allowed: list[str] = []

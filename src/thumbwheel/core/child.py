@@ -20,7 +20,8 @@ PACKAGE_ROOT = str(Path(__file__).parents[2])
 
 
 def start(module: str, *arguments: str, stdin: int | IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start `python -m module` with a pipe for its output; it ends when nobody reads its output."""
+    """Start `python -m module` with a pipe for its output and return the process; it ends when
+    nobody reads its output."""
     search_path = [PACKAGE_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(search_path)}
     command = [sys.executable, "-P", "-m", module, *arguments]
@@ -30,15 +31,15 @@ def start(module: str, *arguments: str, stdin: int | IO[bytes]) -> subprocess.Po
 
 
 def die_with_parent(number: int = signal.SIGTERM) -> None:
-    """In a new process on Linux: get the signal `number` when the process that started this one
-    ends. Other systems have no such call."""
+    """Make Linux send this new process the signal `number` when its parent process ends. Does
+    nothing on other systems."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def stat_fields(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat from the state on; None where there is no such process, or the
-    system has no such file."""
+    """Return the fields of /proc/PID/stat from the state on, or None if the process or the file
+    does not exist."""
     try:
         # The name before them may hold spaces and brackets.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -59,8 +60,8 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def end_children() -> None:
-    """Kill the processes that this one started and that still run, and wait for them. Those with a
-    session of their own are meant to outlive it and are left (Linux; elsewhere nothing happens)."""
+    """Kill the running processes that this one started, and wait for them. Processes in a session
+    of their own are meant to outlive it and are left (Linux; elsewhere nothing happens)."""
     me, session = os.getpid(), os.getsid(0)
     for path in Path("/proc").glob("[0-9]*"):
         fields = stat_fields(int(path.name))

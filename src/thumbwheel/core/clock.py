@@ -9,5 +9,5 @@ Clock = Callable[[], datetime]
 
 
 def utc_now() -> datetime:
-    """The time of this machine, in UTC."""
+    """Return the current time of this machine, in UTC."""
     return datetime.now(UTC)

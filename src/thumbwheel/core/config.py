@@ -49,7 +49,8 @@ C = TypeVar("C", bound=Config)
 
 
 def build(cls: type[C], values: Mapping[str, Any], where: str) -> C:
-    """`cls(**values)`; raises ConfigError with the key, `where` it was set, and the nearest key."""
+    """Return `cls(**values)`. Raises ConfigError with the key, `where` it was set, and the nearest
+    key."""
     try:
         return cls.model_validate(values)
     except ValidationError as error:
@@ -59,7 +60,7 @@ def build(cls: type[C], values: Mapping[str, Any], where: str) -> C:
 
 
 def _explain(cls: type[Config], error: ValidationError, where: str) -> tuple[str, str, str]:
-    """What, why and fix of the first validation error."""
+    """Return (what, why, fix) for the first validation error."""
     first = error.errors()[0]
     path = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
@@ -98,8 +99,8 @@ class Sources:
     def read(
         cls, path: Path | None = None, environment: Mapping[str, str] | None = None
     ) -> Sources:
-        """Read `path`, or ./thumbwheel.yaml where that exists; raises ConfigError for a file that
-        is no YAML mapping."""
+        """Read `path`, or ./thumbwheel.yaml if it exists, and return the settings. Raises
+        ConfigError if the file is not a YAML mapping."""
         if environment is None:
             environment = os.environ
         if path is None and Path(FILE_NAME).is_file():
@@ -109,8 +110,9 @@ class Sources:
         return cls(_yaml(path), str(path), environment)
 
     def load(self, cls: type[C], section: str, options: Mapping[str, Any] | None = None) -> C:
-        """The settings of `section` ("train.dpo"): file, then environment
-        (`THUMBWHEEL_TRAIN__DPO__BETA`), then `options`."""
+        """Return the settings of `section` ("train.dpo"): the file's, overridden by the
+        environment's (`THUMBWHEEL_TRAIN__DPO__BETA`), overridden by `options`. Raises
+        ConfigError."""
         overrides = self._environment(section) | dict(options or {})
         values = merge(self._section(section), overrides)
         return build(cls, values, f"{section} ({self.path}, environment, options)")
@@ -149,7 +151,7 @@ class Sources:
 
 
 def merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
-    """Both mappings together, nested ones too; `high` wins."""
+    """Return both mappings merged, nested ones too; values of `high` win."""
     merged = {**low, **high}
     for key, value in high.items():
         if isinstance(value, Mapping) and isinstance(low.get(key), Mapping):
@@ -178,7 +180,7 @@ def _yaml(path: Path) -> dict[str, Any]:
 
 
 def _where(error: Exception) -> str:
-    """What is wrong with a file, in one line; with line and column, where YAML reports them."""
+    """Return why a file cannot be read, in one line, with line and column if YAML reports them."""
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None)
     if mark is not None:
@@ -221,8 +223,8 @@ def _check_level(
 
 
 def options(*classes: type[Config]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator that gives a command one option per field of `classes` that an option can hold:
-    groups and tables are set in a file. The command gets the options that the user set as
+    """Return a decorator that gives a command one option per field of `classes` that an option can
+    hold; groups and tables are set in a file. The command receives the options that the user set as
     `options`. The option of a tuple may be repeated.
 
     The help text is the field's docstring with the default, so a setting is described in its class
@@ -280,7 +282,7 @@ def _parameter(name: str, field: Any, kind: Any) -> inspect.Parameter:
 
 
 def _option_type(annotation: Any) -> Any:
-    """What an option for such a field holds; None where no option can."""
+    """Return the type of an option for such a field, or None if no option can hold its value."""
     inner = _without_none(annotation)
     if typing.get_origin(inner) is typing.Literal:
         return Enum("Choice", {str(value): value for value in typing.get_args(inner)})
@@ -355,11 +357,13 @@ class Home:
 
     @classmethod
     def at(cls, path: Path | str | None = None) -> Home:
-        """`path`, else `THUMBWHEEL_HOME`, else the per-user data directory."""
+        """Return the home at `path`, else at `THUMBWHEEL_HOME`, else in the per-user data
+        directory."""
         return cls(Path(path).expanduser().resolve() if path else sdk.home())
 
     def prepare(self) -> Home:
-        """Create the folders, for their owner only; raises ConfigError where that is impossible."""
+        """Create the folders, for their owner only, and return the home. Raises ConfigError if that
+        fails."""
         try:
             for folder in (self.path, self.blobs, self.runs, self.inbox):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)

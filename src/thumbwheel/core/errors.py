@@ -38,7 +38,8 @@ class ThumbwheelError(Exception):
         super().__init__(f"{what}: {why}. {fix}")
 
     def shown(self, *, sees_everything: bool) -> ThumbwheelError:
-        """The error as it is shown to whoever may see everything here, or may not."""
+        """Return the error to show to a user; `sees_everything` says whether nothing must be
+        hidden."""
         return self
 
     def __reduce__(self) -> tuple[type[ThumbwheelError], tuple[str, str, str]]:
@@ -87,7 +88,7 @@ class MissingExtra(ThumbwheelError):
 
     @classmethod
     def of(cls, what: str, module: str, extra: str) -> MissingExtra:
-        """The error for `what`, which needs `module` from the extra `extra`."""
+        """Return the error for `what`, which needs `module` from the extra `extra`."""
         return cls(
             what,
             f"the Python package {module!r} is not installed",

@@ -33,8 +33,8 @@ def replace(path: Path, text: str, *, mode: int = 0o666, errors: str = "strict")
 
 
 def write_output(option: str, path: Path, content: str | bytes) -> None:
-    """Write what a command gives into the file that a person named by `option`; that may also be a
-    device or a pipe. Raises InputError where it cannot be written."""
+    """Write a command's output to the file that a person named by `option`; it may also be a device
+    or a pipe. Raises InputError if it cannot be written."""
     if isinstance(content, str):
         content = content.encode()
     try:
@@ -46,8 +46,8 @@ def write_output(option: str, path: Path, content: str | bytes) -> None:
 
 
 def unwritable(what: str, error: BaseException, fix: str = FREE_SPACE) -> StorageError:
-    """The error for `what`, which could not be written because of `error`: an OSError, or what a
-    library raises when the disk takes only a part of a file."""
+    """Return the error for `what`, which could not be written because of `error`: an OSError, or
+    the exception that a library raises when the disk takes only a part of a file."""
     text = str(error).split("\n")[0]
     if isinstance(error, OSError):
         why = error.strerror or text

@@ -66,7 +66,7 @@ class Machine:
 
 @cache
 def machine() -> Machine:
-    """This machine, looked at once a process."""
+    """Return the properties of this machine, read once per process."""
     flags, cpu, cores = _processor()
     total, available = memory_gb()
     threads = (
@@ -86,13 +86,14 @@ def machine() -> Machine:
 
 
 def disk_free_gb(folder: Path) -> float:
-    """Free space where `folder` is, or would be."""
+    """Return the free disk space in GB where `folder` is, or would be created."""
     there = next(parent for parent in (folder, *folder.parents) if parent.exists())
     return shutil.disk_usage(there).free / GB
 
 
 def _processor() -> tuple[set[str] | None, str, int | None]:
-    """(lower-case feature names, model, physical cores)."""
+    """Return (lower-case feature names, model, physical cores); features and cores are None if
+    unknown."""
     if sys.platform == "darwin":
         return _darwin_processor()
     try:
@@ -102,7 +103,8 @@ def _processor() -> tuple[set[str] | None, str, int | None]:
 
 
 def read_cpuinfo(text: str) -> tuple[set[str] | None, str, int | None]:
-    """(features, model, physical cores) by Linux's /proc/cpuinfo."""
+    """Return (features, model, physical cores) from the text of Linux's /proc/cpuinfo; features and
+    cores are None if it does not list them."""
     blocks = [_fields(block) for block in text.strip().split("\n\n")]
     first = next((block for block in blocks if {"flags", "Features"} & set(block)), blocks[0])
     flags = first.get("flags") or first.get("Features")
@@ -143,7 +145,8 @@ def _sysctl(name: str) -> str:
 
 
 def memory_gb() -> tuple[float | None, float | None]:
-    """(total, available at this moment) of the memory that this process may use."""
+    """Return (total, available now) in GB of the memory that this process may use; (None, None) if
+    unknown."""
     if sys.platform == "darwin":
         memory = _sysctl("hw.memsize")
         return (int(memory) / GB, _darwin_available() / GB) if memory else (None, None)
@@ -167,8 +170,8 @@ def _darwin_available() -> int:
 
 
 def group_limits(root: Path) -> list[tuple[int, int]]:
-    """(limit, used without what the kernel can take back) in bytes of every control group around
-    this process that has a limit."""
+    """Return (limit, used) in bytes for every control group around this process that has a limit;
+    `used` excludes cache that the kernel can reclaim."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -197,7 +200,8 @@ def group_limits(root: Path) -> list[tuple[int, int]]:
 
 
 def _limit(group: Path, limit: str, used: str, idle: str) -> tuple[int, int] | None:
-    """(limit, used) of one control group, from its files of these names; None without a limit."""
+    """Return (limit, used) in bytes of one control group, read from its files of these names, or
+    None without a limit."""
     try:
         limit_text = (group / limit).read_text(encoding="utf-8").strip()
         used_text = (group / used).read_text(encoding="utf-8").strip()
@@ -227,7 +231,7 @@ def _gpus() -> tuple[Gpu, ...]:
 
 
 def device(asked: Literal["auto"] | Device = "auto") -> Device:
-    """`asked`, or for "auto" cuda (ROCm has that name in torch too), else mps, else cpu.
+    """Return `asked`, or for "auto" cuda (torch's name for ROCm, too), else mps, else cpu.
 
     Raises TrainingError for an accelerator that this machine does not have.
     """
@@ -248,8 +252,8 @@ def device(asked: Literal["auto"] | Device = "auto") -> Device:
 
 
 def choose_dtype(asked: str, parameters: int, where: Device | None = None) -> str:
-    """`asked`, or for "auto" bfloat16 where the device (`where`, else the one that auto takes) has
-    it and the model gains, else float32."""
+    """Return `asked`, or for "auto" bfloat16 if the device (`where`, else the one that "auto"
+    selects) supports it and the model has enough parameters to gain from it, else float32."""
     if asked != "auto":
         return asked
     return "bfloat16" if parameters >= BF16_PAYS and _has_bf16(where or device()) else "float32"

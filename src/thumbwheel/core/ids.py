@@ -37,7 +37,8 @@ SLUG = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,62}")
 
 
 def new(prefix: str) -> str:
-    """A fresh id that sorts by time: `prefix_` + 9 characters of milliseconds + 13 random ones.
+    """Return a new id that sorts by time: `prefix_` + 9 characters of milliseconds + 13 random
+    ones.
 
     >>> new("run") < (time.sleep(0.002) or new("run"))
     True
@@ -47,7 +48,7 @@ def new(prefix: str) -> str:
 
 
 def derived(prefix: str, *parts: str) -> str:
-    """The id that (prefix, parts) always has.
+    """Return the id derived from `prefix` and `parts`, always the same for the same values.
 
     >>> derived("trc", "support", "jsonl", "7") == derived("trc", "support", "jsonl", "7")
     True
@@ -58,7 +59,7 @@ def derived(prefix: str, *parts: str) -> str:
 
 
 def stands_for(typed: str, row_id: str) -> bool:
-    """Whether `typed` is this id or a beginning of it, as in git.
+    """Return whether `typed` is this id or an abbreviation of it, as in git.
 
     >>> stands_for("run_0f3k2", "run_0f3k2m8v1"), stands_for("run_", "run_0f3k2m8v1")
     (True, False)
@@ -69,7 +70,7 @@ def stands_for(typed: str, row_id: str) -> bool:
 
 
 def require_single(typed: str, matches: Sequence[str]) -> None:
-    """Raise InputError where an abbreviated id stands for several."""
+    """Raise InputError if an abbreviated id matches several ids."""
     if len(matches) > 1:
         several = ", ".join(matches[:5])
         raise InputError(
@@ -80,7 +81,7 @@ def require_single(typed: str, matches: Sequence[str]) -> None:
 
 
 def fingerprint(value: Any) -> str:
-    """sha256 (hex) of a JSON value in canonical form.
+    """Return the sha256 (hex) of a JSON value in canonical form.
 
     >>> fingerprint({"b": 1, "a": 2}) == fingerprint({"a": 2, "b": 1})
     True
@@ -89,13 +90,14 @@ def fingerprint(value: Any) -> str:
 
 
 def file_hash(path: Path) -> str:
-    """sha256 (hex) of a file's content; raises OSError."""
+    """Return the sha256 (hex) of a file's content. Raises OSError."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def canonical(value: Any) -> str:
-    """The one JSON text of a value: keys sorted, no spaces; raises ValueError for NaN and infinity.
+    """Return the canonical JSON text of a value: keys sorted, no spaces. Raises ValueError for NaN
+    and infinity.
 
     >>> canonical({"b": 1, "a": "é"})
     '{"a":"é","b":1}'
@@ -104,7 +106,7 @@ def canonical(value: Any) -> str:
 
 
 def slug(value: str, what: str = "agent") -> str:
-    """`value`, if it is a valid name of a `what`; raises InputError otherwise.
+    """Return `value` if it is a valid name of a `what`. Raises InputError otherwise.
 
     >>> slug("support-bot")
     'support-bot'
@@ -120,8 +122,8 @@ def slug(value: str, what: str = "agent") -> str:
 
 
 def slug_of(name: str, what: str = "agent") -> str:
-    """The slug that is derived from a name; raises InputError for a path, and for a name without
-    any character that a slug may have.
+    """Return the slug that is derived from a name. Raises InputError for a path, and for a name
+    without any character that a slug may have.
 
     >>> [slug_of(name) for name in ("Support Bot", "support-bot", "Grüße 2.0!", "__A  b__")]
     ['support-bot', 'support-bot', 'grusse-2.0', 'a-b__']
@@ -138,7 +140,7 @@ def slug_of(name: str, what: str = "agent") -> str:
 
 
 def _base32hex(raw: bytes) -> str:
-    """The base32hex text of 14 or 15 bytes."""
+    """Return the base32hex text of 14 or 15 bytes."""
     number = int.from_bytes(raw, "big") << 8 * (15 - len(raw))
     high, low, three = number >> 60, number & (1 << 60) - 1, _TRIPLES
     # unrolled, because this is called for every row of an import

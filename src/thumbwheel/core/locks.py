@@ -13,8 +13,9 @@ from thumbwheel.core.errors import Conflict
 
 
 def try_lock(path: Path, create: bool = True) -> int | None:
-    """A handle that holds the lock until all copies of it are closed; None while another process
-    holds it. Raises OSError, as FileNotFoundError without `create`."""
+    """Return a handle that holds the lock until all copies of it are closed, or None if another
+    process holds the lock. Raises OSError; without `create`, FileNotFoundError for a missing
+    file."""
     handle = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -25,8 +26,8 @@ def try_lock(path: Path, create: bool = True) -> int | None:
 
 
 def lock(path: Path, what: str, why: str) -> int:
-    """A handle that holds the lock until all copies of it are closed; raises Conflict, with `what`
-    is held and `why`, while another process holds it."""
+    """Return a handle that holds the lock until all copies of it are closed. Raises Conflict with
+    `what` is held and `why` if another process holds the lock."""
     handle = try_lock(path)
     if handle is None:
         raise Conflict(what, why, "Wait for it, or stop it with Ctrl-C there")
@@ -35,7 +36,8 @@ def lock(path: Path, what: str, why: str) -> int:
 
 @contextmanager
 def wait_for(path: Path) -> Iterator[None]:
-    """Hold the lock inside, and wait until no other process does; raises OSError."""
+    """Wait until no other process holds the lock, and hold it until the end of the block. Raises
+    OSError."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -62,10 +64,11 @@ class FairLock:
     def hold(
         self, seconds: float, *, notice_after: float, notice: Callable[[], None]
     ) -> Iterator[None]:
-        """Hold the lock inside; `notice` is called where that takes longer than `notice_after`.
+        """Hold the lock until the end of the block; call `notice` if getting it takes longer than
+        `notice_after` seconds.
 
-        Raises TimeoutError where another process still holds it after so many seconds, OSError
-        where the files cannot be opened.
+        Raises TimeoutError if another process still holds it after `seconds`, OSError if the files
+        cannot be opened.
         """
         turn, self._abandoned = self._abandoned, None
         if turn is None or not turn.resume():
@@ -122,13 +125,14 @@ class _Turn:
                 self.came.set()
 
     def claim(self) -> bool:
-        """Whether the lock is ours; where it is not yet, the turn is abandoned."""
+        """Return whether the lock has been acquired; if not, abandon this turn."""
         with self._mutex:
             self._abandoned = not self.came.is_set()
             return not self._abandoned
 
     def resume(self) -> bool:
-        """Wait again for an abandoned turn; False where it has passed."""
+        """Wait again for an abandoned turn. Return False if it came and passed while it was
+        abandoned."""
         with self._mutex:
             self._abandoned = False
             return not self._over

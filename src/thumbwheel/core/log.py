@@ -33,7 +33,7 @@ CONTROL = re.compile(
 
 
 def visible(text: str) -> str:
-    r"""`text` with control characters as escapes; ends of lines and tabs stay.
+    r"""Return `text` with control characters as escapes; newlines and tabs stay.
 
     >>> visible("\x1b[2Jgone")
     '\\x1b[2Jgone'
@@ -97,7 +97,7 @@ def configure(level: str = "info", form: Form = "text") -> None:
 
 @cache
 def console(stderr: bool = True) -> Console:
-    """The terminal: standard error by default, because standard output is for answers."""
+    """Return the terminal: standard error by default, because standard output is for answers."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
@@ -116,7 +116,7 @@ def console(stderr: bool = True) -> Console:
 
 
 def is_structured() -> bool:
-    """Whether the log has a JSON object a line."""
+    """Return whether the log has one JSON object per line."""
     handlers = logging.getLogger().handlers
     return any(isinstance(handler.formatter, _JsonFormatter) for handler in handlers)
 
@@ -126,10 +126,10 @@ class Sink(Protocol):
     it."""
 
     def line(self, text: str) -> None:
-        """One line for a person."""
+        """Receive one line for a person."""
 
     def progress(self, what: str, done: float, total: float | None, unit: str, note: str) -> None:
-        """How far the innermost work has come."""
+        """Receive the progress of the innermost work."""
 
 
 _SINK: Sink | None = None
@@ -139,7 +139,7 @@ time."""
 
 @contextmanager
 def sent_to(sink: Sink) -> Iterator[None]:
-    """Inside, lines and progress also go to `sink`."""
+    """Send lines and progress to `sink`, too, until the end of the block."""
     global _SINK
     previous, _SINK = _SINK, sink
     try:
@@ -149,7 +149,7 @@ def sent_to(sink: Sink) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """One line for a person, on standard error."""
+    """Print one line for a person on standard error, and send it to the sink."""
     if _SINK is not None:
         _SINK.line(text)
     _print(text)
@@ -164,8 +164,8 @@ def _print(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """A plain line on standard error, for the end of a command and for processes without a
-    terminal."""
+    """Write a plain line to standard error, at the end of a command or in a process without a
+    terminal; log it as an error if the log is structured."""
     if is_structured():
         logger.error("%s", text)
     else:
@@ -205,7 +205,8 @@ def step(what: str) -> Iterator[None]:
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Where standard error is no terminal, a line for every ten seconds without other output."""
+    """Print a line for every ten seconds without other output, unless standard error is a
+    terminal."""
     if _has_bars():
         yield
         return
@@ -276,7 +277,8 @@ class _Work:
             _SINK.progress(self.what, self.done, self.total, self.unit, self.note)
 
     def line(self) -> str:
-        """Such as `training: 12 of 100 steps, 1:05 passed, about 7:56 left; loss 0.52`."""
+        """Return a line such as `training: 12 of 100 steps, 1:05 passed, about 7:56 left; loss
+        0.52`."""
         passed = time.monotonic() - self.began
         parts = []
         if self.total:

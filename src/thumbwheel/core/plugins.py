@@ -22,7 +22,7 @@ IN_TREE = "thumbwheel.compat.variants"
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
-    """`" Did you mean 'x'?"`, or an empty text where no candidate is near.
+    """Return `" Did you mean 'x'?"`, or an empty text if no candidate is similar to `word`.
 
     >>> nearest("prefrence", ["preference", "jsonl"])
     " Did you mean 'preference'?"
@@ -46,11 +46,12 @@ class Table(Generic[T]):
         return ours | {name: location for name, location in installed.items() if name not in ours}
 
     def names(self) -> list[str]:
-        """All known names, built-in first."""
+        """Return all known names, built-in first."""
         return list(self.locations)
 
     def get(self, name: str) -> T:
-        """The variant called `name`; raises NotFound with the known names and the nearest one."""
+        """Return the variant called `name`. Raises NotFound with the known names and the nearest
+        one."""
         if name not in self.locations:
             raise NotFound(
                 f"{self.kind} {name!r}",

@@ -68,7 +68,7 @@ Part = str | Table | Note | Box | File
 
 
 def part_to_json(part: Part) -> dict[str, Any]:
-    """A part of a page as a JSON value, for a terminal elsewhere."""
+    """Return a part of a page as a JSON object, for a terminal elsewhere."""
     if isinstance(part, str):
         return {"kind": "line", "text": part}
     if not isinstance(part, Table):
@@ -78,7 +78,7 @@ def part_to_json(part: Part) -> dict[str, Any]:
 
 
 def part_of_json(content: Mapping[str, Any]) -> Part:
-    """The part that `part_to_json` wrote.
+    """Return the part that `part_to_json` wrote.
 
     >>> part_of_json(part_to_json(Note("so")))
     Note(text='so')
@@ -118,12 +118,12 @@ class Lines(Generic[T]):
 
 
 def page(value: T, parts: Iterable[Part]) -> Answer[T]:
-    """Return a result that takes several tables and lines."""
+    """Return an answer of several tables and lines."""
     return Answer(value, parts)
 
 
 def record(value: T, title: str, rows: Iterable[Row]) -> Answer[T]:
-    """Return one thing: a table with a row for each of its properties."""
+    """Return an answer of one thing: a table with a row for each of its properties."""
     return Answer(value, [Table(title, ("", ""), rows)])
 
 
@@ -145,15 +145,15 @@ def records(
     columns: Mapping[str, Callable[[T], object]],
     data: object = None,
 ) -> Answer[Any]:
-    """Return several things: a table with a row for each. `columns`: heading -> the cell of a
-    value. Programs read `data`, or the values where it is None."""
+    """Return an answer of several things: a table with a row for each. `columns` maps headings to
+    functions that return a value's cell. Programs read `data`, or the values if it is None."""
     rows = ([cell(value) for cell in columns.values()] for value in values)
     return Answer(values if data is None else data, [Table(title, tuple(columns), rows)])
 
 
 def message(value: T, text: str) -> Answer[T]:
-    """Return what a command did: one line on standard error, because it is no answer to be read
-    on."""
+    """Return an answer of one line on standard error that says what a command did, because it is
+    not output for another program."""
     return Answer(value, [Note(text)])
 
 
@@ -206,25 +206,25 @@ def show_json_line(value: object) -> None:
 
 
 def json_text(value: object, indent: int | None = 2) -> str:
-    """`value` as JSON; dataclasses and models in it become objects of their fields, times become
-    texts of RFC 3339."""
+    """Return `value` as JSON text; dataclasses and models in it become objects of their fields,
+    times become texts of RFC 3339."""
     return dumps(_plain(value), indent=indent, ensure_ascii=False, default=str)
 
 
 def write(text: str) -> None:
-    """Write a text that is the answer itself, such as a file; unchanged where standard output is no
+    """Write a text that is the answer itself, such as a file; unchanged if standard output is not a
     terminal."""
     sys.stdout.write(log.visible(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """The text, or its beginning and three dots, in `most` letters."""
+    """Return the text, or its beginning and three dots, in at most `most` characters."""
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def short_ids(row_ids: Iterable[str]) -> dict[str, str]:
-    """Each id with its shortest beginning that no other of them shares."""
+    """Return each id with an abbreviation of it that no other of these ids begins with."""
     ordered = sorted(set(row_ids))
     short: dict[str, str] = {}
     for before, row_id, after in zip(["", *ordered], ordered, [*ordered[1:], ""], strict=False):
@@ -287,7 +287,7 @@ def _drawn(table: Table, cells: Sequence[Sequence[str]]) -> DrawnTable:
 
 
 def _with_short_ids(cells: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The same cells with abbreviated ids."""
+    """Return the same cells with abbreviated ids."""
     row_ids: set[str] = set()
     for row in cells:
         for cell in row:

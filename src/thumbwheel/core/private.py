@@ -23,16 +23,16 @@ def close_to_others() -> None:
 
 
 def is_open(folder: Path) -> bool:
-    """Whether anybody but its owner has any permission on `folder`."""
+    """Return whether anyone but the owner has any permission on `folder`."""
     return bool(folder.stat().st_mode & OTHERS)
 
 
 def tighten(folder: Path, entries: Iterable[Path]) -> None:
-    """Remove all permissions but the owner's from `folder` and everything below `entries`; raises
+    """Remove all permissions but the owner's from `folder` and everything below `entries`. Raises
     OSError for the folder only.
 
     The folder comes last, so that an interrupted call is repeated. Links are not followed, because
-    what they point at is not ours.
+    their targets may belong to others.
     """
     for entry in entries:
         _tighten(entry)

@@ -28,13 +28,14 @@ class Seal:
     secret: bytes
 
     def of(self, kind: str, name: str) -> str:
-        """HMAC-SHA-256 (hex) of a name and its kind."""
+        """Return the HMAC-SHA-256 (hex) of a name and its kind."""
         message = f"{kind}\0{name}".encode("utf-8", "surrogatepass")
         return hmac.new(self.secret, message, hashlib.sha256).hexdigest()
 
 
 def read_seal(path: Path) -> Seal | None:
-    """The seal in `path`; None where there is none. Raises StorageError for a damaged file."""
+    """Return the seal in `path`, or None if the file does not exist. Raises StorageError for a
+    damaged file."""
     try:
         secret = path.read_bytes()
     except FileNotFoundError:
@@ -49,8 +50,8 @@ def read_seal(path: Path) -> Seal | None:
 
 
 def make_seal(path: Path) -> Seal:
-    """The seal in `path`, created where there is none: complete, synced, readable by its owner
-    only."""
+    """Return the seal in `path`; create the file if it is missing: complete, synced, readable by
+    its owner only."""
     seal = read_seal(path)
     if seal is not None:
         return seal

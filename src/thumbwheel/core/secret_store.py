@@ -35,8 +35,8 @@ class SecretStore:
     """Whose they are; None for those of the home."""
 
     def get(self, name: str) -> str | None:
-        """The value; None where there is no such secret. Raises InputError for what is no name,
-        StorageError for a value that cannot be used."""
+        """Return the value of a secret, or None if it is not stored. Raises InputError for an
+        invalid name, StorageError for a value that cannot be used."""
         path = self._path(name)
         fix = f"Set it again: {self._command(name)}"
         try:
@@ -52,7 +52,7 @@ class SecretStore:
         return value or None
 
     def require(self, name: str) -> str:
-        """The value; raises NotFound where there is none."""
+        """Return the value of a secret. Raises NotFound if it is not stored."""
         value = self.get(name)
         if value is None:
             whose = "the home" if self.agent is None else f"agent {self.agent!r}"
@@ -64,7 +64,7 @@ class SecretStore:
         return value
 
     def set(self, name: str, value: str) -> None:
-        """Store a value, in place of an earlier one; raises InputError, StorageError."""
+        """Store a value in place of an earlier one. Raises InputError, StorageError."""
         path = self._path(name)
         value = value.strip()
         if not value or not _is_header_value(value):
@@ -80,7 +80,7 @@ class SecretStore:
             raise unwritable(f"secret {name!r}", error) from error
 
     def remove(self, name: str) -> None:
-        """Delete the file of a secret; raises NotFound where there is none."""
+        """Delete the file of a secret. Raises NotFound if it does not exist."""
         path = self._path(name)
         try:
             path.unlink()
@@ -92,7 +92,7 @@ class SecretStore:
             ) from None
 
     def names(self) -> list[str]:
-        """The names of the stored secrets."""
+        """Return the names of the stored secrets, sorted."""
         return sorted(
             secret.name for secret in stored_secrets(self.folder) if secret.agent == self.agent
         )
@@ -104,7 +104,7 @@ class SecretStore:
         return self.folder / f"{name}{OF_AGENT}{ids.slug(self.agent)}"
 
     def _command(self, name: str) -> str:
-        """The command that stores one of this name."""
+        """Return the command line that stores a secret of this name."""
         whose = "" if self.agent is None else f" --of-agent {self.agent}"
         return f"thumbwheel secrets set {name}{whose}"
 
@@ -118,7 +118,7 @@ class StoredSecret:
 
 
 def stored_secrets(folder: Path) -> list[StoredSecret]:
-    """All secrets of a home, by name."""
+    """Return all secrets of a home, sorted by file name."""
     secrets = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         name, separator, agent = path.name.partition(OF_AGENT)
@@ -128,7 +128,7 @@ def stored_secrets(folder: Path) -> list[StoredSecret]:
 
 
 def check_name(name: str) -> None:
-    """Raise InputError for what is no name of a secret; the text itself is not repeated, for it may
+    """Raise InputError for an invalid name of a secret. The text itself is not repeated, as it may
     be the secret."""
     if not NAME.fullmatch(name):
         raise InputError(

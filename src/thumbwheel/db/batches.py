@@ -13,7 +13,7 @@ VARIABLES = 500
 
 
 def batches(values: Iterable[T], size: int = VARIABLES) -> Iterator[list[T]]:
-    """Lists of `size` values, the last one shorter.
+    """Yield lists of `size` values, the last one shorter.
 
     >>> list(batches("abcde", 2))
     [['a', 'b'], ['c', 'd'], ['e']]

@@ -20,8 +20,8 @@ class Changes:
         self._connection: sa.PoolProxiedConnection | None = None
 
     def marker(self) -> object:
-        """A value that is another one after each commit of somebody else. Raises what the driver
-        raises; the next call then connects anew."""
+        """Return a value that differs after each commit of another connection. Raises the driver's
+        error; the next call then reconnects."""
         if self._connection is None:
             self._connection = self._engine.raw_connection()
         driver: Any = self._connection.driver_connection

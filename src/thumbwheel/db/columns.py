@@ -34,8 +34,8 @@ NAMING = {
 
 
 def text(length: int | None = None) -> TypeEngine[str]:
-    """The type of a text column. It sorts by code point; `length` says how long values are by rule,
-    and is enforced where they come in, not here."""
+    """Return the type of a text column. It sorts by code point; `length` is the longest value by
+    rule, and is enforced where values come in, not here."""
     return dialects.text_type(length)
 
 
@@ -43,24 +43,24 @@ Id = text(40)
 
 
 def refers(name: str, target: str, **options: Any) -> Column[Any]:
-    """A foreign key to `target`."""
+    """Return a column that is a foreign key to `target`."""
     return Column(name, Id, ForeignKey(target), **options)
 
 
 def has_id(column: ColumnElement[str], typed: str) -> ColumnElement[bool]:
-    """Condition: the id is `typed` or, as in git, begins with it (`trc_8f2k`)."""
+    """Return the condition that the id is `typed` or, as in git, begins with it (`trc_8f2k`)."""
     if not ABBREVIATED.fullmatch(typed):
         return column == typed
     return and_(column >= typed, column < typed + "~")
 
 
 def by_agent() -> Column[Any]:
-    """The agent that a row belongs to."""
+    """Return the column for the agent that a row belongs to."""
     return refers("agent_id", "agents.id", nullable=False)
 
 
 def from_source() -> tuple[Column[Any], Column[Any]]:
-    """The source that a row came from, and its name there."""
+    """Return the columns for the source that a row came from, and for its id there."""
     return Column("source", text(64), nullable=False), Column("external_id", text(), nullable=False)
 
 
@@ -71,11 +71,12 @@ class Utc(TypeDecorator[datetime]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """The type of the database for instants."""
+        """Return the database's type for instants."""
         return dialect.type_descriptor(dialects.time_type(dialect))
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """To UTC."""
+        """Convert an aware time to UTC, as the driver takes it. Raises TypeError for a naive
+        one."""
         if value is not None and value.tzinfo is None:
             raise TypeError(f"naive datetime {value!r}")
         return dialects.stored_time(value, dialect) if value else None
@@ -83,7 +84,8 @@ class Utc(TypeDecorator[datetime]):
     def result_processor(
         self, dialect: Dialect, coltype: object
     ) -> Callable[[Any], datetime | None]:
-        """Back to an aware datetime, without SQLAlchemy's detours."""
+        """Return a function that converts stored times to aware ones, without SQLAlchemy's
+        detours."""
         return dialects.time_reader(dialect)
 
 
@@ -94,5 +96,6 @@ class Json(TypeDecorator[Any]):
     cache_ok = True
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
-        """Parsed with pydantic's parser; SQLAlchemy's takes several times as long."""
+        """Return pydantic's parser, or None if the driver has parsed the value; SQLAlchemy's parser
+        takes several times as long."""
         return dialects.json_reader(dialect)

@@ -130,21 +130,22 @@ class Backend(Protocol):
         """Whether there can be rows already."""
 
     def engine(self) -> sa.Engine:
-        """An engine that may write. Use it inside `exclusive`."""
+        """Return an engine that may write. Use it inside `exclusive`."""
 
     def reader(self) -> sa.Engine:
-        """An engine whose transactions see one state of the database and cannot write."""
+        """Return an engine whose transactions see one state of the database and cannot write."""
 
     def exclusive(self) -> AbstractContextManager[None]:
-        """Keeps every other process from writing; StorageError where that takes too long."""
+        """Keep every other process from writing until the end of the block. Raises StorageError if
+        waiting for it takes too long."""
 
     def errors(self) -> AbstractContextManager[None]:
-        """Turns the errors of this database into StorageError, and TransactionLost where the same
-        work can succeed at once."""
+        """Convert errors of this database into StorageError, or into TransactionLost if the same
+        work can succeed when it is run again at once."""
 
     def snapshot(self, connection: sa.Connection) -> str | None:
-        """A name by which another process can `follow` the state that `connection` sees, while that
-        one is open; None where the database has no such names."""
+        """Return a name with which another process can `follow` the state that `connection` sees,
+        while `connection` is open; None if the database has no such names."""
 
     def follow(self, connection: sa.Connection, snapshot: str | None) -> None:
         """Make the fresh `connection` see the state that a snapshot names."""
@@ -152,31 +153,32 @@ class Backend(Protocol):
     def out_of_order(
         self, connection: sa.Connection, references: Sequence[sa.ForeignKeyConstraint]
     ) -> AbstractContextManager[None]:
-        """Inside, rows may be written before those that they name by one of `references`; by the
-        end of the transaction all have to be there."""
+        """Allow rows to be written before the rows that they reference by one of `references`; at
+        the end of the transaction all of them must exist."""
 
     def save_file(self, path: Path) -> bool:
-        """Write the database as it is at this moment into a new SQLite file, by its own means;
-        False where it has none."""
+        """Write a snapshot of the database into a new SQLite file, by its own means. Return False
+        if it has none."""
 
     def prepare_erasure(self, connection: sa.Connection) -> None:
         """Call before rows are deleted whose bytes are to go too; `compact` follows."""
 
     def compact(self, tables: Sequence[str]) -> None:
-        """Rewrite `tables` without what was deleted, so that the files of the database hold no byte
-        of it.
+        """Rewrite `tables` without deleted rows, so that the files of the database hold no byte of
+        them.
 
         Raises StorageError if another program still reads the old rows.
         """
 
 
 def backend_of(home: Home, environment: Mapping[str, str]) -> Backend:
-    """The database of `home`: what THUMBWHEEL_DATABASE names, else SQLite's file in the home."""
+    """Return the database of `home`: the one in THUMBWHEEL_DATABASE, else SQLite's file in the
+    home."""
     return backend_at(home, environment.get(VARIABLE, ""), f"variable {VARIABLE}")
 
 
 def backend_at(home: Home, address: str, where: str) -> Backend:
-    """The database at `address`: a PostgreSQL URL, or "sqlite" for the file in the home.
+    """Return the database at `address`: a PostgreSQL URL, or "sqlite" for the file in the home.
 
     Raises ConfigError, which names `where` it was set and never the address itself, as that may
     hold a password.
@@ -187,7 +189,7 @@ def backend_at(home: Home, address: str, where: str) -> Backend:
 
 
 def opened_at(secret_address: str) -> Backend:
-    """The database that another process has named by its `secret_address`; for reading."""
+    """Return, for reading, the database that another process named by its `secret_address`."""
     if secret_address.startswith(f"{POSTGRESQL}://"):
         return Postgresql.from_url(secret_address, "another process")
     path = Path(secret_address)
@@ -319,7 +321,7 @@ class Sqlite:
             raise StorageError(self.name, *explained) from error
 
     def _explained(self, cause: BaseException | None) -> tuple[str, str] | None:
-        """Why it failed and what to do; None for an error that is no fault of the storage."""
+        """Return (why it failed, fix), or None if the storage did not cause the error."""
         reason = str(cause)
         if isinstance(cause, sqlite3.OperationalError):
             for words, explained in SQLITE_ERRORS.items():
@@ -356,7 +358,7 @@ class Sqlite:
         return True
 
     def damage(self) -> str | None:
-        """What is wrong with the file; None if every page of it can be read."""
+        """Return a description of the file's damage, or None if every page of it can be read."""
         try:
             with closing(sqlite3.connect(self.path)) as connection:
                 verdict = str(connection.execute("PRAGMA integrity_check").fetchone()[0])
@@ -382,7 +384,8 @@ class Sqlite:
             )
 
     def _vacuum(self, engine: sa.Engine) -> bool:
-        """Rewrite the file and empty its log; whether a reader kept the log from being emptied."""
+        """Rewrite the file and empty its log. Return True if a reader kept the log from being
+        emptied."""
         with closing(engine.raw_connection()) as connection:
             raw: Any = connection.driver_connection
             raw.execute("PRAGMA secure_delete=ON")
@@ -430,7 +433,8 @@ class Postgresql:
 
     @classmethod
     def from_url(cls, address: str, where: str) -> Postgresql:
-        """The database of a URL; raises ConfigError, which does not show it, and MissingExtra."""
+        """Return the database at a URL. Raises ConfigError, which does not show the URL, and
+        MissingExtra."""
         url = _checked_url(address, where)
         try:
             import psycopg  # noqa: F401
@@ -479,7 +483,7 @@ class Postgresql:
         return sorted(secrets, key=len, reverse=True)
 
     def scrubbed(self, text: str) -> str:
-        """`text` without the passwords of the URL."""
+        """Return `text` with *** in place of the passwords of the URL."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text
@@ -501,11 +505,11 @@ class Postgresql:
         return engine
 
     def _lock_writer(self, connection: sa.Connection) -> None:
-        """Become the one that writes.
+        """Take the lock of the writer.
 
-        The server ends a write that stands still between two statements (STANDING). One whose
-        process was stopped within the messages of a statement it waits for without a limit, so
-        whoever has waited as long for the lock ends it.
+        The server ends a write that stands still between two statements (STANDING). It waits
+        without a limit for one whose process was stopped within the messages of a statement; a
+        process that has waited as long for the lock ends that one.
         """
         is_free = f"SELECT pg_try_advisory_xact_lock({WRITER_LOCK})"
         if connection.exec_driver_sql(is_free).scalar_one():
@@ -625,7 +629,7 @@ class Postgresql:
             raise StorageError(self.name, *explained) from None
 
     def _explained(self, cause: BaseException | None) -> tuple[str, str] | None:
-        """Why it failed and what to do; None for an error that is no fault of the storage."""
+        """Return (why it failed, fix), or None if the storage did not cause the error."""
         import psycopg
 
         if not isinstance(cause, psycopg.Error):
@@ -682,7 +686,8 @@ class Postgresql:
             engine.dispose()
 
     def _wait_for_older_readers(self, connection: sa.Connection) -> None:
-        """Wait until nobody sees rows that are deleted by now: VACUUM would keep these."""
+        """Wait until no transaction sees rows deleted by now, which VACUUM would keep. Raises
+        StorageError after `wait` seconds."""
         now = connection.exec_driver_sql("SELECT pg_current_xact_id()::text").scalar_one()
         older = sa.text(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
@@ -784,7 +789,7 @@ def _checked_url(address: str, where: str) -> sa.URL:
 
 
 def pool_options() -> dict[str, Any]:
-    """SQLAlchemy's options for `READERS` connections."""
+    """Return SQLAlchemy's options for a pool of `READERS` connections."""
     return {
         "pool_size": IDLE_READERS,
         "max_overflow": READERS - IDLE_READERS,
@@ -808,25 +813,25 @@ def _said_after_delay(text: str) -> Iterator[None]:
 
 
 def text_type(length: int | None) -> TypeEngine[str]:
-    """Text that sorts by code point on both. SQLite takes a `length` as a remark, and PostgreSQL
-    gets none, so that both accept the same texts."""
+    """Return a type for text that sorts by code point in both databases. SQLite does not enforce a
+    `length`, and PostgreSQL gets none, so both accept the same texts."""
     plain: TypeEngine[str] = sa.Text() if length is None else sa.String(length)
     return plain.with_variant(sa.Text(collation="C"), POSTGRESQL)
 
 
 def time_type(dialect: sa.Dialect) -> TypeEngine[datetime]:
-    """The type of a column of instants."""
+    """Return the type of a column of instants."""
     return sa.DateTime(timezone=dialect.name == POSTGRESQL)
 
 
 def stored_time(value: datetime, dialect: sa.Dialect) -> datetime:
-    """How an aware time is handed to the driver: SQLite keeps it without an offset."""
+    """Return an aware time as the driver takes it: in UTC, for SQLite without an offset."""
     in_utc = value.astimezone(UTC)
     return in_utc if dialect.name == POSTGRESQL else in_utc.replace(tzinfo=None)
 
 
 def time_reader(dialect: sa.Dialect) -> Callable[[Any], datetime | None]:
-    """What turns a stored time into an aware one in UTC."""
+    """Return a function that converts a stored time into an aware one in UTC."""
     return _instant_of_time if dialect.name == POSTGRESQL else _instant_of_text
 
 
@@ -841,7 +846,8 @@ def _instant_of_time(time: datetime | None) -> datetime | None:
 
 
 def json_reader(dialect: sa.Dialect) -> Callable[[Any], Any] | None:
-    """What turns a stored JSON value into a Python one; None where the driver has done so."""
+    """Return a function that converts a stored JSON value into a Python value, or None if the
+    driver has done so already."""
     return None if dialect.name == POSTGRESQL else parsed
 
 
@@ -866,7 +872,8 @@ surrogate pairs."""
 
 
 def readable_json(text: str | None) -> str | None:
-    """JSON without NUL and half surrogate pairs, which would make taking a text out of it fail."""
+    """Return JSON with NUL and lone surrogates replaced by U+FFFD; extracting a text from it would
+    fail otherwise."""
     if not isinstance(text, str) or not re.search(SUSPECT, text):
         return text
     return ESCAPES.sub(lambda match: r"\ufffd" if len(match[0]) == 6 else match[0], text)

@@ -55,11 +55,11 @@ class Database:
         return self.submit(work).result()
 
     def submit(self, work: Work[T], *, wait: bool = True) -> Future[T]:
-        """Like `write`, for callers with many pieces of work: those that wait together share one
-        commit, but each fails alone.
+        """Queue `work` and return the future of its result. It is like `write`, for callers with
+        many pieces of work: pieces that wait together share one commit, but each fails alone.
 
-        Where too much waits already, it blocks until there is room. Without `wait` it never blocks,
-        which an event loop needs, and raises Busy.
+        If the queue is full, block until there is room. Without `wait`, never block, as an event
+        loop requires, and raise Busy.
         """
         with self._guard:
             if self._writer is None:
@@ -67,7 +67,8 @@ class Database:
         return self._writer.submit(_guarded(self.guard, work), wait=wait)
 
     def guarded(self, guard: Guard) -> Database:
-        """This database for whoever also has to ask `guard`. It is not closed; this one is."""
+        """Return a view of this database that also calls `guard`. Close this database, not the
+        view."""
         with self._guard:
             self._writer = self._writer or Writer(self.backend, self._require_home)
             self._reader = self._reader or self.backend.reader()
@@ -83,8 +84,8 @@ class Database:
         return view
 
     def _require_home(self, connection: sa.Connection) -> None:
-        """Raise StorageError where the rows were moved since this database was opened: what is
-        written from then on would be left behind."""
+        """Raise StorageError if the rows were moved since this database was opened; anything
+        written after that would be left behind."""
         if self.home_id is None:
             return
         if connection.execute(sa.select(homes.c.id)).scalar() != self.home_id:
@@ -95,20 +96,20 @@ class Database:
             )
 
     def oldest_waiting(self) -> float:
-        """Seconds since the oldest piece of work that is not yet on disk was submitted; 0 where
-        there is none."""
+        """Return the seconds since the oldest piece of work that is not yet on disk was submitted;
+        0 if there is none."""
         writer = self._writer
         return writer.oldest_waiting() if writer else 0.0
 
     def waiting(self) -> int:
-        """Pieces of work that were submitted and have no turn yet."""
+        """Return the number of submitted pieces of work that have not been started."""
         writer = self._writer
         return writer.waiting() if writer else 0
 
     @contextmanager
     def read(self, snapshot: str | None = None) -> Iterator[sa.Connection]:
-        """A connection that sees one consistent state and cannot write; with a `snapshot`, the
-        state of the connection that it was taken of."""
+        """Yield a connection that sees one consistent state and cannot write; with a `snapshot`,
+        the state of the connection that the snapshot was taken from."""
         with self._guard:
             if self._reader is None:
                 self._reader = self.backend.reader()
@@ -117,7 +118,7 @@ class Database:
             yield connection
 
     def _reading(self, reader: sa.Engine) -> sa.Connection:
-        """A connection for a reader, as soon as there is one; raises Busy."""
+        """Return a connection for a reader, as soon as one is free. Raises Busy."""
         try:
             return reader.connect()
         except sa.exc.TimeoutError:
@@ -128,8 +129,8 @@ class Database:
             ) from None
 
     def snapshot(self, connection: sa.Connection) -> str | None:
-        """A name for what a connection of `read` sees, for `read` in another process while the
-        connection is open; None with SQLite, which has no such names."""
+        """Return a name for the state that a connection of `read` sees, for `read` in another
+        process while the connection is open; None with SQLite, which has no such names."""
         return self.backend.snapshot(connection)
 
     def prepare_erasure(self, connection: sa.Connection) -> None:
@@ -137,15 +138,15 @@ class Database:
         self.backend.prepare_erasure(connection)
 
     def compact(self) -> None:
-        """Rewrite the tables without what was deleted, so that no byte of it is left in the files
-        of the database.
+        """Rewrite the tables without deleted rows, so that no byte of them is left in the files of
+        the database.
 
         Raises StorageError if another program keeps reading it.
         """
         self.backend.compact([table.name for table in metadata.sorted_tables])
 
     def changes(self) -> Changes:
-        """Tells whether anybody has written."""
+        """Return an object that tells whether another connection has committed."""
         with self.read() as connection:
             return Changes(connection.engine, self.backend.change_query)
 
@@ -170,8 +171,8 @@ def _guarded(guard: Guard | None, work: Work[T]) -> Work[T]:
 
 
 def streamed(connection: sa.Connection, query: sa.Select[Any]) -> Iterator[Any]:
-    """The rows of `query`, `ROWS_IN_MEMORY` at a time; iterating over the result row by row takes
-    about half as long again."""
+    """Yield the rows of `query`, fetched `ROWS_IN_MEMORY` at a time; iterating over the result row
+    by row takes about half as long again."""
     result = connection.execute(query, execution_options={"yield_per": ROWS_IN_MEMORY})
     for rows in result.partitions():
         yield from rows
@@ -179,7 +180,7 @@ def streamed(connection: sa.Connection, query: sa.Select[Any]) -> Iterator[Any]:
 
 @contextmanager
 def writing(backend: Backend) -> Iterator[sa.Engine]:
-    """An engine with exclusive write access over all processes, for migrations."""
+    """Yield an engine with exclusive write access across all processes, for migrations."""
     with backend.exclusive():
         engine = backend.engine()
         try:

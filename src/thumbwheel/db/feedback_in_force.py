@@ -46,8 +46,8 @@ STATED_AT = sa.func.coalesce(
 
 
 def speaker(target_name: sa.ColumnElement[str] | None = None) -> sa.ColumnElement[str]:
-    """Who speaks about the target of this name: the rater, else the source, which counts as one
-    speaker about a trace that has a name.
+    """Return an expression for the speaker about the target of this name: the rater, else the
+    source, which counts as one speaker about a trace that has a name.
 
     A trace named by its content may have been seen by anybody, so without rater and time each
     statement about it counts as a speaker of its own.
@@ -66,13 +66,14 @@ def speaker(target_name: sa.ColumnElement[str] | None = None) -> sa.ColumnElemen
 
 
 def is_imported() -> sa.ColumnElement[bool]:
-    """Whether a file or another server says it, or it was stored before senders were: then it
-    replaces nothing that an app with the files of the home sent."""
+    """Return the condition that feedback came from a file or another server, or was stored before
+    senders were recorded. Such feedback does not replace feedback that an app with access to the
+    home sent."""
     return sa.func.coalesce(feedback.c.sender, IMPORTED) == IMPORTED
 
 
 def sender_name() -> sa.ColumnElement[str]:
-    """Who sent the feedback: the name of the user or key, else the id."""
+    """Return an expression for the sender of feedback: the name of the user or key, else the id."""
     named = sa.func.coalesce(
         sa.select(users.c.name).where(users.c.id == feedback.c.sender).scalar_subquery(),
         sa.select(api_keys.c.name).where(api_keys.c.id == feedback.c.sender).scalar_subquery(),
@@ -84,8 +85,9 @@ def sender_name() -> sa.ColumnElement[str]:
 def superseded_and_retracted(
     agent_id: str, as_of: datetime | None = None, among: sa.Select[Any] | None = None
 ) -> tuple[sa.Select[Any], sa.Select[Any]]:
-    """Two queries for ids of feedback: those superseded, and those retracted, by something recorded
-    by `as_of` (default: now). `among` are the ids that are asked about (default: all)."""
+    """Return two queries for ids of feedback: superseded, and retracted, by feedback recorded by
+    `as_of` (default: now). `among`, a query for ids, limits the feedback to check (default:
+    all)."""
     later, earlier = feedback.alias("later"), feedback.alias("earlier")
     is_owner = sa.or_(later.c.sender.is_(None), later.c.sender == OWNER_OF_HOME)
     by_owner = sa.and_(later.c.source == OWNER, is_owner)
@@ -116,8 +118,9 @@ def superseded_and_retracted(
 def in_force(
     agent_id: str, as_of: datetime | None = None, among: sa.Select[Any] | None = None
 ) -> sa.ColumnElement[bool]:
-    """Condition on feedback of the agent: recorded by `as_of`, not held in a quarantine at that
-    time, and not superseded or retracted by anything recorded by then.
+    """Return the condition that feedback of the agent is in force: it retracts nothing, was
+    recorded by `as_of`, was not quarantined at that time, and is not superseded or retracted by
+    feedback recorded by then.
 
     Superseded feedback stays out even if its successor is retracted: a rater who takes back their
     last statement has said nothing.
@@ -136,7 +139,8 @@ def in_force(
 
 
 def held(agent_id: str, as_of: datetime | None = None) -> sa.Select[Any]:
-    """A query for the ids of feedback that a quarantine holds at `as_of`, or that was discarded."""
+    """Return a query for the ids of feedback that a quarantine holds at `as_of` (default: now), or
+    that was discarded."""
     conditions = [quarantines.c.agent_id == agent_id]
     if as_of is None:
         conditions.append(quarantines.c.state != RELEASED)
@@ -154,8 +158,9 @@ def held(agent_id: str, as_of: datetime | None = None) -> sa.Select[Any]:
 def newest_words(
     agent_id: str, as_of: datetime | None = None, among: sa.Select[Any] | None = None
 ) -> sa.Select[Any]:
-    """A query for the ids of feedback in force: of each speaker the newest of a kind and name about
-    the same target. `among`, a query for ids, limits the work to all feedback about some targets.
+    """Return a query for the ids of the feedback that counts: in force, and each speaker's newest
+    of a kind and name about the same target. `among`, a query for ids, limits the work to all
+    feedback about some targets.
 
     All preferences and comments of a speaker count: each is about something else.
     """

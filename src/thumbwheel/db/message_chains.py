@@ -18,8 +18,8 @@ Links = dict[str, tuple[str | None, Message]]
 
 
 def conversations(connection: sa.Connection, last_ids: Collection[str]) -> dict[str, list[Message]]:
-    """Id of a last message -> the messages up to it, oldest first; a conversation of which one is
-    missing is left out."""
+    """Return, by the id of its last message, the messages of each conversation, oldest first. A
+    conversation with a missing message is left out."""
     links = read_links(connection, sorted(set(last_ids)))
     add_ancestors(connection, links)
     chains = {last_id: chain(links, last_id) for last_id in last_ids}
@@ -27,12 +27,12 @@ def conversations(connection: sa.Connection, last_ids: Collection[str]) -> dict[
 
 
 def conversation(connection: sa.Connection, last_id: str) -> list[Message]:
-    """The messages up to the one with this id, oldest first; [] if one is missing."""
+    """Return the messages up to the one with this id, oldest first; [] if one is missing."""
     return conversations(connection, [last_id]).get(last_id, [])
 
 
 def read_links(connection: sa.Connection, message_ids: Iterable[str]) -> Links:
-    """The links of these messages."""
+    """Return the links of these messages; ids that do not exist are left out."""
     links: Links = {}
     for batch in batches(message_ids):
         query = sa.select(messages).where(messages.c.id.in_(batch))
@@ -42,7 +42,7 @@ def read_links(connection: sa.Connection, message_ids: Iterable[str]) -> Links:
 
 
 def add_ancestors(connection: sa.Connection, links: Links) -> None:
-    """Add the messages before those in `links`."""
+    """Add all ancestors of the messages in `links`."""
     parents = {parent_id for parent_id, _ in links.values() if parent_id is not None}
     before_them: set[str] = set()
     for batch in batches(sorted(parents - links.keys())):
@@ -56,8 +56,8 @@ def add_ancestors(connection: sa.Connection, links: Links) -> None:
 
 
 def chain(links: Links, last_id: str) -> list[Message]:
-    """The messages up to `last_id`, oldest first; [] if one is missing, or they name each other in
-    a circle."""
+    """Return the messages up to `last_id`, oldest first; [] if one is missing or their links form a
+    cycle."""
     newest_first: list[Message] = []
     message_id: str | None = last_id
     while message_id is not None:

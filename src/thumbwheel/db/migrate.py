@@ -38,11 +38,11 @@ NUMBER = re.compile(r"\d{4}")
 
 
 def upgrade(backend: Backend) -> None:
-    """Create or migrate the database; cheap if it is at HEAD already. Of two processes that do so
-    at once the second waits for the first.
+    """Create or migrate the database; cheap if it is at HEAD already. If two processes do so at
+    once, the second waits for the first.
 
-    Raises StorageError for a database that is none of ours, or of a version that cannot be brought
-    here; nothing of it is changed then.
+    Raises StorageError, without changing anything, for a database of another program, or of a
+    version that cannot be migrated.
     """
     if backend.exists and revision_of(backend) == HEAD:
         return
@@ -60,7 +60,8 @@ def upgrade(backend: Backend) -> None:
 
 
 def _check(connection: sa.Connection, name: str, revisions: Collection[str]) -> None:
-    """Look at what the database is before anything is changed in it; raises StorageError."""
+    """Check that the database is Thumbwheel's and can be migrated; correct a revision number that
+    the fingerprint of its schema contradicts. Raises StorageError."""
     tables = set(sa.inspect(connection).get_table_names())
     if not tables:
         return
@@ -116,7 +117,7 @@ def schema_fingerprint(connection: sa.Connection) -> str:
 
 
 def revision_of(backend: Backend) -> str | None:
-    """The revision of the schema; None for a database without tables of ours."""
+    """Return the revision of the schema, or None for a database without Thumbwheel's tables."""
     database = Database(backend)
     try:
         with database.read() as connection:

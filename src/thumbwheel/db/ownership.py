@@ -33,9 +33,9 @@ class Ownership:
 
 
 def claim(home: Home, database: Database) -> None:
-    """Make sure that `database` has the rows of `home`; a new database becomes that of the home.
+    """Check that `database` has the rows of `home`; a new database becomes the home's.
 
-    Raises ConfigError where the rows of the home are elsewhere, or the database is another home's.
+    Raises ConfigError if the rows of the home are elsewhere, or the database is another home's.
     """
     address = database.backend.address
     noted = noted_ownership(home)
@@ -59,7 +59,7 @@ def claim(home: Home, database: Database) -> None:
 
 
 def _take(connection: sa.Connection, home: Home, noted: Ownership | None, address: str) -> str:
-    """Write the id of the home into its new database and the home's note; returns it."""
+    """Write the id of the home into its new database and into the home's note; return the id."""
     # another process may have done so since
     stored_id = connection.execute(sa.select(homes.c.id)).scalar()
     ownership = Ownership(stored_id or (noted.id if noted else ids.new("hom")), address)
@@ -90,7 +90,8 @@ def _foreign(home: Home, name: str) -> ConfigError:
 
 
 def noted_ownership(home: Home) -> Ownership | None:
-    """What `home` notes about its database; None for a home that was never opened."""
+    """Return the note of `home` about its database, or None if the home was never opened. Raises
+    ConfigError for an unreadable note."""
     try:
         return Ownership(**json.loads(home.ownership.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -112,12 +113,12 @@ def note_ownership(home: Home, ownership: Ownership) -> None:
 
 
 def home_id(database: Database) -> str | None:
-    """The id of the home that the database belongs to; None for a new database."""
+    """Return the id of the home that the database belongs to, or None for a new database."""
     with database.read() as connection:
         return connection.execute(sa.select(homes.c.id)).scalar()
 
 
 def set_home_id(connection: sa.Connection, home_id: str) -> None:
-    """Write whose database this is."""
+    """Write the id of the home that owns the database."""
     connection.execute(homes.delete())
     connection.execute(homes.insert().values(id=home_id, recorded_at=datetime.now(UTC)))

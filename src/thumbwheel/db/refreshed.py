@@ -58,9 +58,9 @@ class Refreshed:
         self._thread.join()
 
     def ask(self, age: float = STALE) -> None:
-        """Call before using what is in memory; it waits for a look only where the last is older
-        than `age` in seconds, and nobody waited for this one in vain. At 0 it has all that was
-        written before."""
+        """Call before using the data in memory. It waits, for at most PATIENCE seconds, for a look
+        if the last one is older than `age` seconds and no look hangs or has failed. With age 0 the
+        data then include everything written before."""
         self._asked_at = now = time.monotonic()
         began = self._look_began
         is_hanging = began is not None and now - began > PATIENCE / 2
@@ -74,12 +74,12 @@ class Refreshed:
                 self._looked.wait(now + PATIENCE - time.monotonic())
 
     def _is_recent(self, now: float, age: float) -> bool:
-        """Whether the last look is good enough, or none can be had."""
+        """Return whether the last look is recent enough, or has failed."""
         return now - self._checked_at <= age or self._failure is not None
 
     def refresh(self) -> None:
-        """Look now. Never raises, and does not wait where somebody looks already, perhaps in vain:
-        what is in memory then stays as it was."""
+        """Look now. Never raises, and returns at once if a look is running, perhaps hanging; the
+        data in memory then stay unchanged."""
         if not self._lock.acquire(blocking=False):
             return
         self._look_began = now = time.monotonic()

@@ -40,10 +40,11 @@ def copy_database(
     source: Backend, target: Backend, home_id: str, on_arrival: Callable[[], None]
 ) -> dict[str, int]:
     """Copy all rows of `source` into `target`, which then belongs to the home of this id, and
-    return the rows by table.
+    return the number of rows by table.
 
-    Nobody writes to `source` meanwhile, nor afterwards: it belongs to no home then, which those
-    who have opened it notice when they write. `on_arrival` is called once the rows are in `target`.
+    Nobody can write to `source` meanwhile, nor afterwards: it then belongs to no home, and a
+    process that has it open fails at its next write. `on_arrival` is called once the rows are in
+    `target`.
 
     Raises Conflict if `target` has rows already; StorageError, with nothing copied, if it cannot
     hold one.
@@ -82,7 +83,8 @@ def require_empty(target: Backend) -> None:
 def fill(
     reading: sa.Connection, filling: sa.Connection, target: Backend, home_id: str
 ) -> dict[str, int]:
-    """Copy all rows of one connection into the empty database of another one; the rows by table."""
+    """Copy all rows of one connection into the empty database of another one; return the number of
+    rows by table."""
     counts = {table.name: _count(reading, table) for table in TABLES}
     total = sum(counts.values())
     with (

@@ -46,9 +46,9 @@ class Workspace:
     def open(
         cls, home: Home, sources: Sources | None = None, case_rule: CaseRule = any_case
     ) -> Workspace:
-        """Open `home`; creates missing folders and the database.
+        """Open `home` and return its workspace; create missing folders and the database.
 
-        Raises ConfigError where the database that THUMBWHEEL_DATABASE names is not that of `home`.
+        Raises ConfigError if the database in THUMBWHEEL_DATABASE is not the one of `home`.
         """
         home.prepare()
         sources = sources or Sources.read()
@@ -63,7 +63,8 @@ class Workspace:
         return cls(home, database, sources, case_rule)
 
     def settings(self, cls: type[C], section: str, options: Mapping[str, Any] | None = None) -> C:
-        """The settings of `section` from file, environment and `options`."""
+        """Return the settings of `section` from file, environment and `options`. Raises
+        ConfigError."""
         return self.sources.load(cls, section, options)
 
     def __enter__(self) -> Workspace:

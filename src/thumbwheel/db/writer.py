@@ -42,8 +42,8 @@ class TransactionLost(StorageError):
     """The transaction ended through no fault of its work: a deadlock, a server that restarted."""
 
     def __init__(self, what: str, why: str, fix: str, rolled_back: bool = False) -> None:
-        """`rolled_back`: it is certain that nothing of it was kept, also where it happened during
-        the commit."""
+        """Set `rolled_back` if it is certain that no part of the work was kept, even if it was lost
+        during the commit."""
         super().__init__(what, why, fix)
         self.rolled_back = rolled_back
 
@@ -52,14 +52,15 @@ class WritingSide(Protocol):
     """What the writer needs of a database."""
 
     def engine(self) -> sa.Engine:
-        """An engine that may write."""
+        """Return an engine that may write."""
 
     def exclusive(self) -> AbstractContextManager[None]:
-        """Keeps every other process from writing; StorageError where that takes too long."""
+        """Keep every other process from writing until the end of the block. Raises StorageError if
+        waiting for it takes too long."""
 
     def errors(self) -> AbstractContextManager[None]:
-        """Turns the errors of this database into StorageError, and TransactionLost where the same
-        work can succeed at once."""
+        """Convert errors of this database into StorageError, or into TransactionLost if the same
+        work can succeed when it is run again at once."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,8 @@ class Writer:
     """
 
     def __init__(self, database: WritingSide, check: Check) -> None:
-        """`check` is asked in each transaction, before any work; what it raises is the answer to
-        all."""
+        """Start the thread that writes. It calls `check` in each transaction before any work; if
+        `check` raises, every piece of work of that transaction fails with that error."""
         self._database, self._check = database, check
         self._waiting: deque[_Piece] = deque()
         self._running: list[_Piece] = []
@@ -96,8 +97,8 @@ class Writer:
         self._thread.start()
 
     def submit(self, work: Work[T], *, wait: bool = True) -> Future[T]:
-        """The answer to come. Where `WAITING` pieces wait already, it waits for room, or without
-        `wait` raises Busy at once."""
+        """Queue `work` and return the future of its result. If `WAITING` pieces are queued already,
+        wait for room, or without `wait` raise Busy at once."""
         piece = _Piece(work, Future(), time.monotonic())
         with self._changed:
             while len(self._waiting) >= WAITING and not self._closed:
@@ -115,7 +116,7 @@ class Writer:
         return piece.answer
 
     def oldest_waiting(self) -> float:
-        """Seconds since the oldest piece of work without an answer was submitted; 0: there is
+        """Return the seconds since the oldest unfinished piece of work was submitted; 0 if there is
         none."""
         with self._changed:
             oldest = [*self._running[:1], *itertools.islice(self._waiting, 1)]
@@ -123,11 +124,11 @@ class Writer:
         return max((now - piece.submitted for piece in oldest), default=0.0)
 
     def waiting(self) -> int:
-        """Pieces of work that were submitted and have no turn yet."""
+        """Return the number of submitted pieces of work that have not been started."""
         return len(self._waiting)
 
     def close(self) -> None:
-        """Finish what was submitted."""
+        """Finish the submitted work and end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -141,7 +142,8 @@ class Writer:
             engine.dispose()  # closing may checkpoint, so it counts as writing
 
     def _wait_for_work(self) -> bool:
-        """Whether there is work, as soon as there is; False once the writer is closed."""
+        """Wait for work. Return True once there is some, False once the writer is closed and none
+        is left."""
         with self._changed:
             while not self._waiting and not self._closed:
                 self._changed.wait()
@@ -169,7 +171,8 @@ class Writer:
                 piece.answer.set_exception(failure)
 
     def _transaction(self, engine: sa.Engine, began: float, is_last: bool) -> list[_Result] | None:
-        """The results of one committed transaction; None where it was lost and can be run again."""
+        """Return the results of one committed transaction, or None if it was lost and can be run
+        again. Raises StorageError if it is unknown whether a commit was kept."""
         is_committing = False
         try:
             with (
@@ -197,11 +200,11 @@ class Writer:
         return results
 
     def _group(self, began: float) -> Iterator[_Piece]:
-        """The pieces of one commit: at most `GROUP`, and after the first none that would run beyond
-        `HOLDING` seconds if it took as long as the last one.
+        """Yield the pieces of one commit: at most `GROUP`, and after the first only pieces that
+        would end within `HOLDING` seconds if each took as long as the one before.
 
-        Who comes while another process writes comes along. Otherwise the first ones go at once, and
-        the next gather while those are on their way to the disk.
+        Pieces submitted while another process writes join the group. Otherwise the first ones start
+        at once, and the next ones gather while those are written to disk.
         """
         now = time.monotonic()
         end = now + HOLDING
@@ -216,7 +219,8 @@ class Writer:
                 return
 
     def _next(self, submitted_before: float) -> _Piece | None:
-        """The piece that waits longest, which counts as running from now on."""
+        """Return the piece that has waited longest, now counted as running, or None if all waiting
+        pieces were submitted after `submitted_before`."""
         with self._changed:
             while self._waiting and self._waiting[0].submitted <= submitted_before:
                 piece = self._waiting.popleft()
@@ -230,7 +234,7 @@ class Writer:
 def _attempt(
     connection: sa.Connection, database: WritingSide, work: Work[Any]
 ) -> tuple[Any, Exception | None]:
-    """(result, None) or (None, what the work raised).
+    """Run `work` in a savepoint and return (result, None), or (None, the exception that it raised).
 
     Raises StorageError if the whole transaction is lost. It leaves the savepoint alone then: a full
     disk makes SQLite roll everything back, and touching the savepoint would hide the reason.

@@ -39,7 +39,7 @@ def _requests() -> None:
 
 
 def _lists() -> None:
-    """Indices for lists of traces by any filter, in homes with millions of them."""
+    """Create indexes for lists of traces by any filter, in homes with millions of traces."""
     op.create_index(
         op.f("ix_traces_agent_id_status_recorded_at_id"),
         "traces",
