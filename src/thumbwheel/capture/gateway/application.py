@@ -158,7 +158,7 @@ class Gateway:
         self.held = HeldBytes(self.config.max_held)
 
     def handles(self, method: str, path: str) -> bool:
-        """Whether the gateway answers this path."""
+        """Return whether the gateway answers this path."""
         call = split_path(path).call
         is_list = call in (*LISTS, SHOW) or call.startswith("/v1/models/")
         return is_list or (protocol_of("POST", call) or unrecorded_of("POST", call)) is not None
@@ -194,7 +194,8 @@ class Gateway:
             self.running -= 1
 
     def _caller(self, scope: Scope, headers: dict[str, str]) -> Principal:
-        """Who calls, by their key; raises Refusal for a caller that needs one and has none."""
+        """Identify the caller by their key. Raises Refusal if a key is required and missing or
+        invalid, or the caller may not call any agent."""
         credentials = Credentials.of_keys(headers)
         identity = self.gate.identify(credentials)
         if identity is not None:
@@ -210,7 +211,8 @@ class Gateway:
         raise Refusal(401, "the call presents no key of this gateway that holds")
 
     def _listing(self, method: str, path: Path, caller: Principal) -> Any:
-        """What the APIs answer when they are asked for their models."""
+        """Return the answer to a request for models, or for Ollama's version. Raises Refusal for
+        any other path or method, and for an unknown model."""
         name = path.call.removeprefix("/v1/models/")
         is_list = path.call in LISTS
         if method not in ("GET", "HEAD") or not (is_list or name != path.call):
@@ -350,7 +352,8 @@ class Gateway:
             reply.close()
 
     async def _reply(self, exchange: Exchange, scope: Scope) -> aiohttp.ClientResponse:
-        """The first usable reply; raises Refusal where no upstream gives one."""
+        """Return the first usable reply, or the last one that failed. Raises Refusal if the last
+        upstream gives no reply at all."""
         waiting = [exchange.choice.upstream, *exchange.choice.fallbacks]
         while True:
             upstream = waiting.pop(0)
@@ -523,8 +526,8 @@ def _headers_of(scope: Scope) -> dict[str, str]:
 
 
 def _agent_of(path: Path, caller: Principal, call: CallRequest) -> tuple[str, str]:
-    """The agent that a call is for, and its alias: by path, header, key, and else by the model's
-    name."""
+    """Return (agent, alias) of a call: the agent by path, header or key, else by the model's name.
+    Raises Refusal if no agent is named or the caller may not call it."""
     named, _, alias = call.model.partition(":")
     agent = path.agent or call.context.agent or _only_agent(caller) or named
     if not agent:
@@ -535,14 +538,15 @@ def _agent_of(path: Path, caller: Principal, call: CallRequest) -> tuple[str, st
 
 
 def _key_name(caller: Principal) -> str | None:
-    """The name of the key that was presented. A person's name is no matter of records."""
+    """Return the name of the caller's key, a person's id, or None for anonymous callers. The name
+    of a person must not reach the records."""
     if caller is ANONYMOUS:
         return None
     return caller.name if caller.kind == "key" else caller.id
 
 
 def _only_agent(caller: Principal) -> str | None:
-    """The agent of a key that may call no other."""
+    """Return the agent of a key that may call no other; None for any other key."""
     agents = [agent for agent, verbs in caller.grants.items() if "call" in verbs]
     return agents[0] if len(agents) == 1 and agents[0] != ANY_AGENT else None
 
@@ -570,7 +574,7 @@ def _routing_request(
 
 
 def _is_recorded(rate: float, session: str) -> bool:
-    """Whether this session is among the recorded share: always the same for one session.
+    """Return whether this session is in the recorded share: always the same for one session.
 
     >>> _is_recorded(1.0, "s"), _is_recorded(0.0, "s")
     (True, False)
@@ -587,7 +591,8 @@ def _note_failure(exchange: Exchange) -> None:
 
 
 def _marks(exchange: Exchange) -> list[tuple[bytes, bytes]]:
-    """Our headers of an answer: what answered, and the trace to give feedback about."""
+    """Return the gateway's headers of an answer: version, deployment, and the trace id for
+    feedback."""
     choice = exchange.choice
     marks = [
         (b"x-thumbwheel-version", choice.version.encode()),
@@ -599,7 +604,7 @@ def _marks(exchange: Exchange) -> list[tuple[bytes, bytes]]:
 
 
 def _header_text(text: str) -> bytes:
-    """`text` as a header's value: UTF-8, without what would end the header."""
+    """Encode `text` as a header's value in UTF-8, with line ends replaced by spaces."""
     return text.replace("\r", " ").replace("\n", " ").encode("utf-8", "replace")
 
 

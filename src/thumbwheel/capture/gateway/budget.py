@@ -148,7 +148,7 @@ def _today() -> str:
 
 
 def _key(name: str, day: str) -> str:
-    """The key of what an account used on a day."""
+    """Return the key of an account's spending on a day."""
     return f"{name}{SEPARATOR}{day}"
 
 
@@ -157,7 +157,7 @@ def _name_in(key: str) -> str:
 
 
 def _newest(spendings: dict[str, Spending]) -> dict[str, Spending]:
-    """The newest days of each account."""
+    """Return the newest days of each account."""
     by_name: dict[str, list[Spending]] = {}
     for key, spending in spendings.items():
         by_name.setdefault(_name_in(key), []).append(spending)

@@ -10,7 +10,8 @@ from thumbwheel.capture.gateway.reply_draft import ReplyDraft
 
 
 def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, which hold Ollama's sampling parameters, and what else shapes the answer."""
+    """Return the options, which hold Ollama's sampling parameters, with the other fields that shape
+    the answer."""
     options = body.get("options")
     outside = selected(body, ("format", "think", "logprobs", "top_logprobs"))
     return {**(options if isinstance(options, Mapping) else {}), **outside}

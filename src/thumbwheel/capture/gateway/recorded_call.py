@@ -58,5 +58,5 @@ def recorded_call(exchange: Exchange, budgets: Budgets) -> dict[str, Any] | None
 
 
 def _is_failure(reply: CallReply) -> bool:
-    """Whether there is nothing that anybody could judge."""
+    """Return whether the call failed without any text or tool call to judge."""
     return reply.error is not None and not (reply.text or reply.tool_calls)

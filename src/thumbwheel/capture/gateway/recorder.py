@@ -93,7 +93,7 @@ class Recorder:
         return self._waiting
 
     def problem(self) -> str | None:
-        """Why calls are not recorded now; None where they are."""
+        """Return why calls are not being recorded; None if they are."""
         since = time.monotonic() - self._lost_at
         if self._lost_at > self._stored_at and since < RED:
             return f"{self._losses.count} calls are not recorded; the last: {self._losses.last}"

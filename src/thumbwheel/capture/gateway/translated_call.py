@@ -36,7 +36,7 @@ UNREADABLE = "the model's server sent a reply that cannot be read"
 
 
 def needs_translation(call: CallRequest, upstream: Upstream) -> bool:
-    """Return whether the upstream does not answer the call as it is. Ollama speaks its own API."""
+    """Return whether the call must be translated for the upstream. Ollama speaks its own API."""
     if call.protocol.translation is None or upstream.target == REMOTE:
         return False
     return not upstream.target == call.protocol.family == "ollama"
@@ -117,8 +117,8 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_call_ids(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Name tool calls and their results where the client's API has no ids: results stand in the
-    order of the calls."""
+    """Name tool calls and their results if the client's API has no ids, and return the messages:
+    results are matched to calls in order."""
     unanswered: list[str] = []
     count = 0
     for message in messages:

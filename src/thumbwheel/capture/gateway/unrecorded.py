@@ -43,7 +43,8 @@ def _embedding_usage(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
 
 
 def _counted_tokens(call: CallRequest) -> dict[str, Any]:
-    """Answer in place of a server that is none of Anthropic's, and counts no tokens."""
+    """Count the prompt's tokens in place of a server that does not count them because it is not
+    Anthropic's."""
     return {"input_tokens": prompt_tokens(call)}
 
 

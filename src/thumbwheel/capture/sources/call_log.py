@@ -310,7 +310,8 @@ class CallLogs(JsonLines):
     """Name of a score, as `plain` spells it -> all of its values in the file."""
 
     def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> CallLogs:
-        """The same, where `columns` says which name of a score is a thumb, a rating or a score."""
+        """Return a copy in which `columns` says which score name is a thumb, a rating or a
+        score."""
         return self._with(opinions={**self.opinions, **named_opinions(columns)}, scales=scales)
 
     def _with(self, **settings: Any) -> CallLogs:
@@ -331,7 +332,9 @@ class CallLogs(JsonLines):
         yield from reader.items(read_rows(path, on_position), reader.parse)
 
     def records(self, row: dict[str, Any]) -> list[AnyRecord]:
-        """The trace of a row, and what was said of it."""
+        """Return the trace of a row with its feedback, and a case if the row has an expected
+        answer. Raises Unwanted for a step of another run, Unreadable for a failed call or an
+        unknown layout."""
         log = _log_of(row)
         if log is None:
             raise Unreadable(f"its keys are those of none of {', '.join(LOGS)}")
@@ -357,7 +360,7 @@ class CallLogs(JsonLines):
         return Records([*cases, trace, *feedback], dict.fromkeys(remarks))
 
     def _feedback(self, score: LoggedScore, trace: TraceRecord) -> FeedbackRecord:
-        """The feedback that a score is; raises Unreadable."""
+        """Convert a score to feedback. Raises Unreadable."""
         if score.problem:
             raise Unreadable(score.problem)
         fields: dict[str, Any] = {
@@ -381,7 +384,7 @@ class CallLogs(JsonLines):
 
 
 def _trace(row: Row, log: CallLog) -> TraceRecord:
-    """The call; raises Unreadable where nothing was asked or answered."""
+    """Convert a call to a trace. Raises Unreadable if its prompt or answer is empty."""
     asked, answered = unpacked(_at(row, log.asked)), unpacked(_at(row, log.answered))
     if is_empty(asked):
         raise Unreadable(f"its {log.asked} is empty")

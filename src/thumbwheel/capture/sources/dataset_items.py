@@ -47,7 +47,7 @@ def claims(row: Row) -> bool:
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
-    """The case."""
+    """Return the case. Raises Unreadable if the row has no reference."""
     reference = _reference(row)
     if reference is None:
         raise Unreadable("it has no right answer")

@@ -116,7 +116,8 @@ def _evaluations(row: Row) -> list[AnyRecord]:
 
 
 def _settled(waiting: dict[str, _Waiting], row_number: int) -> list[str]:
-    """Traces of which nothing more is expected, and the oldest where too many spans wait."""
+    """Return the ids of traces that expect no more spans, and of the oldest ones if too many spans
+    are held."""
     settled = []
     for trace_id, trace in waiting.items():
         is_quiet = row_number - trace.last_row >= QUIET_ROWS

@@ -82,7 +82,7 @@ def tools(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
 
 
 def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The sampling parameters."""
+    """Return the sampling parameters."""
     return selected(body, SAMPLING)
 
 
@@ -148,7 +148,7 @@ EVENTS: dict[str, Add] = {
 
 
 def whole(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
-    """A whole response: the items of its output, then how it ended."""
+    """Add a whole response: the items of its output, then how it ended."""
     for item in objects(value.get("output")):
         kind = item.get("type")
         if kind == "message":
