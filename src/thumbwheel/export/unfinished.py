@@ -24,8 +24,8 @@ NOTES = "unfinished"
 
 @contextmanager
 def scratch(home: Home, parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
-    """A new folder below `parent`, removed afterwards unless it was renamed; raises OSError where
-    it cannot be created."""
+    """Create a new folder below `parent`, removed afterwards unless it was renamed. Raises OSError
+    if it cannot be created."""
     sweep(home)
     parent.mkdir(parents=True, exist_ok=True)
     folder = parent / f"{prefix}{secrets.token_hex(4)}{suffix}"

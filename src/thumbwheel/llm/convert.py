@@ -111,7 +111,7 @@ def _child(
 
 
 def _environment() -> Mapping[str, str]:
-    """This environment, offline, with this package on the path of the child."""
+    """Return this process's environment, offline, with this package on the child's path."""
     paths = [str(Path(__file__).parents[2])]
     if existing := os.environ.get("PYTHONPATH"):
         paths.append(existing)

@@ -73,8 +73,8 @@ def _with_family(original: Callable[..., str], family: str) -> Callable[..., str
 
 
 def by_pattern(split: dict[str, Any] | None) -> str | None:
-    """What llama.cpp calls the pre-tokenizer `split` of a tokenizer.json; None where it has no name
-    that we know.
+    """Return llama.cpp's name for the pre-tokenizer `split` of a tokenizer.json; None if no known
+    name matches.
 
     >>> by_pattern({"type": "ByteLevel", "use_regex": True, "add_prefix_space": False})
     'gpt-2'

@@ -89,8 +89,8 @@ PROGRESS = re.compile(r"^\[ *(\d+)(?:%|/(\d+))\]")
 
 
 def install(build: bool = False) -> list[Tool]:
-    """The tools that are there afterwards: converter and library downloaded where no folder has
-    them, the programs built with `build`.
+    """Install the converter and the library if no folder has them, build the programs with `build`,
+    and return the tools that are available afterwards.
 
     Raises NotFound for a missing compiler and a Python that is too old, StorageError for a broken
     download or a full disk.
@@ -257,8 +257,8 @@ def _single_file(folder: Path) -> Path:
 
 
 def _unpack(archive: Path, expected: str, folder: Path, wanted: Callable[[str], bool]) -> None:
-    """Files of `archive` below its one top folder; raises StorageError where it is not the archive
-    that this version was tested with."""
+    """Unpack the wanted files of `archive` without its one top folder. Raises StorageError if it is
+    not the archive that this version was tested with."""
     kind, _, _ = expected.partition("-")
     with archive.open("rb") as stream:
         digest = hashlib.file_digest(stream, kind).digest()

@@ -18,7 +18,8 @@ def sync(path: Path) -> None:
 
 
 def is_file_at(path: Path, handle: int) -> bool:
-    """Whether `path` still names this open file: somebody may have renamed or deleted it since."""
+    """Return whether `path` still names this open file: it may have been renamed or deleted
+    since."""
     try:
         return os.path.samestat(path.stat(), os.fstat(handle))
     except FileNotFoundError:

@@ -289,7 +289,7 @@ def _signature(method: Method) -> inspect.Signature | None:
 def _call_of(
     signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any], agent: Any
 ) -> tuple[str, str, str | None]:
-    """(query, session, user) of a call, however they were passed."""
+    """Return (query, session, user) of a call, however they were passed; user may be None."""
     arguments = dict(kwargs)
     try:
         bound = signature.bind(*args, **kwargs) if signature else None
@@ -364,8 +364,8 @@ def _list(value: Any) -> list[Any]:
 
 
 def _reported(agent: Any, session_id: str, response: str) -> str | None:
-    """Why the agent's history calls this answer an error; an agent that catches everything says it
-    only there."""
+    """Return why the agent's history calls this answer an error, else None; an agent that catches
+    every exception reports it only there."""
     sessions = getattr(agent, "session_data", None)
     session = sessions.get(session_id) if isinstance(sessions, Mapping) else None
     history = session.get("history") if isinstance(session, Mapping) else session
@@ -380,7 +380,7 @@ def _reported(agent: Any, session_id: str, response: str) -> str | None:
 
 
 def _counters(agent: Any) -> dict[str, Any]:
-    """The agent's lifetime counters; null where it has none."""
+    """Return the agent's lifetime counters; None for a counter that it does not have."""
     counters = {}
     for key, names in COUNTERS.items():
         values = [_peek(agent, name) for name in names]
@@ -401,7 +401,8 @@ def _peek(agent: Any, name: str) -> Any:
 
 
 def _deltas(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run added to each counter; no key where there is none or it was set back meanwhile."""
+    """Return the increase of each counter in a run, without counters that are missing or were reset
+    meanwhile."""
     deltas: dict[str, Any] = {}
     for key in before:
         if before[key] is None or after[key] is None or after[key] < before[key]:

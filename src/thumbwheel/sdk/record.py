@@ -39,7 +39,7 @@ logger = logging.getLogger("thumbwheel.sdk")
 
 
 def home() -> Path:
-    """The home folder: `THUMBWHEEL_HOME`, else the per-user data directory."""
+    """Return the home folder: `THUMBWHEEL_HOME`, else the per-user data directory."""
     folder = os.environ.get("THUMBWHEEL_HOME")
     if folder:
         return Path(folder).expanduser().resolve()
@@ -98,9 +98,9 @@ def feedback(
     The signal is exactly one keyword: `thumb=True`, `rating=4`, `score=0.7`, `correction="text"`,
     `label="spam"`, `outcome=1.0`, `comment="text"` or `preference=0` (the index of the better
     target, None for a tie). `comment` may also stand beside another signal, as its remark; further
-    keywords are keys of the line. What an import would refuse is refused here: raises TypeError for
-    none or two signals and for an unknown keyword, ValueError for an impossible value (`rating=9`).
-    OSError where it cannot be written.
+    keywords are keys of the line. Checks what an import would check: raises TypeError for none or
+    two signals and for an unknown keyword, ValueError for an impossible value (`rating=9`). Raises
+    OSError if the line cannot be written.
     """
     check_agent(agent)
     targets = [target] if isinstance(target, str) else list(target)
@@ -167,8 +167,8 @@ def spool(agent: str, line: Mapping[str, Any]) -> None:
 
 
 def flush(seconds: float = 10.0) -> bool:
-    """Whether everything that was recorded before has arrived, after at most so many seconds: with
-    the server, or where that cannot be reached, on this disk. Without a server it always has."""
+    """Wait at most `seconds`, and return whether everything recorded before has arrived: at the
+    server or, if that is unreachable, on this disk. Without a server, return True."""
     end = time.monotonic() + seconds
     has_arrived = True
     for remote in list(_REMOTES.values()):
@@ -177,8 +177,8 @@ def flush(seconds: float = 10.0) -> bool:
 
 
 def _submit(agent: str, line: Mapping[str, Any]) -> Future[None]:
-    """The answer for a line; never blocks. It goes to the server of THUMBWHEEL_URL, else to the
-    inbox of the home."""
+    """Submit a line to the server of THUMBWHEEL_URL, else to the inbox of the home, and return a
+    future of its storage. Never blocks."""
     text = json.dumps({"agent": agent, **line}, ensure_ascii=False, allow_nan=False)
     data = text.encode("utf-8")
     url = os.environ.get("THUMBWHEEL_URL")
@@ -225,7 +225,7 @@ def _at_end(leave: Callable[[], None]) -> None:
 
 
 def _after_fork() -> None:
-    """The child writes files and connections of its own."""
+    """Give the child files and connections of its own."""
     global _GUARD
     _GUARD = threading.RLock()  # another thread of the parent may have held it
     for segment in _SEGMENTS.values():

@@ -55,16 +55,16 @@ class Segment:
         self._closed = False
 
     def append(self, line: bytes) -> Future[None]:
-        """The answer for `line` (without its end), which resolves once it is on disk, or carries
-        the OSError of the disk.
+        """Append `line` (without its end), and return a future that resolves once it is on disk, or
+        carries the OSError of the disk.
 
-        Never blocks, so that it may be called on an event loop: raises Full at once where too much
-        waits. Raises ValueError for a line with an end inside.
+        Never blocks, so that it may be called on an event loop: raises Full at once if too much
+        waits. Raises ValueError for a line with a line end inside.
         """
         return self.append_all([line])
 
     def append_all(self, lines: Sequence[bytes]) -> Future[None]:
-        """As `append`, for lines that are stored together or not at all."""
+        """Append lines that are stored together or not at all; otherwise as `append`."""
         for line in lines:
             if b"\n" in line:
                 raise ValueError(f"{line!r:.80} is more than a line")
@@ -147,8 +147,8 @@ class Segment:
                 answer.set_result(None)
 
     def _next_group(self) -> list[Waiting]:
-        """Everything that waits, as soon as something does; empty where the thread is to end,
-        because the segment is closed or nothing came for a while."""
+        """Wait for lines and return all of them; an empty list if the thread must end, because the
+        segment is closed or nothing came for a while."""
         while True:
             with self._changed:
                 if not self._waiting and not self._closed:

@@ -71,7 +71,7 @@ class Trace:
         self.steps.append({"kind": kind, **fields})
 
     def inherited(self, agent: str) -> Inherited:
-        """What a trace of `agent` that begins inside takes from this one."""
+        """Return the fields that a trace of `agent` begun inside this one takes from it."""
         return inherited(self.agent, self.id, agent, self.session, self.subject)
 
     def begin(self) -> None:
@@ -90,7 +90,7 @@ class Trace:
             self.metadata = {**inherited.metadata, **self.metadata}
 
     def line(self) -> dict[str, Any]:
-        """The line of the import format; raises ValueError where nobody said the input."""
+        """Return the line in the import format. Raises ValueError if the input is missing."""
         if self.input is None:
             raise ValueError("nobody said its input")
         messages: list[Mapping[str, Any]] = [{"role": "user", "content": self.input}]
@@ -174,7 +174,7 @@ class Trace:
     def _call(
         self, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Trace:
-        """The trace of a call of the decorated function."""
+        """Return the trace for a call of the decorated function."""
         fields = self._fields | {
             "model": self.model,
             "session": self.session,
@@ -187,7 +187,8 @@ class Trace:
         return Trace(self._sink, self.agent, input, fields)
 
     def _leave(self, error: BaseException | None) -> None:
-        """What ends it is its status; what begins from here on is outside of it."""
+        """Close the trace; runs that begin from here on are outside of it. An `error` sets its
+        status unless it is set."""
         self.closed = True
         RUNS.set(tuple(run for run in RUNS.get() if run is not self))
         if error is not None:
@@ -205,7 +206,7 @@ class Trace:
 
 
 def text_of(value: Any) -> str:
-    """A text as it is, everything else as JSON."""
+    """Return a text unchanged, any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
 
 
@@ -226,7 +227,7 @@ def _input_of(
 
 
 def _is_chat(value: Any) -> bool:
-    """Whether it is a list of chat messages."""
+    """Return whether the value is a list of chat messages."""
     if not isinstance(value, list) or not value:
         return False
     return all(isinstance(message, dict) and "role" in message for message in value)

@@ -143,8 +143,8 @@ def alpha(
 
 
 def _counts(units: Sequence[Sequence[Any]]) -> tuple[Array, list[Any]]:
-    """How often each unit got each value [units with at least two values, values], and the values
-    in order."""
+    """Return (how often each unit got each value [units with at least two values, values], the
+    values in order)."""
     present = ([value for value in unit if value is not None] for unit in units)
     comparable = [unit for unit in present if len(unit) > 1]
     distinct = {value for unit in comparable for value in unit}
@@ -159,7 +159,8 @@ def _counts(units: Sequence[Sequence[Any]]) -> tuple[Array, list[Any]]:
 
 
 def _alpha(counts: Array, metric: Level, values: Sequence[Any]) -> float | None:
-    """1 - observed / expected disagreement over the coincidence matrix."""
+    """Return 1 - observed / expected disagreement over the coincidence matrix; None if it does not
+    exist."""
     if not counts.size:
         return None
     sizes = counts.sum(1)
@@ -199,7 +200,8 @@ def _interval(
     seed: int,
     clusters: Sequence[Hashable] | None = None,
 ) -> Interval | None:
-    """None where most resamples have no value, as with one verdict among many that differs."""
+    """Return the bootstrap interval; None if most resamples have no value, as with one verdict
+    among many that differs."""
     try:
         return bootstrap(statistic, n, clusters, level=level, rounds=rounds, seed=seed)
     except InputError:

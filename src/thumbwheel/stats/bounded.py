@@ -44,8 +44,8 @@ def units_of(sums: Array, sizes: Array) -> Units:
 
 
 def lower_bound(units: Units, limit: float, error: float) -> float:
-    """The lower end of the mean of values within +-`limit`; it is above the true mean with
-    probability `error` at most."""
+    """Return the lower end of the mean of values within +-`limit`; it is above the true mean with
+    probability at most `error`."""
     from scipy import optimize
 
     sums, sizes, counts = _with_worst_case(units, limit)
@@ -60,12 +60,12 @@ def lower_bound(units: Units, limit: float, error: float) -> float:
 
 
 def p_above(units: Units, limit: float) -> float:
-    """The smallest `error` at which the lower end is zero or more."""
+    """Return the smallest `error` at which the lower end is zero or more."""
     return chance_below(0.0, *_with_worst_case(units, limit))
 
 
 def negated(units: Units) -> Units:
-    """The units with gains and losses exchanged."""
+    """Return the units with gains and losses exchanged."""
     return tuple((-total, size, count) for total, size, count in units)
 
 
@@ -127,7 +127,7 @@ def _normal_density(value: float) -> float:
 
 
 def is_graded(differences: Sequence[float] | Array, span: float) -> bool:
-    """Whether some values lie strictly between no change and the largest possible change, so that
-    a few large losses can hide behind many small gains."""
+    """Return whether some values lie strictly between no change and the largest possible change, so
+    that a few large losses can hide behind many small gains."""
     sizes = np.abs(np.asarray(differences, float))
     return bool(((sizes > 1e-9) & (sizes < span * (1 - 1e-9))).any())

@@ -61,7 +61,7 @@ def detectable_effect(
     share: float = 0.5,
     tuned_for: float = TUNED_FOR,
 ) -> float:
-    """The smallest effect that `n` units with outcomes show with probability `power`."""
+    """Return the smallest effect that `n` units with outcomes show with probability `power`."""
     from scipy import special
 
     if n < 1:

@@ -17,8 +17,8 @@ from thumbwheel.stats.types import Interval
 
 
 def mcnemar(better: int, worse: int, *, mid: bool = False) -> float:
-    """Two-sided p value of `better` changes for the better and `worse` for the worse; 1 where
-    nothing changed.
+    """Return the two-sided p value of `better` changes for the better and `worse` for the worse; 1
+    if nothing changed.
 
     >>> round(mcnemar(7, 1), 4), round(mcnemar(7, 1, mid=True), 4)
     (0.0703, 0.0391)

@@ -68,8 +68,9 @@ def doubly_robust(
     level: float = 0.95,
     fewest: float = FEWEST_EFFECTIVE,
 ) -> PolicyValue:
-    """`predicted`: a model's outcome of the logged choice; `expected`: its mean outcome under the
-    new policy. Right where either the probabilities or the model are. Raises as `ips` does."""
+    """Estimate the policy's value from outcomes, weights and a model. `predicted`: the model's
+    outcome of the logged choice; `expected`: its mean outcome under the new policy. The estimate is
+    right if either the probabilities or the model are. Raises as `ips` does."""
     _check(outcomes, weights, fewest)
     contributions = expected + weights * (outcomes - predicted)
     return _estimate("dr", contributions, weights, level)

@@ -166,8 +166,8 @@ def bootstrap(
 def _accelerated(
     statistic: Statistic, members: Sequence[NDArray[np.intp]], values: Array, tails: Array
 ) -> Array:
-    """The quantiles that BCa reads: shifted by the median bias, and by the skewness of the changes
-    that leaving out each cluster makes."""
+    """Return the quantiles that BCa reads: `tails` shifted by the median bias, and by the skewness
+    of the changes from leaving out each cluster."""
     from scipy import special
 
     whole = statistic(np.concatenate(members)) or 0.0
@@ -191,12 +191,12 @@ def jackknife(
     limit: float = np.inf,
     telling: int | None = None,
 ) -> Estimate:
-    """An estimate of any statistic by leaving out one cluster at a time, for statistics other than
-    means; it has an interval at every level.
+    """Estimate any statistic by leaving out one cluster at a time, for statistics other than means;
+    the estimate has an interval at every level.
 
-    `telling`: the number of clusters that the error rests on, where it is not all of them; the
-    degrees of freedom are one less. The error is None where the statistic does not exist without
-    some cluster. Raises InputError where the statistic has no value at all.
+    `telling`: the number of clusters that the error rests on, if it is not all of them; the degrees
+    of freedom are one less. The error is None if the statistic does not exist without some cluster.
+    Raises InputError if the statistic has no value at all.
     """
     members = _members(clusters, n)
     value = statistic(np.concatenate(members))
@@ -212,7 +212,7 @@ def jackknifed(
     limit: float = np.inf,
     telling: int | None = None,
 ) -> Estimate:
-    """As `jackknife`, where the values without each cluster are computed already."""
+    """Estimate as `jackknife` does, from values without each cluster that are computed already."""
     values = [estimate for estimate in left_out if estimate is not None]
     count = len(left_out)
     if not count or len(values) < count:
@@ -223,7 +223,7 @@ def jackknifed(
 
 
 def _left_out(statistic: Statistic, members: Sequence[NDArray[np.intp]]) -> list[float | None]:
-    """The statistic without each cluster in turn; empty for a single cluster."""
+    """Return the statistic without each cluster in turn; an empty list for a single cluster."""
     if len(members) < 2:
         return []
     everything = np.concatenate(members)
@@ -233,7 +233,7 @@ def _left_out(statistic: Statistic, members: Sequence[NDArray[np.intp]]) -> list
 
 
 def _members(clusters: Sequence[Hashable] | None, n: int) -> list[NDArray[np.intp]]:
-    """The indices of the items of every cluster."""
+    """Return the indices of the items of every cluster."""
     codes, sizes = _clusters(clusters, n)
     return np.split(np.argsort(codes, kind="stable"), np.cumsum(sizes.astype(int))[:-1])
 

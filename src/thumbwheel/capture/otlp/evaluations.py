@@ -20,7 +20,7 @@ RATER = "user.id"
 
 
 def is_evaluation(event: SpanEvent) -> bool:
-    """Whether the event says how good an answer was."""
+    """Return whether the event evaluates an answer."""
     return event.name == EVENT or "gen_ai.evaluation.name" in event.attributes
 
 

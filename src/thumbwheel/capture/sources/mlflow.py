@@ -278,7 +278,7 @@ def _search(experiment: str, limit: int) -> dict[str, Any]:
 
 def _experiment(api: ServerApi) -> str:
     """Return the id of the experiment in the address, else of the only experiment with traces.
-    Raises an error that lists the experiments if this is ambiguous."""
+    Raises InputError, which lists the experiments, if none or several match."""
     wanted = api.url.parameters.get(EXPERIMENT)
     experiments = list(_experiments(api))
     if wanted is not None:

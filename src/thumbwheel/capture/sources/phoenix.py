@@ -168,8 +168,8 @@ def _annotations(
 
 
 def _project(api: ServerApi) -> str:
-    """Return the id of the project in the address, else of the only project with traces. Raises an
-    error that lists the projects if this is ambiguous."""
+    """Return the id of the project in the address, else of the only project with traces. Raises
+    InputError, which lists the projects, if none or several match."""
     wanted = api.url.parameters.get(PROJECT)
     projects = []
     for rows in _pages_of(api, "/v1/projects", {"limit": MANY}):

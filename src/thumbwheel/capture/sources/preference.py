@@ -83,7 +83,7 @@ def _pandalm(row: dict[str, Any]) -> list[AnyRecord]:
 
 def _text(row: Row, key: str) -> str:
     """Return the text at `key`. The published file holds answers such as a bare true, which are
-    read as the word. Raises Unreadable for a value that is neither text nor number."""
+    read as the word. Raises Unreadable for a value that is no text, boolean or number."""
     value = row.get(key, "" if key == "input" else None)
     if not isinstance(value, str | bool | int | float):
         raise Unreadable(f"key {key!r} is {value!r}, not a text")

@@ -22,7 +22,7 @@ class MergedFormat:
     quants = ()
 
     def default(self) -> str | None:
-        """None: that of the base."""
+        """Return None: the merged model keeps the base's precision."""
         return None
 
     def write(self, source: Source, folder: Path) -> None:
@@ -33,7 +33,7 @@ class MergedFormat:
         hf_compat.complete_config(folder)
 
     def open(self, folder: Path, dtype: Any) -> Opened:
-        """The model as a user of transformers loads it."""
+        """Load the model as a user of transformers does."""
         from transformers import AutoModelForCausalLM
 
         stored = str(stored_dtype(str(folder))).removeprefix("torch.")

@@ -36,7 +36,7 @@ class OnnxFormat:
     quants = ()
 
     def default(self) -> str | None:
-        """None: always float32."""
+        """Return None: the precision is always float32."""
         return None
 
     def write(self, source: Source, folder: Path) -> None:
@@ -50,7 +50,7 @@ class OnnxFormat:
         hf_compat.complete_config(folder)
 
     def open(self, folder: Path, dtype: Any) -> Opened:
-        """The model in onnxruntime, on the CPU."""
+        """Load the model in onnxruntime, on the CPU."""
         return Session(folder)
 
     def usage(self, folder: str) -> str:
@@ -59,7 +59,7 @@ class OnnxFormat:
 
 
 def _exported(model: Any) -> Any:
-    """The traced model; raises ModelError for one that cannot be traced."""
+    """Trace the model. Raises ModelError if it cannot be traced."""
     import torch
     from transformers import DynamicCache
     from transformers.exporters.base import ExportedComponent, ExportedModel
@@ -123,14 +123,14 @@ class Session(Tokenized):
         )
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-        """Computed for the first half of a row at once, then for the next quarter, then token by
-        token."""
+        """Compute the logits of the first half of a row at once, then of the next quarter, then
+        token by token."""
         import torch
 
         return [torch.from_numpy(self._row(row)[-POSITIONS:]) for row in rows]
 
     def greedy(self, row: Sequence[int], most: int) -> list[int]:
-        """Generated one token at a time."""
+        """Generate one token at a time."""
         ends, cache = self.ends(), self._empty()
         tokens: list[int] = []
         new = list(row)
