@@ -27,7 +27,8 @@ class Opened(Protocol):
     """Remarks about the files, such as tensors that could not take the precision."""
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-        """float32 logits [positions, vocabulary] at the last `POSITIONS` positions of each row."""
+        """Return float32 logits [positions, vocabulary] at the last `POSITIONS` positions of each
+        row."""
 
     def greedy(self, row: Sequence[int], most: int) -> list[int]:
         """Return the most likely continuation of `row`: at most `most` tokens, up to and including
@@ -62,8 +63,8 @@ class Format(Protocol):
         only one."""
 
     def write(self, source: Source, folder: Path) -> None:
-        """Write all files below `folder`, which exists and is empty; raises ModelError where the
-        model cannot be written in this format."""
+        """Write all files below `folder`, which exists and is empty. Raises ModelError if the model
+        cannot be written in this format."""
 
     def open(self, folder: Path, dtype: Any) -> Opened:
         """Load the model in `folder`, computed in `dtype` if the format leaves a choice."""

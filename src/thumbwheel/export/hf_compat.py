@@ -36,8 +36,8 @@ def write_tokenizer(
     template: TemplateSettings | None = None,
 ) -> None:
     """Write the tokenizer with the chat template that training used, and generation settings that
-    end an answer where training ended it. `template` says how the chat template is used where none
-    was saved with `adapter`."""
+    end an answer where training ended it. `template` says how the chat template is used if none was
+    saved with `adapter`."""
     tokenizer = load_tokenizer(base)
     builder = trained_builder(tokenizer, adapter, template)
     stops = builder.stop_ids  # adapts the template, which is saved with the tokenizer

@@ -60,7 +60,7 @@ FOLDER = "folder"
 
 
 def run_export(ws: Workspace, spec: ExportSpec) -> list[CheckedExport]:
-    """Write the files, except those that an attempt before this one wrote."""
+    """Write the files, except the ones that an earlier attempt wrote."""
     version = versions.version(ws, spec.agent, spec.version)
     requested = spec.format or package.default_format(ws, version)
     format_name = OTHER_NAMES.get(requested, requested)

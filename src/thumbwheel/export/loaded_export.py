@@ -76,8 +76,8 @@ class Loaded(Tokenized):
 
 
 def logits(model: Any, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-    """float32 logits [positions, vocabulary] at the last `POSITIONS` positions of each row, one row
-    at a time."""
+    """Return float32 logits [positions, vocabulary] at the last `POSITIONS` positions of each row,
+    one row at a time."""
     import torch
 
     model.eval()

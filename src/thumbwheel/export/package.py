@@ -155,7 +155,7 @@ def default_format(ws: Workspace, version: ModelVersion) -> str:
 
 
 def served_by_its_file(ws: Workspace, version: ModelVersion) -> bool:
-    """Tell whether a version can be served as an adapter over the GGUF file of its base."""
+    """Return whether a version can be served as an adapter over the GGUF file of its base."""
     if version.endpoint or version.adapter is None or base.gguf_file(version.base) is None:
         return False
     folder = versions.adapter_folder(ws, version)
@@ -205,8 +205,8 @@ def _export(
     acceptance: Acceptance | None,
     keep_failed: bool = False,
 ) -> Export:
-    """Write, compare and record one export. One that failed parity and that nobody accepted raises
-    ModelError, or with `keep_failed` is recorded without files."""
+    """Write, compare and record one export. If it fails parity and was not accepted, raise
+    ModelError, or record it without files with `keep_failed`."""
     destination = (
         (to or Path(default_name(job.version, job.format_name, quant))).expanduser().resolve()
     )
@@ -345,7 +345,7 @@ def _staging(home: Home, destination: Path) -> Iterator[Path]:
 
 @contextmanager
 def _storage_errors(destination: Path) -> Iterator[None]:
-    """Inside, what a full disk raises becomes a StorageError."""
+    """Convert the errors that a full disk raises inside to StorageError."""
     try:
         yield
     except OSError as error:
@@ -402,7 +402,8 @@ def manifest_of(folder: Path) -> dict[str, Any]:
 
 
 def _manifest(model_version: ModelVersion, finished: Export, base_name: str) -> dict[str, Any]:
-    """thumbwheel.json: the lineage of this folder, and the hash of every other file in it."""
+    """Return the content of thumbwheel.json: the lineage of this folder, and the hash of every
+    other file in it."""
     return {
         "export": finished.id,
         "agent": finished.agent,

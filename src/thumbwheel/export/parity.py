@@ -175,8 +175,8 @@ DECOMPOSED = "e\u0301le\u0300ve, u\u0308ber"
 
 
 def check(form: Format, folder: Path, source: Source, probes: Sequence[Messages]) -> Parity:
-    """Compare `folder` with the trained model on `probes`; `Parity.failures` tells whether the
-    result is good enough."""
+    """Compare `folder` with the trained model on `probes`; `Parity.failures` is empty if the result
+    is good enough."""
     return compare_folder(reference(source, probes), form, folder)
 
 

@@ -54,8 +54,8 @@ class CheckedTransport(httpx2.HTTPTransport):
 
 
 def _bounded(response: httpx2.Response) -> httpx2.Response:
-    """Return the response, whose body ends with an error beyond MOST_BYTES; raises HTTPError for
-    one that is packed though nobody asked for it."""
+    """Return the response, whose body ends with an error beyond MOST_BYTES. Raises HTTPError if it
+    is packed, although the request did not ask for it."""
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         response.close()

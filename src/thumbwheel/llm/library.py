@@ -132,7 +132,8 @@ class Model(Library):
         return list(self.ask("tokens", text=text, special=special)[0])
 
     def logits(self, rows: Sequence[Sequence[int]], last: int) -> list[Any]:
-        """float32 arrays [positions, vocabulary] at the last `last` positions of each row."""
+        """Return float32 arrays [positions, vocabulary] at the last `last` positions of each
+        row."""
         import numpy as np
 
         logits = []
@@ -171,7 +172,7 @@ def describe(file: Path) -> dict[str, Any]:
 
 
 def quantize(whole: Path, out: Path, precision: str) -> None:
-    """Write the GGUF file `whole` in a smaller precision; raises StorageError where it cannot be
+    """Write the GGUF file `whole` in a smaller precision. Raises StorageError if it cannot be
     written."""
     with Library() as library:
         code, _ = library.ask("quantize", whole=str(whole), out=str(out), type=TYPES[precision])

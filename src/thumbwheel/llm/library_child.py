@@ -123,7 +123,7 @@ class Child:
         return list(room[: max(count, 0)])
 
     def logits(self, rows: list[list[int]], last: int) -> tuple[list[int], bytes]:
-        """Positions of each row, and their float32 logits."""
+        """Return (number of positions of each row, their float32 logits as bytes)."""
         counts, data = [], bytearray()
         for row in rows:
             count = min(last, len(row))

@@ -74,7 +74,8 @@ def with_adapters(scales: Sequence[float]) -> dict[str, object]:
 
 
 def default_threads() -> int:
-    """Half of the cores: threads that wait for each other stall on a busy core."""
+    """Return half of the cores, at least 1: threads that wait for each other stall on a busy
+    core."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
@@ -118,8 +119,8 @@ class LlamaServer:
         return self._process.pid if self._process else None
 
     def start(self) -> LlamaServer:
-        """Return once it answers; raises ModelError with its last words where it ends before,
-        Conflict for a port that is taken."""
+        """Start the server, and return it once it answers. Raises ModelError with its last lines if
+        it ends before, Conflict if the port is in use."""
         program = tools.require("llama-server").path
         port = free_port(self.port)
         if port is None:
@@ -197,7 +198,7 @@ class LlamaServer:
         return dict(reply.json())
 
     def stop(self) -> None:
-        """End it, and wait until it has ended."""
+        """Stop the server, and wait until it has ended."""
         process, self._process = self._process, None
         if process is None or process.poll() is not None:
             return

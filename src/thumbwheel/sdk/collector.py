@@ -79,10 +79,10 @@ class TraceCollector:
         user_id: str | None = None,
         owner: object | None = None,
     ) -> ExecutionTrace:
-        """Open the trace of a run in this context; what is recorded from now on, here and in tasks
-        that start here, belongs to it.
+        """Open the trace of a run in this context, and return it. Everything recorded from now on,
+        here and in tasks that start here, belongs to it.
 
-        `user_id` says whose run it is: the subject, whom an erasure finds.
+        `user_id` is the run's subject, by whom an erasure finds it.
         """
         session = clip(session_id, 512) or "default"
         trace = ExecutionTrace(uuid.uuid4().hex, session, _now(), str(plain(user_query)))
@@ -167,8 +167,8 @@ class TraceCollector:
         *,
         trace: ExecutionTrace | None = None,
     ) -> None:
-        """Add what became of a task: `task_data` has task_id, type, description and result or
-        error. Raises ValueError for another status."""
+        """Add the state of a task: `task_data` has task_id, type, description and result or error.
+        Raises ValueError for another status."""
         if status not in ("created", "completed", "failed"):
             raise ValueError(f"status {status!r} is none of created, completed, failed")
         entry = {}
@@ -258,8 +258,8 @@ class TraceCollector:
         return [trace for trace in reversed(self.load_traces()) if trace.label is None][:limit]
 
     def label_trace(self, trace_id: str, label: bool, notes: str = "") -> ExecutionTrace:
-        """Say that a stored trace is good or bad; with an agent it is feedback too. Raises KeyError
-        for an unknown trace, TypeError."""
+        """Label a stored trace as good or bad, and return it; with an agent, also record it as
+        feedback. Raises KeyError for an unknown trace, TypeError for a label that is no boolean."""
         if not isinstance(label, bool):
             raise TypeError(f"label {label!r} is neither True (good) nor False (bad)")
         with self._lock:
@@ -278,8 +278,8 @@ class TraceCollector:
         return trace
 
     def get_statistics(self) -> dict[str, Any]:
-        """total, labeled, unlabeled, positive_labels, negative_labels, and averages: null where
-        there is nothing to average."""
+        """Return total, labeled, unlabeled, positive_labels, negative_labels, and averages, which
+        are null without values."""
         traces = self.load_traces()
         labels = [trace.label for trace in traces if trace.label is not None]
         costs = [trace.total_cost for trace in traces if trace.total_cost is not None]

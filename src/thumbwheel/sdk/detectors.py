@@ -92,8 +92,9 @@ def matches(
     may_be_in: Callable[[str], object],
     genuine: Callable[[str], Span | None],
 ) -> Callable[[str], Iterator[Span]]:
-    """Spans of a pattern, of whose matches a part may be genuine. `may_be_in` is a quick test that
-    every text with a match passes: most texts fail it, so the pattern need not run."""
+    """Return a function that yields the genuine parts of a pattern's matches as spans. `may_be_in`
+    is a quick test that every text with a match passes: most texts fail it, so the pattern need not
+    run."""
 
     def spans(text: str) -> Iterator[Span]:
         if not may_be_in(text):
@@ -109,8 +110,8 @@ def matches(
 def after_words(
     forms: Sequence[tuple[str, str]], *, ignore_case: bool = False
 ) -> Callable[[str], Iterator[Span]]:
-    """Spans that begin with a word, each with a pattern of its own. Looking for the words takes a
-    tenth of the time of a pattern that has them all."""
+    """Return a function that yields spans that begin with a word, each with a pattern of its own.
+    Searching for the words takes a tenth of the time of a pattern with all of them."""
     flags = re.DOTALL | (re.IGNORECASE if ignore_case else 0)
     compiled = [(word, re.compile(pattern, flags)) for word, pattern in forms]
 
@@ -133,8 +134,8 @@ def after_words(
 def around_at_sign(
     local: re.Pattern[str], domain: re.Pattern[str]
 ) -> Callable[[str], Iterator[Span]]:
-    """Spans of mail addresses: `local` matches the end of what stands before the @, `domain` the
-    beginning of what stands behind it."""
+    """Return a function that yields the spans of mail addresses: `local` matches the end of the
+    text before the @, `domain` the beginning of the text after it."""
 
     def spans(text: str) -> Iterator[Span]:
         position = text.find("@")
@@ -174,8 +175,8 @@ def card_number(text: str) -> tuple[int, int] | None:
 
 
 def _luhn_sums(digits: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return the sums of the first digits in which those at odd places are doubled, and those in
-    which the others are."""
+    """Return two lists of the running sums of the digits, starting at 0: with the digits at odd
+    indices doubled, and with the ones at even indices doubled."""
     sums = ([0], [0])
     for index, digit in enumerate(digits):
         doubled = sum(divmod(2 * digit, 10))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 def sync(path: Path) -> None:
-    """Return when what `path` holds would outlive a power cut: the bytes of a file, or the names in
-    a folder; raises OSError."""
+    """Flush `path` to the disk, so that it survives a power cut: the bytes of a file, or the names
+    in a folder. Raises OSError."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

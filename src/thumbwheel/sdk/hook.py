@@ -94,8 +94,8 @@ class Hook:
         _set(agent, MARK, self)
 
     def unhook(self) -> None:
-        """Give the agent its methods back; where somebody has wrapped ours since, theirs stays and
-        ours only passes through."""
+        """Restore the agent's methods. A method that was wrapped again since keeps that wrapper,
+        and the hook inside only passes calls through."""
         with _HOOKING:
             if not self.active:
                 return
@@ -244,12 +244,12 @@ def hook_into_agent(
     agent: Any, collector: TraceCollector, *, failed: Callable[[Any], str | None] | None = None
 ) -> Hook:
     """Record the runs of `agent` (any object with async `a_run` or `arun_function`) with
-    `collector`; twice is once.
+    `collector`, and return the hook; hooking twice is the same as once.
 
-    `failed(result)` says why an answer stands for a failure, None where it does not; without it an
-    answer counts as failed where the agent's history marks that message as an error. Raises
-    TypeError where there is nothing to hook or the object takes no attributes, RuntimeError where
-    another collector already listens.
+    `failed(result)` returns why an answer counts as a failure, None if it does not; without it an
+    answer counts as failed if the agent's history marks that message as an error. Raises TypeError
+    if there is nothing to hook or the object takes no attributes, RuntimeError if another collector
+    already listens.
     """
     with _HOOKING:
         before = getattr(agent, "__dict__", {}).get(MARK)
@@ -314,7 +314,7 @@ def _record_thought(
     arguments: Mapping[str, Any],
     result: Any,
 ) -> bool:
-    """Record a tool that says what the agent thinks; False where this call of it does something
+    """Record a call of a tool for the agent's thoughts; return False if this call is something
     else."""
     if name == "manage_internal_task_stack":
         status = STACK.get(str(arguments.get("action", "")).lower())

@@ -61,15 +61,15 @@ def trace(
 def trace(agent: str, *, input: Input | None = None, **fields: Any) -> str | Trace:
     """Record one run of `agent`.
 
-    With `output` the run is over: it is recorded now, and its id comes back, which `feedback()`
-    takes. Without, it is about to happen: the `Trace` that comes back is a `with` or `async with`
-    block around it, or a decorator of the function that does it.
+    With `output` the run is over: it is recorded now, and its id is returned, which `feedback()`
+    takes. Without, the run is still to come: the returned `Trace` is a `with` or `async with` block
+    around it, or a decorator of the function that does it.
 
     `input` is the user's text or the list of chat messages; `fields` (`session`, `subject`,
     `model`, `steps`, ...) are further keys of a trace line (docs: import format). A full or
     read-only disk raises nothing: the trace is lost, with a RuntimeWarning and a line in the log
-    `thumbwheel.sdk`. Half characters and NUL in input and output are replaced. Raises TypeError or
-    ValueError for what is no agent's name and no JSON.
+    `thumbwheel.sdk`. Lone surrogates and NUL in input and output are replaced. Raises TypeError or
+    ValueError for an invalid agent name and values that are no JSON.
     """
     check_agent(agent)
     run = Trace(_Sink(), agent, input, {k: v for k, v in fields.items() if k != "output"})
@@ -123,7 +123,8 @@ class _Sink:
     """Where finished traces go."""
 
     def begin(self, agent: str, line: Mapping[str, Any]) -> Future[None]:
-        """Begin to record a trace; the answer comes from the disk. Nobody waits for the network."""
+        """Begin to record a trace, and return a future of its storage on the disk. With a server
+        the future is done at once: no caller waits for the network."""
         answer = _submit(agent, line)
         if not os.environ.get("THUMBWHEEL_URL"):
             return answer
@@ -133,7 +134,7 @@ class _Sink:
         return is_sent
 
     def complain(self, agent: str, answer: Future[None]) -> None:
-        """Say that a trace is lost, if it is."""
+        """Warn, and log an error, if the trace was not recorded."""
         _warn(agent, answer)
 
 
@@ -146,7 +147,7 @@ def record_or_drop(agent: str, line: Mapping[str, Any]) -> None:
 
 
 def _warn(agent: str, answer: Future[None]) -> None:
-    """Say that a trace is lost, if it is."""
+    """Warn, and log an error, if the trace was not recorded."""
     error = answer.exception()
     if error is None:
         return

@@ -161,7 +161,7 @@ class Remote:
         self._store(parcels)
 
     def abandon(self) -> None:
-        """Let go of the files in a forked child, where the thread is not."""
+        """Close the parent's files in a forked child, which has no thread."""
         self._unsent.abandon()
 
     def _run(self) -> None:
@@ -230,12 +230,12 @@ class Remote:
                 parcel.arrive()
 
     def _lose(self, parcel: Parcel, error: OSError) -> None:
-        """Tell whoever recorded a line that neither the server nor the disk took it."""
+        """Fail a line's future with an error: neither the server nor the disk took it."""
         self.lost += 1
         parcel.fail(error)
 
     def _send_all(self, batch: Sequence[Parcel]) -> None:
-        """Send lines of all types, those of a type together."""
+        """Send lines of all types, grouped by type."""
         for kind in PATHS:
             parcels = [
                 parcel for parcel in batch if parcel.kind == kind and not parcel.answer.done()
@@ -244,7 +244,7 @@ class Remote:
                 self._send(parcels)
 
     def _send(self, batch: Sequence[Parcel]) -> None:
-        """Send lines of one type; raises Unreachable, after which some may have their answer."""
+        """Send lines of one type. Raises Unreachable, after which some futures may be resolved."""
         status, content = self._post(PATHS[batch[0].kind], batch)
         if status in REFUSED and len(batch) > 1:
             for parcel in batch:  # one of them spoils the request for all
@@ -277,7 +277,7 @@ class Remote:
             time.sleep(pause)
 
     def _request(self, path: str, body: bytes) -> tuple[int, bytes, float]:
-        """Status, content and seconds to wait, of one request."""
+        """Send one request, and return (status, content, seconds to wait). Raises Unreachable."""
         parts = urlsplit(self._url)
         headers = {"content-type": "application/json"}
         if self._key:
@@ -307,7 +307,7 @@ class Remote:
             self._connection = None
 
     def _resend(self) -> None:
-        """Send what lies on the disk, as far as the server takes it."""
+        """Send the lines on the disk, as far as the server takes them."""
         now = time.monotonic()
         if not self._has_unsent or now < max(self._down_until, self._resend_at):
             return
@@ -335,7 +335,7 @@ class Remote:
         self._unusable = str(error)
 
     def _resend_file(self, path: Path) -> bool:
-        """Send the lines of a file and remove it; False where it cannot be read. Raises
+        """Send the lines of a file and remove it; return False if it cannot be read. Raises
         Unreachable."""
         try:
             with locked(path) as file:
@@ -350,7 +350,7 @@ class Remote:
         return True
 
     def _resend_lines(self, file: BinaryIO) -> None:
-        """Send the lines of a file; what the server refuses is set aside."""
+        """Send the lines of a file, and set aside the lines that the server refuses."""
         for batch in _batches(file):
             self._send_all(batch)
             refused = [parcel.data + b"\n" for parcel in batch if parcel.answer.exception()]
@@ -451,7 +451,7 @@ def _names_all(content: bytes, count: int) -> bool:
 
 
 def _refusals(content: bytes) -> list[tuple[int, str]]:
-    """Index and reason of the lines that a server did not take although it took others."""
+    """Return (index, reason) of the lines that a server refused although it stored others."""
     with suppress(ValueError, TypeError, KeyError, AttributeError):
         refused = json.loads(content).get("refused", [])
         return [(int(refusal["index"]), str(refusal["reason"])) for refusal in refused]

@@ -110,7 +110,7 @@ class Segment:
         self._leave()
 
     def abandon(self) -> None:
-        """Let go of the file in a forked child: it is the parent's, and the thread is there too."""
+        """Close the file in a forked child: file and thread belong to the parent."""
         if self._handle >= 0:
             os.close(self._handle)
 
@@ -164,7 +164,8 @@ class Segment:
                 return group
 
     def _write(self, data: bytes) -> None:
-        """Append `data`, on disk when this returns; what the disk refuses leaves nothing behind."""
+        """Append `data`, on disk when this returns. If the disk refuses it, nothing of it remains.
+        Raises OSError."""
         path = self._lock()
         start = os.fstat(self._handle).st_size
         try:
@@ -184,7 +185,8 @@ class Segment:
         fcntl.flock(self._handle, fcntl.LOCK_UN)
 
     def _lock(self) -> Path:
-        """Hold the lock of a file that is ours to append to."""
+        """Lock this segment's file for appending, or a new one if it is gone, and return its
+        path."""
         if self._path is not None:
             fcntl.flock(self._handle, fcntl.LOCK_EX)
             if is_file_at(self._path, self._handle):

@@ -28,7 +28,7 @@ def new_name() -> str:
 
 
 def take_files(folder: Path) -> list[Path]:
-    """Take all files from their writers; returns what is to be drained, the oldest first."""
+    """Take all files from their writers, and return the files to drain, the oldest first."""
     for path in _files(folder, SPOOL):
         with suppress(FileNotFoundError):  # another process was faster
             path.rename(folder / path.name.replace(SPOOL, TAKEN, 1))
@@ -42,7 +42,7 @@ def oldest_age(folder: Path) -> float:
 
 
 def waiting_bytes(folder: Path) -> int:
-    """Size of the files in `folder` that are not drained."""
+    """Return the size in bytes of the files in `folder` that are not drained."""
     size = 0
     for path in _files(folder, SPOOL, TAKEN):
         with suppress(FileNotFoundError):  # drained in between

@@ -30,10 +30,11 @@ class TraceSink(Protocol):
     """Takes the lines of finished traces."""
 
     def begin(self, agent: str, line: Mapping[str, Any]) -> Future[None]:
-        """Begin to record a line; the answer resolves once it is stored. Never blocks."""
+        """Begin to record a line, and return a future that resolves once it is stored. Never
+        blocks."""
 
     def complain(self, agent: str, answer: Future[None]) -> None:
-        """Say that the trace is lost, if that is the answer."""
+        """Warn if the trace was not recorded."""
 
 
 class Trace:
@@ -66,8 +67,8 @@ class Trace:
         return self.id
 
     def step(self, kind: str, **fields: Any) -> None:
-        """Add a step: `kind` is llm, tool, reasoning, task or decision; `fields` are those of the
-        import format (`name`, `input`, `output`, `status`, ...)."""
+        """Add a step: `kind` is llm, tool, reasoning, task or decision; `fields` have the names of
+        the import format (`name`, `input`, `output`, `status`, ...)."""
         self.steps.append({"kind": kind, **fields})
 
     def inherited(self, agent: str) -> Inherited:
@@ -75,7 +76,8 @@ class Trace:
         return inherited(self.agent, self.id, agent, self.session, self.subject)
 
     def begin(self) -> None:
-        """Note the time, and what the run around this one says about it."""
+        """Note the start time, and the fields that the run around this one passes on. Raises
+        RuntimeError if the trace has begun already."""
         if self._began is not None:
             raise RuntimeError("this trace was begun already: call trace() again for another run")
         self._began = now()
@@ -145,7 +147,8 @@ class Trace:
 
     def __call__(self, function: F) -> F:
         """Record every call of `function`, sync or async, as a trace: its first argument (or all of
-        them as JSON) is the input, what it returns the output."""
+        them as JSON) is the input, its return value the output. Raises TypeError for a
+        generator."""
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
                 f"{function.__name__} is a generator: use `with trace(...)` inside of it instead"

@@ -63,7 +63,7 @@ def tracked_shares(counts: Array, means: Array, variances: Array) -> Array:
     arms, total = len(counts), float(counts.sum())
     least = min(1 / arms, 1 / max(total, 1.0) ** FLOOR)
     target = optimal_shares(means, variances, least)
-    # What the arms lack of their target, were another tenth of the units to come.
+    # The units that each arm lacks to reach its target once a tenth more have arrived.
     coming = max(total * 0.1, 1.0)
     lacking = np.maximum(target * (total + coming) - counts, 0.0)
     shares = lacking / lacking.sum() if lacking.sum() > 0 else target

@@ -299,7 +299,7 @@ def centre_interval(outcomes: Array, alpha: float) -> tuple[float, float]:
     n = len(outcomes)
     good = float(np.clip(outcomes.sum(), 0.0, n))
     bad = n - good
-    # Of Beta(1/2, 1/2), whose normaliser is pi.
+    # The prior is Beta(1/2, 1/2), whose normaliser is pi.
     mixture = math.lgamma(good + 0.5) + math.lgamma(bad + 0.5) - math.lgamma(n + 1.0)
     least = mixture - math.log(math.pi) + math.log(alpha)
 
@@ -364,8 +364,8 @@ def _crossing(
     excess_shown: float,
     excess_open: float,
 ) -> float:
-    """Narrow the interval from `shown` to `open_`; its lower end (the secant, damped where it is
-    stuck on one side: Illinois)."""
+    """Narrow the interval from `shown` to `open_`, and return its lower end (by the secant, damped
+    if it is stuck on one side: Illinois)."""
     last_side = 0
     for step in range(STEPS):
         if open_ - shown < 1e-5:

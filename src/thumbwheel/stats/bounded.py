@@ -34,7 +34,7 @@ FLAT = 1e-4
 
 
 def units_of(sums: Array, sizes: Array) -> Units:
-    """Clusters grouped by total and size."""
+    """Group clusters by total and size."""
     clusters = np.stack([np.round(sums, 9), sizes], axis=1)
     pairs, counts = np.unique(clusters, axis=0, return_counts=True)
     return tuple(
@@ -70,19 +70,20 @@ def negated(units: Units) -> Units:
 
 
 def chance_below(mean: float, sums: Array, sizes: Array, counts: Array) -> float:
-    """P(weighted mean <= `mean`) over the random partitions."""
+    """Return P(weighted mean <= `mean`) over the random partitions."""
     return _chance(sums - mean * sizes, counts)
 
 
 def _with_worst_case(units: Units, limit: float) -> tuple[Array, Array, Array]:
-    """Totals, sizes and counts, with one cluster of typical size at the worst value in front."""
+    """Return totals, sizes and counts, with one cluster of typical size at the worst value in
+    front."""
     sums, sizes, counts = (np.array(column, float) for column in zip(*units, strict=True))
     typical = float((counts * sizes**2).sum() / (counts * sizes).sum())
     return np.append(-limit * typical, sums), np.append(typical, sizes), np.append(1.0, counts)
 
 
 def _chance(slopes: Array, counts: Array) -> float:
-    """P(sum of slope x E <= 0) with independent exponential E, `counts` of each slope."""
+    """Return P(sum of slope x E <= 0) with independent exponential E, `counts` of each slope."""
     from scipy import optimize
 
     least, most = float(slopes.min()), float(slopes.max())

@@ -40,8 +40,8 @@ def compare(
     level: float = 0.95,
     span: float | None = 1.0,
 ) -> Comparison:
-    """Mean of after - before over items, with an interval clustered by `clusters` (default: each
-    item is its own cluster).
+    """Return the mean of after - before over items, with an interval clustered by `clusters`
+    (default: each item is its own cluster).
 
     `span` is the largest possible |difference| of one item (1 for rates and scores in 0..1); None
     for measures without one, whose interval is the plain CR2 t interval. With fewer than two
@@ -70,8 +70,8 @@ def compare(
 
 
 def mean(sums: Array, sizes: Array, span: float | None) -> Estimate:
-    """sum(sums) / sum(sizes), where `sums` [G] are cluster totals over `sizes` [G] items (or other
-    weights: tokens)."""
+    """Return sum(sums) / sum(sizes), where `sums` [G] are cluster totals over `sizes` [G] items (or
+    other weights: tokens)."""
     limit = np.inf if span is None else span
     value = float(sums.sum() / sizes.sum())
     if len(sizes) < 2:
@@ -87,8 +87,8 @@ def mean(sums: Array, sizes: Array, span: float | None) -> Estimate:
 
 
 def no_change_halfwidth(groups: float, level: float) -> float:
-    """Half the width of the interval of `compare` (span 1) over `groups` clusters of equal size in
-    which nothing changed."""
+    """Return half the width of the interval of `compare` (span 1) over `groups` clusters of equal
+    size in which nothing changed."""
     from scipy import special
 
     quantile = -float(special.stdtrit(groups - 1, (1 - level) / 2))
@@ -97,8 +97,8 @@ def no_change_halfwidth(groups: float, level: float) -> float:
 
 
 def _cr2(sums: Array, sizes: Array) -> tuple[float, float]:
-    """Mean and its CR2 standard error: residual totals of clusters, each divided by sqrt(1 - share
-    of the cluster)."""
+    """Return the mean and its CR2 standard error: residual totals of clusters, each divided by
+    sqrt(1 - share of the cluster)."""
     n = sizes.sum()
     mean = sums.sum() / n
     residuals = (sums - mean * sizes) / np.sqrt(1 - sizes / n)
@@ -106,7 +106,8 @@ def _cr2(sums: Array, sizes: Array) -> tuple[float, float]:
 
 
 def _degrees(sizes: Array) -> float:
-    """Bell-McCaffrey degrees of freedom of a mean: tr(M)^2 / tr(M^2); G - 1 for equal clusters.
+    """Return the Bell-McCaffrey degrees of freedom of a mean: tr(M)^2 / tr(M^2); G - 1 for equal
+    clusters.
 
     M_gh = a_g a_h (1[g=h] n_g - n_g n_h / n) with a_g = (1 - n_g / n)^(-1/2), so that M_gg = n_g.
     """
@@ -127,12 +128,12 @@ def bootstrap(
     seed: int = 0,
     corrected: bool = False,
 ) -> Interval:
-    """Percentile interval of `statistic(indices)` over resampled clusters; rounds in which it is
-    None are left out.
+    """Return the percentile interval of `statistic(indices)` over resampled clusters; rounds in
+    which it is None are left out.
 
     `corrected`: the bias-corrected and accelerated interval (BCa; Efron, JASA 82, 1987). Too narrow
-    below about 40 clusters, and of zero width when nothing differs: use `compare` for a mean.
-    Raises InputError for a single cluster, and where the statistic is None in most rounds.
+    below about 40 clusters, and of zero width if nothing differs: use `compare` for a mean. Raises
+    InputError for a single cluster, and if the statistic is None in most rounds.
     """
     check_level(level)
     members = _members(clusters, n)
@@ -239,7 +240,7 @@ def _members(clusters: Sequence[Hashable] | None, n: int) -> list[NDArray[np.int
 
 
 def _clusters(clusters: Sequence[Hashable] | None, n: int) -> tuple[NDArray[np.intp], Array]:
-    """Cluster number of every item [n], and cluster sizes [G]."""
+    """Return the cluster number of every item [n], and the cluster sizes [G]."""
     if clusters is None:
         return np.arange(n), np.ones(n)
     numbers: dict[Hashable, int] = {}

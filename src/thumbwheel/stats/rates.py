@@ -43,7 +43,7 @@ def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
 
 
 def ranking_area(scores: Sequence[float], good: Sequence[bool]) -> float | None:
-    """P(score of a good item > score of a bad item), ties one half; None where one class is
+    """Return P(score of a good item > score of a bad item), ties one half; None if one class is
     missing."""
     from scipy import stats
 

@@ -238,7 +238,7 @@ class Gateway:
         caller: Principal,
         held: CallBytes,
     ) -> Any:
-        """Return what Ollama says of a model; raises Refusal for one that is not here."""
+        """Return Ollama's description of a model. Raises Refusal for an unknown model."""
         body = read_object(await read_body(receive, headers, self.config.max_body, held), headers)
         name = str(body.get("model") or body.get("name") or "").removesuffix(":latest")
         names = self._names_for(path, caller)
@@ -248,7 +248,7 @@ class Gateway:
         return {"details": {}, "model_info": {}, "template": "", "capabilities": capabilities}
 
     def _names_for(self, path: Path, caller: Principal) -> list[str]:
-        """Return the names of the models that somebody may call."""
+        """Return the names of the models that the caller may call."""
         names = self.names(path.agent)
         return [model for model in names if caller.may("call", model.partition(":")[0])]
 
@@ -263,7 +263,7 @@ class Gateway:
         caller: Principal,
         held: CallBytes,
     ) -> None:
-        """Pass a call on, and its answer back."""
+        """Pass on a call and its answer."""
         started_at, began = datetime.now(UTC), time.perf_counter()
         if self.via in headers.get(VIA, ""):
             raise Refusal(508, LOOPS)
@@ -303,8 +303,8 @@ class Gateway:
     async def _watched(
         self, exchange: Exchange, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Exchange, and end the upstream's answer when the client leaves. However it ends, it is
-        recorded."""
+        """Run the exchange, and end the upstream's answer if the client leaves. However it ends, it
+        is recorded."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - narrows the type: servers run calls in tasks
 
@@ -335,7 +335,7 @@ class Gateway:
             self._record(exchange)
 
     async def _exchange(self, exchange: Exchange, scope: Scope, send: Send) -> None:
-        """Ask the chosen upstream, and in its place its fallbacks; send the answer on."""
+        """Ask the chosen upstream, or its fallbacks in turn, and send the answer on."""
         reply = await self._reply(exchange, scope)
         try:
             if needs_translation(exchange.call, exchange.choice.upstream):
@@ -402,8 +402,8 @@ class Gateway:
         return await self.upstreams.post(upstream, path, headers, body)
 
     def _translated_request(self, exchange: Exchange, upstream: Upstream) -> TranslatedRequest:
-        """Return the call in the words of the upstream; raises InputError for one that cannot be
-        said there, which says nothing about the arm of an experiment."""
+        """Return the call in the form of the upstream's API. Raises InputError if it cannot be
+        translated, which does not count against the arm of an experiment."""
         try:
             return translated_request(exchange.call, upstream)
         except InputError as error:
@@ -414,7 +414,7 @@ class Gateway:
     async def _translate(
         self, exchange: Exchange, reply: aiohttp.ClientResponse, send: Send
     ) -> None:
-        """Send a reply on in the words of the client's API."""
+        """Send a reply on in the form of the client's API."""
         content_type = reply.headers.get("content-type", "")
         translated = translated_reply(exchange.call, reply.status, content_type)
         if exchange.is_read:
@@ -481,7 +481,7 @@ class Gateway:
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
     def _feed(self, exchange: Exchange, chunk: bytes) -> None:
-        """Read a piece of the answer; whatever goes wrong there is no matter of the call's."""
+        """Read a piece of the answer. An error here is logged and does not fail the call."""
         reader = exchange.reader
         if reader is None:
             return
@@ -494,8 +494,8 @@ class Gateway:
             exchange.reader = None
 
     async def _captured(self, exchange: Exchange) -> None:
-        """Wait until the call is on disk; raises Refusal where it does not get there and nothing
-        was sent yet, else ends the answer before its end."""
+        """Wait until the call is on disk. If it cannot be stored, raises Refusal before the answer
+        has begun, else ConnectionAbortedError, which ends the answer early."""
         durable: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._record(exchange, durable)
         if await durable:
@@ -506,7 +506,7 @@ class Gateway:
         raise ConnectionAbortedError(NOT_CAPTURED)
 
     def _record(self, exchange: Exchange, durable: asyncio.Future[bool] | None = None) -> None:
-        """Have the call written down, and counted; once."""
+        """Hand the call to the recorder, which writes and counts it, once."""
         if exchange.ended:
             return
         exchange.ended = time.perf_counter()
@@ -586,7 +586,7 @@ def _is_recorded(rate: float, session: str) -> bool:
 
 
 def _note_failure(exchange: Exchange) -> None:
-    """Note that nobody is left who might answer the call."""
+    """Note that no upstream is left to answer the call."""
     exchange.choice = replace(exchange.choice, fails_everywhere=True)
 
 

@@ -143,7 +143,7 @@ def image_part(data: Any, recorder: Recorder) -> dict[str, Any]:
 
 
 def _image_type(data: str) -> str:
-    """Return the type of an image in base64 by its first bytes; PNG where they say nothing."""
+    """Return the type of an image in base64 by its first bytes; PNG if they are unknown."""
     types = (type for start, type in IMAGE_TYPES.items() if data.startswith(start))
     return next(types, "image/png")
 
@@ -170,7 +170,7 @@ def tool_call(call: Mapping[str, Any], recorder: Recorder) -> dict[str, Any]:
 
 
 def openai_tools(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
-    """Return the tools of a request, also those in the older `functions`."""
+    """Return the tools of a request, including any in the older `functions`."""
     tools = recorder.objects(body.get("tools"))
     functions = recorder.objects(body.get("functions"))
     definitions = [recorder.mapping(tool) for tool in tools]

@@ -18,7 +18,7 @@ def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def add_end(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
-    """Model, log-probabilities and, in the last line, reason and counts."""
+    """Add the model, log-probabilities and, in the last line, reason and counts."""
     draft.add_head(value)
     if value.get("logprobs"):
         draft.add_logprobs({"content": value["logprobs"]})

@@ -83,8 +83,8 @@ def trace_line(
 
 
 def _without_thoughts(reply: CallReply) -> CallReply:
-    """Return the reply with the thoughts that stand in its text as its reasoning, as servers with a
-    parser for them give it. Token ids are those of the whole text, and go."""
+    """Return the reply with the thoughts in its text moved to its reasoning, as servers with a
+    parser for them do. Token ids and log-probabilities belong to the whole text and are dropped."""
     if reply.text is None or ("<think>" not in reply.text and "</think>" not in reply.text):
         return reply
     thought, text = without_thoughts(reply.text)

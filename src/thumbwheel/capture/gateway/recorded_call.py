@@ -14,8 +14,8 @@ from thumbwheel.core import ids
 
 
 def recorded_call(exchange: Exchange, budgets: Budgets) -> dict[str, Any] | None:
-    """Return the line for the inbox; None for a call that is not recorded. Adds what the call used
-    to the budgets of its agent and its key."""
+    """Return the line for the inbox; None for a call that is not recorded. Adds the call's tokens
+    and cost to the budgets of its agent and its key."""
     reader = exchange.reader or exchange.call.reply_reader()
     reply = reader.finish(exchange.cause)
     spent = None

@@ -36,7 +36,7 @@ class Spool(Protocol):
         """Take a line at once; the future resolves once it is on disk."""
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the waiting calls."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Recorder:
         return None
 
     def add(self, entry: Entry) -> None:
-        """Have a call written down."""
+        """Queue a call for writing; if the queue is full, count it as lost."""
         with self._lock:
             is_full = self._waiting >= MOST_CALLS or self._waiting_bytes + entry.size > MOST_BYTES
             if not is_full:

@@ -105,7 +105,7 @@ def _is_name(value: Any) -> TypeGuard[str]:
 
 
 def _opens_another(call: ToolCallDraft, id: Any, name: Any) -> bool:
-    """Return whether a piece with this id and name is none of `call`, but opens another one."""
+    """Return whether a piece with this id and name begins another call than `call`."""
     if _is_name(id) and call.id:
         return id != call.id
     if not _is_name(name) or not call.name:
@@ -164,7 +164,7 @@ class ReplyDraft:
             self.served_model = name_of(value.get("model"))
 
     def add_text(self, text: Any, choice: Any = 0) -> None:
-        """More of the answer; `choice` counts the answers, where several were asked for."""
+        """Add text to the answer; `choice` is its index if several were requested."""
         if not isinstance(text, str):
             return
         buffer = self._texts.get(choice) if isinstance(choice, int) else None
@@ -176,12 +176,12 @@ class ReplyDraft:
             self._append(buffer, text)
 
     def add_reasoning(self, text: Any) -> None:
-        """More of what the model thought before its answer."""
+        """Add text to the model's reasoning."""
         if isinstance(text, str) and text:
             self._append(self._reasoning, text)
 
     def tool_call(self, id: Any = None, name: Any = None) -> ToolCallDraft | None:
-        """Begin a tool call; None where there are too many."""
+        """Begin a tool call and return it; None if there are too many."""
         self.has_token = True
         if len(self._tool_calls) >= MAX_TOOL_CALLS:
             self.truncated = True
@@ -232,7 +232,7 @@ class ReplyDraft:
             call.name = self._short(name)
 
     def add_arguments(self, call: ToolCallDraft | None, arguments: Any) -> None:
-        """More of a call's arguments: JSON text, or a value which becomes it."""
+        """Add to a call's arguments: JSON text, or a value, which is converted to it."""
         if call is None or arguments is None:
             return
         if not isinstance(arguments, str):
@@ -295,7 +295,7 @@ class ReplyDraft:
             self._all_token_ids = array("i", ids)
 
     def count(self, **counts: Any) -> None:
-        """Token counts under the names of Usage; later ones replace earlier ones."""
+        """Set token counts by the names of Usage; later ones replace earlier ones."""
         for name, count in counts.items():
             if type(count) is int and 0 <= count < 2**31:
                 self._usage[name] = count

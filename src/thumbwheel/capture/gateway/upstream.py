@@ -122,7 +122,7 @@ class CheckedResolver(AbstractResolver):
         return allowed
 
     async def close(self) -> None:
-        """Let go of the resolver of names."""
+        """Close the resolver of names."""
         await self._names.close()
 
 
@@ -204,7 +204,8 @@ class Upstreams:
 
 
 def _check_literal(host: str, private: bool) -> None:
-    """Addresses in a URL are not resolved, so they are checked here."""
+    """Raise UpstreamError for a refused address in a URL: it is not resolved, so it is checked
+    here."""
     try:
         reason = refusal(host, private)
     except ValueError:
@@ -284,8 +285,8 @@ def readable_encodings(accepted: str) -> str:
 
 
 def reply_headers(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the upstream's headers as the client gets them: without those of the connection, ours,
-    and those that would speak for the gateway's own address."""
+    """Return the upstream's headers for the client: without hop-by-hop headers, the gateway's own,
+    and headers that would speak for the gateway's own address."""
     headers = []
     for name, value in raw:
         lower = name.lower()

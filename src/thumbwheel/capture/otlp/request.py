@@ -99,8 +99,8 @@ def span_lines(content: bytes, content_type: str, sender: SpanSender) -> SpanLin
 def _admitted_events(
     events: Sequence[SpanEvent], agent: str, sender: SpanSender, result: SpanLines
 ) -> list[SpanEvent]:
-    """Return the events without the words that the sender may not say; the reason goes into the
-    answer. A user who is logged in is the rater of their words."""
+    """Return the events without evaluation results that the sender may not give; the reason goes
+    into the response. A logged-in user is the rater of their own results."""
     admitted = []
     for event in events:
         if not is_evaluation(event):

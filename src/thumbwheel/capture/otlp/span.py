@@ -188,7 +188,8 @@ def sdk_span(row: Mapping[str, Any]) -> Span:
 
 
 def flattened(attributes: Mapping[str, Any], prefix: str = "", depth: int = 0) -> dict[str, Any]:
-    """Attributes with nested objects as dotted names; Phoenix and others store them nested.
+    """Return attributes with nested objects as dotted names; Phoenix and others store them nested.
+    Raises Unreadable if they are nested too deeply.
 
     >>> flattened({"llm": {"token_count": {"prompt": 3}}, "input.value": "Hi"})
     {'llm.token_count.prompt': 3, 'input.value': 'Hi'}
@@ -269,7 +270,7 @@ def _otlp_value(value: Any, depth: int = 0) -> Any:
 
 
 def _integer(value: Any) -> int:
-    """OTLP writes 64-bit numbers as texts."""
+    """Parse an integer, which OTLP writes as text for 64 bits. Raises Unreadable."""
     try:
         return int(value)
     except (ValueError, TypeError, OverflowError):

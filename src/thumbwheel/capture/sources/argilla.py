@@ -81,7 +81,8 @@ class Argilla(JsonLines):
         return replace(self, columns=columns, scales=scales)
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
-        """Read all answers first, which tell what the questions are."""
+        """Read all answers first, because they show the type of each question; then yield the
+        items."""
         records = (row.row for row in read_rows(path, ignore_position) if row.row is not None)
         table = TableColumns(self.columns)
         for record in filter(claims, records):

@@ -96,7 +96,7 @@ def _no_scores(row: Row) -> Iterator[LoggedScore]:
 
 
 def _scores_by_name(row: Row) -> Iterator[LoggedScore]:
-    """Scores of an object {name: value}."""
+    """Yield the scores of an object {name: value}."""
     scores = unpacked(row.get("scores"))
     if not isinstance(scores, dict):
         return
@@ -112,7 +112,8 @@ def _scores_of_helicone(row: Row) -> Iterator[LoggedScore]:
 
 
 def _scores_of_langsmith(row: Row) -> Iterator[LoggedScore]:
-    """Statistics of the feedback by its key, of which the mean of one voice is that voice."""
+    """Yield the feedback of `feedback_stats`, statistics by key. A mean is taken as a score if it
+    is a whole number or of a single rating; otherwise the score carries a problem."""
     stats = unpacked(row.get("feedback_stats"))
     if not isinstance(stats, dict):
         return
@@ -135,7 +136,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _objects(value: Any) -> list[Mapping[str, Any]]:
-    """Return the objects of a list, which may be JSON in a text; none where it is no list."""
+    """Return the objects of a list, which may be JSON text; an empty list for any other value."""
     return list(objects(unpacked(value)))
 
 
@@ -151,7 +152,7 @@ def _scores_of_opik(row: Row) -> Iterator[LoggedScore]:
 
 
 def _scores_of_lunary(row: Row) -> Iterator[LoggedScore]:
-    """Lunary's thumb, or the value of Chainlit, whose rows are alike."""
+    """Yield Lunary's thumb, or Chainlit's value, whose rows are alike, with its comment."""
     feedback = unpacked(row.get("feedback"))
     if not isinstance(feedback, dict):
         return

@@ -62,7 +62,7 @@ def _asked(row: Row) -> Any:
 
 
 def _reference(row: Row) -> Any:
-    """Return the right answer; None where none is there."""
+    """Return the right answer; None if the row has none."""
     graded = row.get("reward_model")
     if isinstance(graded, dict) and graded.get("ground_truth") is not None:
         return graded["ground_truth"]

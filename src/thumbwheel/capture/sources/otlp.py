@@ -89,7 +89,7 @@ class SpanFile:
             yield _put_together(trace_id, trace)
 
     def _take(self, row: FileRow, waiting: dict[str, _Waiting]) -> Iterator[Item]:
-        """Add the spans of a row to their traces; yields the row where it is none of spans, and the
+        """Add the spans of a row to their traces; yield the row if it holds no spans, and the
         evaluation results in it."""
         if row.row is None:
             yield Refused(row.number, row.reason, row.text)

@@ -61,7 +61,7 @@ class AdapterFormat:
         return Loaded(PeftModel.from_pretrained(base, folder), folder, "float32")
 
     def usage(self, folder: str) -> str:
-        """Python with PEFT."""
+        """Return Python code that uses PEFT."""
         return (
             "from peft import PeftConfig, PeftModel\n"
             "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"

@@ -45,7 +45,7 @@ class LoraGgufFormat:
     quants = ("F32", "BF16", "F16")
 
     def default(self) -> str | None:
-        """F32, because adapters are small."""
+        """Return F32, because adapters are small."""
         return "F32"
 
     def write(self, source: Source, folder: Path) -> None:

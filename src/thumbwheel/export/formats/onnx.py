@@ -54,7 +54,7 @@ class OnnxFormat:
         return Session(folder)
 
     def usage(self, folder: str) -> str:
-        """Python with onnxruntime and the tokenizer."""
+        """Return Python code that uses onnxruntime and the tokenizer."""
         return USAGE.format(folder=folder, graph=str(Path(folder, f"{GRAPH}.onnx")))
 
 
@@ -95,7 +95,7 @@ def _exported(model: Any) -> Any:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Inside, torch.onnx neither prints to standard output nor warns about operators that our
+    """Keep torch.onnx from printing to standard output and from warning about operators that the
     models do not have."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
@@ -160,7 +160,8 @@ class Session(Tokenized):
         }
 
     def _step(self, new: Sequence[int], done: int, cache: dict[str, Any]) -> np.ndarray[Any, Any]:
-        """Logits [tokens, vocabulary] of `new` after `done` tokens; `cache` then holds them too."""
+        """Return the logits [tokens, vocabulary] of `new` after `done` tokens, and add `new` to
+        `cache`."""
         import numpy as np
 
         end = done + len(new)

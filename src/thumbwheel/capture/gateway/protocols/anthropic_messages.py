@@ -35,8 +35,8 @@ RESULT_TYPE = "tool_result"
 
 
 def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
-    """System text and messages. A user message's tool results become messages of the tool, which
-    stand before the rest of it, as OpenAI orders them."""
+    """Return the system text and the messages. A user message's tool results become tool messages
+    before the rest of it, in OpenAI's order."""
     chat: list[dict[str, Any]] = []
     if body.get("system"):
         chat.append({"role": "system", "content": _content(body["system"], recorder)})
@@ -203,7 +203,8 @@ def _add_block(draft: ReplyDraft, block: Mapping[str, Any], index: Any, is_start
 
 
 def _add_usage(draft: ReplyDraft, usage: Any) -> None:
-    """Anthropic counts the tokens of the cache apart; ours are all tokens of the prompt."""
+    """Add the token counts. Anthropic counts cached tokens apart; here the prompt count includes
+    them."""
     if not isinstance(usage, Mapping):
         return
     prompt = usage.get("input_tokens")

@@ -17,8 +17,8 @@ from thumbwheel.capture.gateway.translation.ollama import GENERATE
 
 
 def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
-    """System text and prompt. The `context` of an earlier reply is token ids whose text is
-    unknown, so it is not here."""
+    """Return the system text and the prompt. The `context` of an earlier reply is left out: it is
+    token ids with unknown text."""
     chat = []
     if isinstance(body.get("system"), str) and body["system"]:
         chat.append({"role": "system", "content": recorder.text(body["system"])})

@@ -59,7 +59,7 @@ def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def event(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
-    """Add a chunk, whose choices hold what is new."""
+    """Add a chunk, whose choices hold the new parts."""
     _add(draft, value, "delta")
 
 

@@ -21,7 +21,7 @@ class ReplyWriter(Protocol):
         """Write the head of the reply."""
 
     def piece(self, piece: ChatPiece) -> bytes:
-        """Write what is new."""
+        """Return the bytes that write a piece."""
 
     def end(self, end: ReplyEnd) -> bytes:
         """Write how it ended."""
