@@ -174,5 +174,5 @@ def _rows(finished: Export) -> list[present.Row]:
 
 
 def _task_gap(task: TaskScore, layout: str) -> str:
-    """The difference to the trained model's score, with its interval."""
+    """Format the difference to the trained model's score, with its interval."""
     return layout.format(task.score - task.trained, task.low, task.high)

@@ -27,21 +27,22 @@ class Opened(Protocol):
     """Remarks about the files, such as tensors that could not take the precision."""
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-        """float32 logits [positions, vocabulary] at the last `POSITIONS` positions of each row."""
+        """Return float32 logits [positions, vocabulary] at the last `POSITIONS` positions of each
+        row."""
 
     def greedy(self, row: Sequence[int], most: int) -> list[int]:
-        """The most likely continuation of `row`: at most `most` tokens, up to and with one that
-        ends an answer."""
+        """Return the most likely continuation of `row`: at most `most` tokens, up to and including
+        one that ends an answer."""
 
     def prompt_ids(self, messages: Messages) -> list[int]:
-        """The tokens that a plain user gets for `messages`, up to where the model answers; empty
-        where the template refuses them."""
+        """Return the tokens that a plain user gets for `messages`, up to where the model answers;
+        empty if the template refuses them."""
 
     def text_ids(self, text: str) -> list[int]:
-        """The tokens of plain text; special tokens in it are read as such, and none is added."""
+        """Return the tokens of plain text. Special tokens in it are parsed, and none is added."""
 
     def ends(self) -> frozenset[int]:
-        """Tokens at which generation stops by itself."""
+        """Return the tokens at which generation stops by itself."""
 
     def close(self) -> None:
         """Free the model."""
@@ -58,15 +59,16 @@ class Format(Protocol):
     """The precisions that it offers, finest first; empty where it keeps that of the base."""
 
     def default(self) -> str | None:
-        """The precision where none is requested; None where it keeps that of the base."""
+        """Return the precision if none is requested; None if the format keeps the base's or has
+        only one."""
 
     def write(self, source: Source, folder: Path) -> None:
-        """Write all files below `folder`, which exists and is empty; raises ModelError where the
-        model cannot be written in this format."""
+        """Write all files below `folder`, which exists and is empty. Raises ModelError if the model
+        cannot be written in this format."""
 
     def open(self, folder: Path, dtype: Any) -> Opened:
-        """The model in `folder`, computed in `dtype` where the format leaves a choice."""
+        """Load the model in `folder`, computed in `dtype` if the format leaves a choice."""
 
     def usage(self, folder: str) -> str:
-        """A few lines of Python (or shell, where they begin with "$ ") that use `folder`, for its
-        README."""
+        """Return a few lines of Python (or shell, if they begin with "$ ") that use `folder`, for
+        its README."""

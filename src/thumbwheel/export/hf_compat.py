@@ -36,8 +36,8 @@ def write_tokenizer(
     template: TemplateSettings | None = None,
 ) -> None:
     """Write the tokenizer with the chat template that training used, and generation settings that
-    end an answer where training ended it. `template` says how the chat template is used where none
-    was saved with `adapter`."""
+    end an answer where training ended it. `template` says how the chat template is used if none was
+    saved with `adapter`."""
     tokenizer = load_tokenizer(base)
     builder = trained_builder(tokenizer, adapter, template)
     stops = builder.stop_ids  # adapts the template, which is saved with the tokenizer
@@ -54,7 +54,7 @@ def write_tokenizer(
 
 
 def with_bos(builder: PromptBuilder) -> Any:
-    """The chat template, beginning with BOS where training put one that the template does not
+    """Return the chat template, beginning with BOS if training put one that the template does not
     write.
 
     Programs that render the template and tokenise without special tokens (transformers, vLLM) then
@@ -71,7 +71,7 @@ def with_bos(builder: PromptBuilder) -> Any:
 
 
 def tokenizer_settings(config: Mapping[str, Any], template: str) -> dict[str, Any]:
-    """`config` of tokenizer_config.json in the spelling that 4.x and 5.x both read."""
+    """Return `config` of tokenizer_config.json in the spelling that 4.x and 5.x both read."""
     settings = {key: value for key, value in config.items() if key not in LOADING}
     if settings.get("tokenizer_class") in ONLY_V5:
         settings["tokenizer_class"] = ONLY_V5[settings["tokenizer_class"]]
@@ -83,7 +83,7 @@ def tokenizer_settings(config: Mapping[str, Any], template: str) -> dict[str, An
 def generation_settings(
     config: Mapping[str, Any], base: str, pad: int | None, stops: tuple[int, ...]
 ) -> dict[str, Any]:
-    """`config` (or the base's) with all ids that end an answer, those of the base first."""
+    """Return `config` (or the base's) with all ids that end an answer, the base's first."""
     settings = dict(config) or _base_generation(base)
     eos = settings.get("eos_token_id")
     if eos is None:
@@ -116,7 +116,7 @@ def complete_config(folder: Path) -> None:
 
 
 def both_spellings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """`config` with the keys of 4.x beside those of 5.x, in every nested part as well
+    """Return `config` with the keys of 4.x beside the keys of 5.x, in every nested part as well
     (text_config)."""
     spelled = dict(config)
     for key, value in config.items():
@@ -131,8 +131,8 @@ def both_spellings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _old_ropes(ropes: Mapping[str, Any]) -> dict[str, Any]:
-    """`rope_theta` and `rope_scaling` as 4.x reads them. Separate ropes for layer types become
-    theta and local base frequency."""
+    """Return `rope_theta` and `rope_scaling` as 4.x reads them. Separate ropes for layer types
+    become theta and local base frequency."""
     if "full_attention" in ropes:
         local = ropes.get("sliding_attention") or {}
         frequency = {"rope_local_base_freq": local["rope_theta"]} if "rope_theta" in local else {}

@@ -60,7 +60,7 @@ FOLDER = "folder"
 
 
 def run_export(ws: Workspace, spec: ExportSpec) -> list[CheckedExport]:
-    """Write the files, except those that an attempt before this one wrote."""
+    """Write the files, except the ones that an earlier attempt wrote."""
     version = versions.version(ws, spec.agent, spec.version)
     requested = spec.format or package.default_format(ws, version)
     format_name = OTHER_NAMES.get(requested, requested)
@@ -92,7 +92,7 @@ def run_export(ws: Workspace, spec: ExportSpec) -> list[CheckedExport]:
 
 
 def _folder(spec: ExportSpec, version: ModelVersion, format_name: str, quant: str | None) -> Path:
-    """Where to write: one export, a tree, or several below it."""
+    """Return the folder to write: one export, a tree, or the parent of several exports."""
     if spec.to is not None:
         folder = spec.to
     elif spec.ladder is not None:
@@ -105,8 +105,8 @@ def _folder(spec: ExportSpec, version: ModelVersion, format_name: str, quant: st
 
 
 def _written(ws: Workspace, version: ModelVersion, folder: Path) -> dict[str | None, Export]:
-    """The exports, by precision, that an earlier attempt wrote and recorded; what it wrote and
-    could not record is removed."""
+    """Return the exports, by precision, that an earlier attempt wrote and recorded. Folders that it
+    wrote without recording them are removed."""
     recorded = {}
     for export in package.exports(ws, version):
         if folder in (export.path, *export.path.parents):

@@ -34,7 +34,8 @@ class Tokenized:
         return AutoTokenizer.from_pretrained(self.folder, trust_remote_code=False)
 
     def prompt_ids(self, messages: Messages) -> list[int]:
-        """The same tokens as apply_chat_template gives with the saved template."""
+        """Return the tokens that apply_chat_template gives with the saved template; an empty list
+        if the template refuses the messages."""
         template, variables = template_of(self.tokenizer), self.tokenizer.special_tokens_map
         try:
             text = render_chat(template, messages, generation=True, variables=variables)
@@ -43,11 +44,11 @@ class Tokenized:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def text_ids(self, text: str) -> list[int]:
-        """Tokens without BOS."""
+        """Return the tokens without BOS."""
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def ends(self) -> frozenset[int]:
-        """The eos tokens of the saved generation settings."""
+        """Return the eos tokens of the saved generation settings."""
         from transformers import GenerationConfig
 
         eos = GenerationConfig.from_pretrained(self.folder).eos_token_id
@@ -66,17 +67,17 @@ class Loaded(Tokenized):
         self.model, self.dtype = model.eval(), dtype
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-        """By one forward a row."""
+        """Compute the logits by one forward pass a row."""
         return logits(self.model, rows)
 
     def greedy(self, row: Sequence[int], most: int) -> list[int]:
-        """By `generate`."""
+        """Generate with transformers' `generate`."""
         return greedy(self.model, row, most, self.ends())
 
 
 def logits(model: Any, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-    """float32 logits [positions, vocabulary] at the last `POSITIONS` positions of each row, one row
-    at a time."""
+    """Return float32 logits [positions, vocabulary] at the last `POSITIONS` positions of each row,
+    one row at a time."""
     import torch
 
     model.eval()
@@ -89,7 +90,8 @@ def logits(model: Any, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
 
 
 def greedy(model: Any, row: Sequence[int], most: int, ends: frozenset[int]) -> list[int]:
-    """The most likely continuation of `row`, up to and with the first token of `ends`."""
+    """Return the most likely continuation of `row`, up to and including the first token of `ends`,
+    in at most `most` tokens."""
     import torch
 
     ids = torch.tensor([list(row)])

@@ -56,8 +56,8 @@ def merge(source: Source, folder: Path) -> None:
 
 
 def whole(source: Source) -> PreTrainedModel:
-    """Base and adapter as one model in float32, in memory; raises ModelError for an adapter that
-    has no merged form."""
+    """Load base and adapter as one model in float32, in memory. Raises ModelError for an adapter
+    that has no merged form."""
     model, _ = load_base(source.base, "float32")
     if source.adapter is None:
         return model  # type: ignore[no-any-return]
@@ -74,8 +74,8 @@ class _NeedsWholeModelError(Exception):
 
 
 def _skeleton(source: Source) -> tuple[Any, list[Any]]:
-    """(the model without memory for its weights; the layers that its adapter changes, with the
-    adapter's weights).
+    """Return (the model without memory for its weights; the layers that its adapter changes, with
+    the adapter's weights).
 
     A weight is a single zero, expanded to the weight's shape: on the meta device PEFT would put the
     adapter's weights there too. The embeddings are zeros that take memory only when written to,
@@ -120,7 +120,8 @@ def _check_kind(peft: Any) -> None:
 
 
 def _outermost(model: Any, changed: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """(name, layer) of those in `changed` that are not part of another one."""
+    """Return an iterator over (name, layer) of the layers in `changed` that are not part of
+    another."""
     inside = {id(part) for layer in changed for part in layer.modules() if part is not layer}
     wanted = {id(layer) for layer in changed} - inside
     return ((name, module) for name, module in model.named_modules() if id(module) in wanted)
@@ -131,8 +132,8 @@ def _base_of(layer: Any) -> Any:
 
 
 def _stored_directly(model: Any, name: str, layer: Any, slots: Mapping[str, Slot]) -> bool:
-    """Whether the files hold the layer's tensors in the form that the model has, neither split nor
-    joined. Raises _NeedsWholeModelError where they cannot be found."""
+    """Return whether the files hold the layer's tensors in the model's form, neither split nor
+    joined. Raises _NeedsWholeModelError if they cannot be found."""
     parameters = _base_of(layer).named_parameters()
     tensors = {f"{name}.{leaf}": tensor.to("meta") for leaf, tensor in parameters}
     parts = _as_stored(model, tensors, slots)
@@ -153,7 +154,7 @@ def _stored_directly(model: Any, name: str, layer: Any, slots: Mapping[str, Slot
 
 
 def _is_additive(layer: Any) -> bool:
-    """Whether it adds to its base something that does not depend on the base."""
+    """Return whether the layer adds to its base a term that does not depend on the base."""
     from peft.tuners.lora import layer as kinds
 
     plain = isinstance(layer, kinds.Linear) and not layer.lora_variant
@@ -161,7 +162,7 @@ def _is_additive(layer: Any) -> bool:
 
 
 def _replaces_base(layer: Any) -> bool:
-    """Whether it is a whole layer that replaces its base."""
+    """Return whether the layer as a whole replaces its base."""
     from peft.tuners.ln_tuning.layer import LNTuningLayer
     from peft.utils import ModulesToSaveWrapper
 
@@ -169,8 +170,8 @@ def _replaces_base(layer: Any) -> bool:
 
 
 def _as_stored(model: Any, tensors: dict[str, Any], slots: Mapping[str, Slot]) -> dict[str, Any]:
-    """`tensors` under the names and in the parts of the files: experts one by one, some names
-    without the model's prefix."""
+    """Return `tensors` under the names and in the parts of the files: experts one by one, some
+    names without the model's prefix."""
     from transformers.core_model_loading import revert_weight_conversion
 
     prefix = f"{model.base_model_prefix}."
@@ -208,7 +209,8 @@ def _replace(
 
 
 def _unloaded(layer: Any) -> torch.nn.Module:
-    """The module that PEFT leaves in place of `layer` when it merges."""
+    """Merge `layer`, and return the module that PEFT leaves in its place. Raises ModelError if it
+    cannot be merged."""
     try:
         if hasattr(layer, "unload_and_optionally_merge_module"):
             merged: torch.nn.Module = layer.unload_and_optionally_merge_module(

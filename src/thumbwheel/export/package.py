@@ -86,8 +86,8 @@ def ladder(
     to: Path | None = None,
     cases: int = CASES,
 ) -> Iterator[Export]:
-    """One export per precision, below the folder `to`. One that failed parity is recorded without
-    files, so that all can be compared.
+    """Yield one export per precision, below the folder `to`. An export that failed parity is
+    recorded without files, so that all can be compared. Raises InputError for no precisions.
 
     The model is merged and converted once, and the trained model computed once.
     """
@@ -122,12 +122,13 @@ class _Job:
     computed: list[parity.Reference] = field(default_factory=list)
 
     def probes(self) -> list[Messages]:
-        """The prompts that are compared: for every export the same, and some of the agent's."""
+        """Return the prompts for the comparison: a fixed set for every export, and some of the
+        agent's."""
         agent_prompts = islice(training_prompts(self.ws, self.version), AGENT_PROMPTS)
         return [*parity.PROBES, *agent_prompts]
 
     def reference(self) -> parity.Reference:
-        """The trained model on the probes."""
+        """Compute the trained model on the probes, once per job."""
         if not self.computed:
             probes = self.probes()
             # precisions are compared by the cases that they solve
@@ -148,13 +149,13 @@ def _begin(ws: Workspace, version: ModelVersion, format: str, cases: int) -> _Jo
 
 
 def default_format(ws: Workspace, version: ModelVersion) -> str:
-    """The format of an export that nobody named: of a base that came from a GGUF file the adapter
-    for that very file, where llama.cpp can serve it; else one ordinary model folder."""
+    """Return the format if none is requested: for a base that came from a GGUF file the adapter for
+    that file, if llama.cpp can serve it; else one ordinary model folder."""
     return "lora_gguf" if served_by_its_file(ws, version) else "merged"
 
 
 def served_by_its_file(ws: Workspace, version: ModelVersion) -> bool:
-    """Tell whether a version can be served as an adapter over the GGUF file of its base."""
+    """Return whether a version can be served as an adapter over the GGUF file of its base."""
     if version.endpoint or version.adapter is None or base.gguf_file(version.base) is None:
         return False
     folder = versions.adapter_folder(ws, version)
@@ -164,8 +165,8 @@ def served_by_its_file(ws: Workspace, version: ModelVersion) -> bool:
 
 
 def precision(format: str, requested: str | None) -> str | None:
-    """`requested` as the format spells it, or the format's own choice; raises NotFound for one that
-    the format does not have."""
+    """Return `requested` in the format's spelling, or the format's default for None. Raises
+    NotFound if the format has no such precision."""
     writer = FORMATS.get(format)
     if requested is None:
         return writer.default()
@@ -183,7 +184,7 @@ def precision(format: str, requested: str | None) -> str | None:
 
 
 def default_name(version: ModelVersion, format: str, quant: str | None) -> str:
-    """The name of the folder of an export that nobody named."""
+    """Return the folder name of an export if none is requested."""
     parts = (version.agent, version.name, format, quant)
     return "-".join(part for part in parts if part)
 
@@ -204,8 +205,8 @@ def _export(
     acceptance: Acceptance | None,
     keep_failed: bool = False,
 ) -> Export:
-    """Write, compare and record one export. One that failed parity and that nobody accepted raises
-    ModelError, or with `keep_failed` is recorded without files."""
+    """Write, compare and record one export. If it fails parity and was not accepted, raise
+    ModelError, or record it without files with `keep_failed`."""
     destination = (
         (to or Path(default_name(job.version, job.format_name, quant))).expanduser().resolve()
     )
@@ -297,7 +298,7 @@ def _check_base(adapter: Path, model_version: ModelVersion, folder: Path, cache:
 
 
 def exports(ws: Workspace, version: ModelVersion) -> list[Export]:
-    """The recorded exports of a version, oldest first."""
+    """Return the recorded exports of a version, oldest first."""
     with ws.db.read() as connection:
         return store.of_version(connection, version.id)
 
@@ -330,7 +331,7 @@ def _require_free(destination: Path) -> None:
 
 @contextmanager
 def _staging(home: Home, destination: Path) -> Iterator[Path]:
-    """A folder beside `destination`, removed afterwards unless it was renamed."""
+    """Create a folder beside `destination`, removed afterwards unless it was renamed."""
     with ExitStack() as stack:
         try:
             folder = stack.enter_context(
@@ -344,7 +345,7 @@ def _staging(home: Home, destination: Path) -> Iterator[Path]:
 
 @contextmanager
 def _storage_errors(destination: Path) -> Iterator[None]:
-    """Inside, what a full disk raises becomes a StorageError."""
+    """Convert the errors that a full disk raises inside to StorageError."""
     try:
         yield
     except OSError as error:
@@ -393,7 +394,7 @@ def _hashes(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:
-    """The content of thumbwheel.json in an exported folder; empty where it cannot be read."""
+    """Return the content of thumbwheel.json in an exported folder; empty if it cannot be read."""
     try:
         return dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -401,7 +402,8 @@ def manifest_of(folder: Path) -> dict[str, Any]:
 
 
 def _manifest(model_version: ModelVersion, finished: Export, base_name: str) -> dict[str, Any]:
-    """thumbwheel.json: the lineage of this folder, and the hash of every other file in it."""
+    """Return the content of thumbwheel.json: the lineage of this folder, and the hash of every
+    other file in it."""
     return {
         "export": finished.id,
         "agent": finished.agent,

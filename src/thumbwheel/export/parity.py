@@ -129,8 +129,8 @@ class Reference:
 
 
 def reference(source: Source, probes: Sequence[Messages], cases: Sequence[Case] = ()) -> Reference:
-    """The trained model's logits on `probes` and on its own answers to them, those of its base
-    there, and its answers to `cases`."""
+    """Compute the trained model's logits on `probes` and its own answers to them, the base's logits
+    there if there is an adapter, and the trained model's answers to `cases`."""
     from thumbwheel.engine.lora import adapter_layers, switched
 
     model, tokenizer = load_base(source.base, "float32")
@@ -159,8 +159,8 @@ def reference(source: Source, probes: Sequence[Messages], cases: Sequence[Case] 
 def _answered(
     model: Any, builder: PromptBuilder, prompts: Sequence[Sequence[int]], context: int
 ) -> list[list[int]]:
-    """Each prompt followed by the model's greedy answer, in `context` tokens together. The token
-    that ends an answer is left out."""
+    """Return each prompt followed by the model's greedy answer, in `context` tokens together. The
+    token that ends an answer is left out."""
     ends = frozenset(builder.stop_ids)
     dialogues = []
     for prompt in prompts:
@@ -175,8 +175,8 @@ DECOMPOSED = "e\u0301le\u0300ve, u\u0308ber"
 
 
 def check(form: Format, folder: Path, source: Source, probes: Sequence[Messages]) -> Parity:
-    """Compare `folder` with the trained model on `probes`; `Parity.failures` tells whether the
-    result is good enough."""
+    """Compare `folder` with the trained model on `probes`; `Parity.failures` is empty if the result
+    is good enough."""
     return compare_folder(reference(source, probes), form, folder)
 
 
@@ -234,9 +234,9 @@ def compare_folder(trained: Reference, form: Format, folder: Path) -> Parity:
 
 
 def limits(dtype: str) -> Limits:
-    """The limits of `dtype`, else of the longest name that it begins with; the strictest for an
-    unknown one. Over a quantised file an adapter may differ by what llama.cpp's arithmetic on such
-    weights does; none of them is rounded anew."""
+    """Return the limits of `dtype`, else of the longest name that it begins with; the strictest if
+    it is unknown. Over a quantised file an adapter may differ by as much as llama.cpp's arithmetic
+    on such weights does; no weight is rounded again."""
     if OVER in dtype and dtype.rpartition(OVER)[2].startswith("Q"):
         return OVER_QUANTISED
     dtype = dtype.partition(OVER)[0]
@@ -247,8 +247,8 @@ def limits(dtype: str) -> Limits:
 
 
 def same_text(builder: PromptBuilder, opened: Opened) -> bool:
-    """Whether probe text, and text with every special token in it, gives the tokens that training's
-    tokenizer gives."""
+    """Return whether the export tokenises probe text, and text with every special token in it, as
+    training's tokenizer does."""
     tokenizer = builder.tokenizer
     special = f"a{'b'.join(tokenizer.all_special_tokens)} c"
     return all(
@@ -268,7 +268,8 @@ def _notes(builder: PromptBuilder, opened: Opened) -> list[str]:
 
 
 def speed(opened: Opened, rows: Sequence[Sequence[int]]) -> float | None:
-    """Tokens a second over a few greedy answers; None where all of them end at once."""
+    """Return the tokens per second over a few greedy answers; None if they have at most one
+    token."""
     tokens, began = 0, time.perf_counter()
     for row in rows:
         tokens += len(opened.greedy(row, SPEED - tokens))
@@ -288,8 +289,8 @@ def _size(folder: Path) -> int:
 def _prompts(
     builder: PromptBuilder, probes: Sequence[Messages], context: int
 ) -> list[tuple[Messages, list[int]]]:
-    """The probes that fit and that the chat template accepts (some refuse a system message), with
-    their token ids in training."""
+    """Return (messages, token ids in training) of the probes that fit and that the chat template
+    accepts (some refuse a system message). Raises ModelError if it accepts none."""
     rows = []
     for messages in probes:
         # other programs read the control tokens of a text as such
@@ -309,11 +310,11 @@ def _prompts(
 
 
 def compare(trained: Logits, exported: Logits) -> tuple[float, float, float]:
-    """(largest difference of centred logits, mean KL(trained || exported) in nats, top-1 agreement)
-    over all positions.
+    """Return (largest difference of centred logits, mean KL(trained || exported) in nats, top-1
+    agreement) over all positions.
 
-    Vocabularies of different sizes agree nowhere, and logits that are not finite with none: (FAR,
-    FAR, 0.0).
+    Vocabularies of different sizes agree nowhere, nor do logits that are not finite: (FAR, FAR,
+    0.0).
     """
     import torch
 

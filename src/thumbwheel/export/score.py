@@ -28,12 +28,13 @@ BATCH = 8
 
 
 def cases_of(ws: Workspace, version: ModelVersion, most: int) -> list[Case]:
-    """The first `most` held-out cases of the version; empty where the agent has none."""
+    """Return the first `most` held-out cases of the version; an empty list if the agent has
+    none."""
     return gate_rows(ws, version, needed=False).cases[:most] if most else []
 
 
 def trained_answers(model: Any, builder: PromptBuilder, cases: Sequence[Case]) -> list[Answers]:
-    """The trained model's greedy answers."""
+    """Return the trained model's greedy answers."""
     from thumbwheel.engine.rollout import Sampling
     from thumbwheel.engine.sampler import GroupSampler
 
@@ -58,8 +59,8 @@ def task(
     context: int,
     owner: OwnerSettings,
 ) -> TaskScore | None:
-    """The scores of the exported and of the trained model, prompt and answer in `context` tokens
-    together; None where no case could be judged."""
+    """Return the scores of the exported and of the trained model, prompt and answer in `context`
+    tokens together; None if no case could be judged."""
     exported = []
     with log.progress("cases, by the export", len(cases), "cases") as advance:
         for case in cases:

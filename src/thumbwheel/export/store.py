@@ -32,7 +32,7 @@ def add(connection: sa.Connection, version: ModelVersion, done: Export) -> None:
 
 
 def of_version(connection: sa.Connection, version_id: str) -> list[Export]:
-    """Exports of a version, oldest first."""
+    """Return the exports of a version, oldest first."""
     joined = exports.join(model_versions, model_versions.c.id == exports.c.version_id).join(
         agents, agents.c.id == exports.c.agent_id
     )

@@ -70,7 +70,7 @@ class Acceptance:
 
     @classmethod
     def read(cls, text: str) -> Acceptance:
-        """Parse "Ada Byron: only for the demo"; raises InputError where either part is missing."""
+        """Parse "Ada Byron: only for the demo". Raises InputError if either part is missing."""
         name, _, reason = (part.strip() for part in text.partition(":"))
         if not (name and reason):
             raise InputError(

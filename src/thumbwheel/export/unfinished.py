@@ -24,8 +24,8 @@ NOTES = "unfinished"
 
 @contextmanager
 def scratch(home: Home, parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
-    """A new folder below `parent`, removed afterwards unless it was renamed; raises OSError where
-    it cannot be created."""
+    """Create a new folder below `parent`, removed afterwards unless it was renamed. Raises OSError
+    if it cannot be created."""
     sweep(home)
     parent.mkdir(parents=True, exist_ok=True)
     folder = parent / f"{prefix}{secrets.token_hex(4)}{suffix}"
@@ -55,7 +55,7 @@ def sweep(home: Home) -> int:
 
 
 def _remove(note: Path) -> bool:
-    """Remove the folder of a note that nobody holds; False where it was gone already."""
+    """Remove the folder of a note that no process holds; return False if it was gone already."""
     folder = Path(os.fsdecode(note.read_bytes()))
     exists = folder.name == note.name and folder.is_dir()
     if exists:
@@ -66,7 +66,7 @@ def _remove(note: Path) -> bool:
 
 @contextmanager
 def _noted(home: Home, folder: Path) -> Iterator[None]:
-    """Inside, this process holds the note of `folder`."""
+    """Hold the note of `folder` in this process while the block runs."""
     note = home.path / NOTES / folder.name
     note.parent.mkdir(mode=0o700, exist_ok=True)
     while True:

@@ -34,9 +34,9 @@ class Slot:
 
 
 def layout(folder: Path) -> tuple[list[str], dict[str, Slot]]:
-    """(all files of the weights, with their index; tensor name -> slot).
+    """Return (all files of the weights, with their index; tensor name -> slot).
 
-    Raises ModelError where the index names anything but safetensors beside it.
+    Raises ModelError if the index names anything but safetensors beside it.
     """
     if (folder / WEIGHTS).is_file():
         return [WEIGHTS], _header(folder, WEIGHTS)
@@ -75,7 +75,7 @@ def _header(folder: Path, file: str) -> dict[str, Slot]:
 
 
 def read(folder: Path, slot: Slot) -> torch.Tensor:
-    """One tensor, copied: a memory-mapped file would count as memory until it is closed."""
+    """Read a copy of one tensor: a memory-mapped file would count as memory until it is closed."""
     import torch
 
     with (folder / slot.file).open("rb") as stream:
@@ -96,7 +96,8 @@ def write(folder: Path, slot: Slot, tensor: torch.Tensor) -> None:
 
 
 def stored_dtype(folder: str) -> torch.dtype:
-    """The precision in the model's configuration, else that of the first tensor."""
+    """Return the precision in the model's configuration, else of its first floating-point
+    tensor."""
     import torch
 
     stated = getattr(load_config(folder).get_text_config(), "dtype", None)

@@ -33,8 +33,8 @@ class CheckedTransport(httpx2.HTTPTransport):
         self._private = private
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The reply of the first allowed address that takes a connection; raises RefusedAddress
-        where all are refused, OSError where the name does not resolve, HTTPError."""
+        """Return the reply of the first allowed address that accepts a connection. Raises
+        RefusedAddress if all are refused, OSError if the name does not resolve, HTTPError."""
         url = request.url
         request.headers["accept-encoding"] = "identity"  # a packed reply could be any size
         addresses = allowed_addresses(str(url), self._private)
@@ -54,8 +54,8 @@ class CheckedTransport(httpx2.HTTPTransport):
 
 
 def _bounded(response: httpx2.Response) -> httpx2.Response:
-    """Return the response, whose body ends with an error beyond MOST_BYTES; raises HTTPError for
-    one that is packed though nobody asked for it."""
+    """Return the response, whose body ends with an error beyond MOST_BYTES. Raises HTTPError if it
+    is packed, although the request did not ask for it."""
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         response.close()

@@ -42,7 +42,8 @@ class Client:
         attempts: int = 4,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
-        """`transport` says where requests may go; without one, wherever `url` leads."""
+        """Create a client. `transport` restricts where requests may go; without one they go
+        wherever `url` leads."""
         self.url, self.model, self._attempts = url.rstrip("/"), model, attempts
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         limits = httpx2.Limits(max_connections=None)  # the caller bounds how many run at once
@@ -55,8 +56,8 @@ class Client:
         )
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The reply to `body`, to which the model is added; raises ModelError when no attempt
-        succeeds, Refused where none can."""
+        """Send `body`, to which the model is added, and return the reply. Raises ModelError if no
+        attempt succeeds, Refused if none can."""
         why, wait = "", 0.0
         for attempt in range(self._attempts):
             time.sleep(wait)
@@ -99,7 +100,7 @@ class Client:
 
 
 def _retry_after(reply: httpx2.Response) -> float:
-    """Seconds that the server asks to wait."""
+    """Return the seconds that the server asks to wait, at most MAX_WAIT; 0 if it names none."""
     try:
         return min(max(float(reply.headers.get("retry-after", 0)), 0.0), MAX_WAIT)
     except ValueError:

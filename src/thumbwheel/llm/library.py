@@ -63,7 +63,7 @@ class Library:
         )
 
     def ask(self, do: str, **request: Any) -> tuple[Any, bytes]:
-        """The answer to a request and the bytes that belong to it."""
+        """Send a request, and return (value, bytes) of its answer."""
         assert self._process.stdin and self._process.stdout  # noqa: S101
         try:
             self._process.stdin.write(json.dumps({"do": do} | request).encode() + b"\n")
@@ -127,12 +127,13 @@ class Model(Library):
         self.ends = frozenset(int(token) for token in facts["ends"])
 
     def tokens(self, text: str, special: bool = False) -> list[int]:
-        """`text` with special tokens in it read as such; `special` adds those that the model wants
-        around every text (BOS)."""
+        """Return the tokens of `text`, with special tokens in it parsed; `special` adds the ones
+        that the model wants around every text (BOS)."""
         return list(self.ask("tokens", text=text, special=special)[0])
 
     def logits(self, rows: Sequence[Sequence[int]], last: int) -> list[Any]:
-        """float32 arrays [positions, vocabulary] at the last `last` positions of each row."""
+        """Return float32 arrays [positions, vocabulary] at the last `last` positions of each
+        row."""
         import numpy as np
 
         logits = []
@@ -142,21 +143,22 @@ class Model(Library):
         return logits
 
     def greedy(self, row: Sequence[int], most: int) -> list[int]:
-        """The most likely continuation of `row`, up to and with a token that ends an answer."""
+        """Return the most likely continuation of `row`, up to and including a token that ends an
+        answer."""
         return list(self.ask("greedy", row=list(row), most=most)[0])
 
 
 def tokenize(file: Path, texts: Sequence[str]) -> list[list[int]]:
-    """The tokens that llama.cpp gives each text: control tokens in it are read as such, and none is
-    added. Of the file only the vocabulary is loaded; it may have nothing else."""
+    """Return the tokens of each text in llama.cpp: control tokens in it are parsed, and none is
+    added. Only the vocabulary of the file is loaded; it may hold nothing else."""
     with Library() as library:
         library.ask("vocabulary", model=str(file))
         return [library.ask("tokens", text=text, special=False)[0] for text in texts]
 
 
 def describe(file: Path) -> dict[str, Any]:
-    """What a GGUF file really holds: `precision` as its header has it, `template`, and `types`:
-    type -> number of weight tensors."""
+    """Return the actual content of a GGUF file: `precision` from its header, `template`, and
+    `types`: type -> number of weight tensors."""
     reader = tools.require("converter").path.parent / "gguf-py"
     with Library() as library:
         facts, _ = library.ask("describe", file=str(file), reader=str(reader))
@@ -170,7 +172,7 @@ def describe(file: Path) -> dict[str, Any]:
 
 
 def quantize(whole: Path, out: Path, precision: str) -> None:
-    """Write the GGUF file `whole` in a smaller precision; raises StorageError where it cannot be
+    """Write the GGUF file `whole` in a smaller precision. Raises StorageError if it cannot be
     written."""
     with Library() as library:
         code, _ = library.ask("quantize", whole=str(whole), out=str(out), type=TYPES[precision])

@@ -24,8 +24,8 @@ version than its bindings."""
 
 
 def bind(library: Path, bindings: Path) -> Any:
-    """The functions of `library`; those that it is too old for are left out. Raises RuntimeError
-    for one of another version."""
+    """Return the functions of `library`, without the ones that it is too old for. Raises
+    RuntimeError if its version differs from the bindings'."""
     folder = library.parent
     os.environ["LLAMA_CPP_LIB_PATH"] = str(folder)
     package: Any = types.ModuleType("llama_cpp")  # the package itself would import a web server
@@ -64,7 +64,7 @@ class Child:
         self.api = api
 
     def quantize(self, whole: str, out: str, type: int) -> int:
-        """0 when it went well."""
+        """Quantise a file; return 0 on success."""
         settings = self.api.llama_model_quantize_default_params()
         settings.ftype = type
         return int(
@@ -115,15 +115,15 @@ class Child:
             raise RuntimeError(f"{adapter} cannot be applied to this model")
 
     def tokens(self, text: str, special: bool) -> list[int]:
-        """`text` with its special tokens read as such; `special` adds those that the model wants
-        around every text."""
+        """Return the tokens of `text`, with special tokens in it parsed; `special` adds the ones
+        that the model wants around every text."""
         raw = text.encode()
         room = (self.api.llama_token * (len(raw) + 8))()
         count = self.api.llama_tokenize(self.vocab, raw, len(raw), room, len(room), special, True)
         return list(room[: max(count, 0)])
 
     def logits(self, rows: list[list[int]], last: int) -> tuple[list[int], bytes]:
-        """Positions of each row, and their float32 logits."""
+        """Return (number of positions of each row, their float32 logits as bytes)."""
         counts, data = [], bytearray()
         for row in rows:
             count = min(last, len(row))
@@ -135,7 +135,7 @@ class Child:
         return counts, bytes(data)
 
     def greedy(self, row: list[int], most: int) -> list[int]:
-        """The most likely continuation, up to and with a token that ends an answer."""
+        """Return the most likely continuation, up to and including a token that ends an answer."""
         import numpy as np
 
         self._decode(row, 0, 1)
@@ -168,8 +168,8 @@ class Child:
             raise RuntimeError(f"llama_decode ended with {code}")
 
     def describe(self, file: str, reader: str) -> dict[str, Any]:
-        """What a GGUF file holds: its file type, architecture, chat template, and its tensors of
-        two dimensions and more by type."""
+        """Return the content of a GGUF file: its file type, architecture, chat template, and the
+        number of its tensors of two dimensions and more by type."""
         sys.path.insert(0, reader)
         from gguf import GGUFReader
 
@@ -186,7 +186,7 @@ class Child:
 
 
 def main(library: str, bindings: str) -> None:
-    """Answer until standard input ends."""
+    """Answer requests until standard input ends."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # the library prints where answers go
     child = Child(bind(Path(library), Path(bindings)))

@@ -40,10 +40,10 @@ def arguments(
     parallel: int = 1,
     alias: str | None = None,
 ) -> list[str]:
-    """The command line for `model`, the program left out.
+    """Return the command line for `model`, without the program.
 
-    With adapters the cache of prompts in memory is off: it does not know under which adapter a
-    prompt was computed, and answers would be those of another one.
+    With adapters the in-memory prompt cache is off: it ignores which adapter computed a prompt, so
+    a request could get another adapter's answer.
     """
     command = ["--model", str(model), "--host", HOST, "--port", str(port)]
     command += ["--offline", "--no-webui", "--parallel", str(parallel)]
@@ -59,14 +59,14 @@ def arguments(
 
 
 def environment(api_key: str | None = None) -> dict[str, str]:
-    """What its environment has besides ours; a key on the command line could be read by every user
-    of the machine."""
+    """Return the variables that the server needs besides this process's environment. A key on the
+    command line could be read by every user of the machine."""
     return {"LLAMA_API_KEY": api_key} if api_key else {}
 
 
 def with_adapters(scales: Sequence[float]) -> dict[str, object]:
-    """What every request to a server with adapters has to say, in their order: without it the
-    server mixes cached states of others."""
+    """Return the fields that every request to a server with adapters needs, with one scale per
+    adapter in their order: without them the server mixes in other adapters' cached states."""
     return {
         "lora": [{"id": number, "scale": scale} for number, scale in enumerate(scales)],
         "cache_prompt": False,
@@ -74,7 +74,8 @@ def with_adapters(scales: Sequence[float]) -> dict[str, object]:
 
 
 def default_threads() -> int:
-    """Half of the cores: threads that wait for each other stall on a busy core."""
+    """Return half of the cores, at least 1: threads that wait for each other stall on a busy
+    core."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
@@ -118,8 +119,8 @@ class LlamaServer:
         return self._process.pid if self._process else None
 
     def start(self) -> LlamaServer:
-        """Return once it answers; raises ModelError with its last words where it ends before,
-        Conflict for a port that is taken."""
+        """Start the server, and return it once it answers. Raises ModelError with its last lines if
+        it ends before, Conflict if the port is in use."""
         program = tools.require("llama-server").path
         port = free_port(self.port)
         if port is None:
@@ -158,7 +159,7 @@ class LlamaServer:
         return self
 
     def healthy(self) -> bool:
-        """Whether it runs, has loaded the model and answers now."""
+        """Return whether the server runs, has loaded the model and answers now."""
         import httpx2
 
         if self._process is None or self._process.poll() is not None:
@@ -171,7 +172,8 @@ class LlamaServer:
         return reply.status_code == 200
 
     def post(self, path: str, body: dict[str, object]) -> dict[str, Any]:
-        """The reply of a path such as /tokenize; raises ModelError where it refuses."""
+        """Return the reply of a path such as /tokenize. Raises ModelError if the server refuses or
+        cannot be reached."""
         import httpx2
 
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
@@ -196,7 +198,7 @@ class LlamaServer:
         return dict(reply.json())
 
     def stop(self) -> None:
-        """End it, and wait until it has ended."""
+        """Stop the server, and wait until it has ended."""
         process, self._process = self._process, None
         if process is None or process.poll() is not None:
             return
@@ -208,7 +210,7 @@ class LlamaServer:
         process.wait()
 
     def tail(self) -> str:
-        """The last lines of its log."""
+        """Return the last lines of the server's log."""
         if self._path:
             text = self._path.read_bytes() if self._path.is_file() else b""
         else:

@@ -13,7 +13,7 @@ def free_port(port: Literal[0] = 0) -> int: ...
 @overload
 def free_port(port: int) -> int | None: ...
 def free_port(port: int = 0) -> int | None:
-    """`port` where nothing listens there, None where something does; of 0, any that is free."""
+    """Return `port` if nothing listens there, else None; for 0, any free port."""
     with socket.socket() as probe:
         if port:  # one that a server has just left is free, though its connections linger
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -69,7 +69,7 @@ class Tool:
 
 
 def find(name: str) -> Tool | None:
-    """The tool called `name`, or None; raises NotFound where `THUMBWHEEL_LLAMA_CPP` names no
+    """Return the tool called `name`, or None. Raises NotFound if `THUMBWHEEL_LLAMA_CPP` names no
     folder."""
     for tool in _candidates(name):
         if _complete(name, tool.path):
@@ -108,8 +108,8 @@ def _paths_in(folder: Path, name: str) -> Iterator[Path]:
 
 
 def _complete(name: str, path: Path) -> bool:
-    """Whether the file is there, and for the converter the modules beside it: older ones were one
-    long file, which we cannot guide."""
+    """Return whether the file exists and, for the converter, also the modules beside it: older ones
+    were one long file, which cannot be guided."""
     return path.is_file() and (
         name != "converter"
         or ((path.parent / "conversion").is_dir() and (path.parent / "gguf-py").is_dir())
@@ -117,8 +117,8 @@ def _complete(name: str, path: Path) -> bool:
 
 
 def fix(name: str) -> str:
-    """What gets a missing tool; for a program that something present replaces, that nothing is
-    missing."""
+    """Return how to get a missing tool; for a program that an installed tool replaces, that it is
+    not needed."""
     if name == "llama-quantize" and find("library"):
         return (
             "Not needed: the library quantises. For the program: thumbwheel tools install --build"
@@ -127,7 +127,7 @@ def fix(name: str) -> str:
 
 
 def require(name: str) -> Tool:
-    """As `find`; raises NotFound that names the fix."""
+    """Return the tool called `name`. Raises NotFound with the fix if it is missing."""
     tool = find(name)
     if tool is None:
         elsewhere = "" if name in PAIR else "in THUMBWHEEL_LLAMA_CPP, on the PATH or "
@@ -138,7 +138,7 @@ def require(name: str) -> Tool:
 
 
 def cache_folder() -> Path:
-    """Where what we download and build is kept, for all homes of this user."""
+    """Return the folder for downloads and builds, shared by all homes of this user."""
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("thumbwheel")) / "llama.cpp"

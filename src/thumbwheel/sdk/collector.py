@@ -57,7 +57,7 @@ class Run:
         return self.trace.trace_id
 
     def inherited(self, agent: str) -> Inherited:
-        """What a trace of `agent` that begins inside takes from this run."""
+        """Return the fields that a trace of `agent` begun inside this run takes from it."""
         user, session = self.trace.extra.get("user_id"), self.trace.session_id
         return inherited(self.collector.agent or agent, self.trace_id, agent, session, user)
 
@@ -79,10 +79,10 @@ class TraceCollector:
         user_id: str | None = None,
         owner: object | None = None,
     ) -> ExecutionTrace:
-        """Open the trace of a run in this context; what is recorded from now on, here and in tasks
-        that start here, belongs to it.
+        """Open the trace of a run in this context, and return it. Everything recorded from now on,
+        here and in tasks that start here, belongs to it.
 
-        `user_id` says whose run it is: the subject, whom an erasure finds.
+        `user_id` is the run's subject, by whom an erasure finds it.
         """
         session = clip(session_id, 512) or "default"
         trace = ExecutionTrace(uuid.uuid4().hex, session, _now(), str(plain(user_query)))
@@ -102,8 +102,8 @@ class TraceCollector:
         return self.current()
 
     def current(self, owner: object | None = None) -> ExecutionTrace | None:
-        """The open trace of this context that this collector started, with `owner` the one that
-        `owner` or nobody in particular did."""
+        """Return this collector's innermost trace in the context, None if it is closed or there is
+        none; with `owner`, only a trace that `owner` or no particular owner started."""
         runs = [run for run in RUNS.get() if isinstance(run, Run) and run.collector is self]
         for run in reversed(runs):
             if owner is None or run.owner in (None, owner):
@@ -167,8 +167,8 @@ class TraceCollector:
         *,
         trace: ExecutionTrace | None = None,
     ) -> None:
-        """Add what became of a task: `task_data` has task_id, type, description and result or
-        error. Raises ValueError for another status."""
+        """Add the state of a task: `task_data` has task_id, type, description and result or error.
+        Raises ValueError for another status."""
         if status not in ("created", "completed", "failed"):
             raise ValueError(f"status {status!r} is none of created, completed, failed")
         entry = {}
@@ -195,9 +195,9 @@ class TraceCollector:
         trace: ExecutionTrace | None = None,
     ) -> ExecutionTrace:
         """Close the open trace (or `trace`), write its file and, with an agent, its line in the
-        inbox, both without secrets.
+        inbox, both without secrets; return the trace.
 
-        Numbers nobody knows stay null. What a full disk refuses is dropped with a RuntimeWarning.
+        Unknown numbers stay null. If the disk is full, the record is dropped with a RuntimeWarning.
         """
         trace = self._open(trace)
         self.leave(trace)
@@ -220,15 +220,15 @@ class TraceCollector:
         return trace
 
     def leave(self, trace: ExecutionTrace) -> None:
-        """Nothing more is recorded for `trace`, in no context; what was around it in this one is
-        current again."""
+        """Stop recording for `trace` in every context, and make the trace around it current again
+        in this one."""
         for run in RUNS.get():
             if isinstance(run, Run):
                 run.closed = run.closed or run.trace is trace
         RUNS.set(tuple(run for run in RUNS.get() if run.trace_id != trace.trace_id))
 
     def files(self) -> list[Path]:
-        """Every trace file, the oldest day first."""
+        """Return every trace file, the oldest day first."""
         return trace_files(self.storage_path)
 
     def load_traces(
@@ -238,8 +238,8 @@ class TraceCollector:
         labeled_only: bool = False,
         min_tool_calls: int = 0,
     ) -> list[ExecutionTrace]:
-        """The traces of these days (both included), the oldest day first. A file that is no trace
-        is left out with a warning."""
+        """Return the traces of these days (both included), the oldest day first. A file that is no
+        trace is left out with a warning."""
         first, last = _day(start_date), _day(end_date)
         files = []
         for file in self.files():
@@ -254,12 +254,12 @@ class TraceCollector:
         ]
 
     def get_unlabeled_traces(self, limit: int = 100) -> list[ExecutionTrace]:
-        """The newest traces that nobody labelled, at most so many."""
+        """Return at most `limit` traces without a label, the newest first."""
         return [trace for trace in reversed(self.load_traces()) if trace.label is None][:limit]
 
     def label_trace(self, trace_id: str, label: bool, notes: str = "") -> ExecutionTrace:
-        """Say that a stored trace is good or bad; with an agent it is feedback too. Raises KeyError
-        for an unknown trace, TypeError."""
+        """Label a stored trace as good or bad, and return it; with an agent, also record it as
+        feedback. Raises KeyError for an unknown trace, TypeError for a label that is no boolean."""
         if not isinstance(label, bool):
             raise TypeError(f"label {label!r} is neither True (good) nor False (bad)")
         with self._lock:
@@ -278,8 +278,8 @@ class TraceCollector:
         return trace
 
     def get_statistics(self) -> dict[str, Any]:
-        """total, labeled, unlabeled, positive_labels, negative_labels, and averages: null where
-        there is nothing to average."""
+        """Return total, labeled, unlabeled, positive_labels, negative_labels, and averages, which
+        are null without values."""
         traces = self.load_traces()
         labels = [trace.label for trace in traces if trace.label is not None]
         costs = [trace.total_cost for trace in traces if trace.total_cost is not None]
@@ -296,7 +296,7 @@ class TraceCollector:
 
 
 def trace_files(storage_path: Path) -> list[Path]:
-    """The trace files of a collector's folder, the oldest day first."""
+    """Return the trace files of a collector's folder, the oldest day first."""
     files = []
     for folder in sorted(storage_path.glob("*")):
         if DAY.fullmatch(folder.name) and folder.is_dir():

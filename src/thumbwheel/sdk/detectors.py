@@ -47,7 +47,7 @@ class Detector:
 
 
 def find(text: str, kinds: Sequence[str] = KINDS) -> Iterator[tuple[str, int, int]]:
-    """(kind, start, end) of what is found, in the order of DETECTORS.
+    """Yield (kind, start, end) of every match, in the order of DETECTORS.
 
     >>> text = "mail jane@example.org, card 4111 1111 1111 1111"
     >>> [(kind, text[start:end]) for kind, start, end in find(text)]
@@ -60,7 +60,7 @@ def find(text: str, kinds: Sequence[str] = KINDS) -> Iterator[tuple[str, int, in
 
 
 def replaced(text: str, kinds: Sequence[str], replacement: Callable[[str], str]) -> str:
-    """`text` with `replacement(kind)` in the place of everything that is found.
+    """Return `text` with `replacement(kind)` in place of every match.
 
     >>> replaced("I am jane@example.org", KINDS, lambda kind: f"[{kind} removed]")
     'I am [email removed]'
@@ -72,7 +72,8 @@ def replaced(text: str, kinds: Sequence[str], replacement: Callable[[str], str])
 
 
 def without(detector: Detector, text: str, replacement: str) -> tuple[str, int]:
-    """(`text` with `replacement` in the place of what this detector finds, how often it was)."""
+    """Return (`text` with `replacement` in place of this detector's matches, number of
+    replacements)."""
     spans = sorted(detector.spans(text))
     if not spans:
         return text, 0
@@ -91,8 +92,9 @@ def matches(
     may_be_in: Callable[[str], object],
     genuine: Callable[[str], Span | None],
 ) -> Callable[[str], Iterator[Span]]:
-    """Spans of a pattern, of whose matches a part may be genuine. `may_be_in` is a quick test that
-    every text with a match passes: most texts fail it, so the pattern need not run."""
+    """Return a function that yields the genuine parts of a pattern's matches as spans. `may_be_in`
+    is a quick test that every text with a match passes: most texts fail it, so the pattern need not
+    run."""
 
     def spans(text: str) -> Iterator[Span]:
         if not may_be_in(text):
@@ -108,8 +110,8 @@ def matches(
 def after_words(
     forms: Sequence[tuple[str, str]], *, ignore_case: bool = False
 ) -> Callable[[str], Iterator[Span]]:
-    """Spans that begin with a word, each with a pattern of its own. Looking for the words takes a
-    tenth of the time of a pattern that has them all."""
+    """Return a function that yields spans that begin with a word, each with a pattern of its own.
+    Searching for the words takes a tenth of the time of a pattern with all of them."""
     flags = re.DOTALL | (re.IGNORECASE if ignore_case else 0)
     compiled = [(word, re.compile(pattern, flags)) for word, pattern in forms]
 
@@ -132,8 +134,8 @@ def after_words(
 def around_at_sign(
     local: re.Pattern[str], domain: re.Pattern[str]
 ) -> Callable[[str], Iterator[Span]]:
-    """Spans of mail addresses: `local` matches the end of what stands before the @, `domain` the
-    beginning of what stands behind it."""
+    """Return a function that yields the spans of mail addresses: `local` matches the end of the
+    text before the @, `domain` the beginning of the text after it."""
 
     def spans(text: str) -> Iterator[Span]:
         position = text.find("@")
@@ -148,14 +150,14 @@ def around_at_sign(
 
 
 def _lower(text: str) -> str:
-    """`text` in small letters, each where it was."""
+    """Return `text` in lower case, every character at its old position."""
     lower = text.lower()
     return lower if len(lower) == len(text) else text.translate(_ASCII_LOWER)
 
 
 def card_number(text: str) -> tuple[int, int] | None:
-    """The groups of digits in `text` that pass Luhn's check, as those of a card do; other numbers
-    may stand before and behind them."""
+    """Return (start, end) of the groups of digits in `text` that pass Luhn's check like a card
+    number, or None; other numbers may stand before and after them."""
     groups = [match.span() for match in re.finditer(r"\d+", text)]
     digits = [int(character) for character in text if character.isdecimal()]
     sums = _luhn_sums(digits)
@@ -173,8 +175,8 @@ def card_number(text: str) -> tuple[int, int] | None:
 
 
 def _luhn_sums(digits: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return the sums of the first digits in which those at odd places are doubled, and those in
-    which the others are."""
+    """Return two lists of the running sums of the digits, starting at 0: with the digits at odd
+    indices doubled, and with the ones at even indices doubled."""
     sums = ([0], [0])
     for index, digit in enumerate(digits):
         doubled = sum(divmod(2 * digit, 10))
@@ -192,8 +194,8 @@ def _passes_luhn(
 
 
 def account_number(text: str) -> tuple[int, int] | None:
-    """The IBAN that `text` begins with: as many characters as its country's have, with a remainder
-    of 1 by 97."""
+    """Return (start, end) of the IBAN that `text` begins with, or None: as long as its country's
+    are, with a remainder of 1 by 97."""
     length = int(IBAN_LENGTHS.get(text[:2].upper(), 0))
     plain = ""
     for position, character in enumerate(text):
@@ -206,14 +208,15 @@ def account_number(text: str) -> tuple[int, int] | None:
 
 
 def web_token(text: str) -> tuple[int, int] | None:
-    """The JSON web token that `text` ends with; its first part may follow on other words."""
+    """Return (start, end) of the JSON web token that `text` ends with, or None; its first part may
+    follow other words."""
     head = text.partition(".")[0]
     start = _TOKEN_HEAD.search(head)
     return (start.start(), len(text)) if start is not None else None
 
 
 def public_address(text: str) -> tuple[int, int] | None:
-    """All of `text` if it is an address of the public internet."""
+    """Return the span of all of `text` if it is an address of the public internet, else None."""
     try:
         return (0, len(text)) if ipaddress.ip_address(text).is_global else None
     except ValueError:
@@ -221,7 +224,8 @@ def public_address(text: str) -> tuple[int, int] | None:
 
 
 def phone_number(text: str) -> tuple[int, int] | None:
-    """All of `text` if it has as many digits as a number with a country code."""
+    """Return the span of all of `text` if it has as many digits as a number with a country code,
+    else None."""
     digits = sum(character.isdecimal() for character in text)
     return (0, len(text)) if 9 <= digits <= 15 else None
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 def sync(path: Path) -> None:
-    """Return when what `path` holds would outlive a power cut: the bytes of a file, or the names in
-    a folder; raises OSError."""
+    """Flush `path` to the disk, so that it survives a power cut: the bytes of a file, or the names
+    in a folder. Raises OSError."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -18,7 +18,8 @@ def sync(path: Path) -> None:
 
 
 def is_file_at(path: Path, handle: int) -> bool:
-    """Whether `path` still names this open file: somebody may have renamed or deleted it since."""
+    """Return whether `path` still names this open file: it may have been renamed or deleted
+    since."""
     try:
         return os.path.samestat(path.stat(), os.fstat(handle))
     except FileNotFoundError:

@@ -94,8 +94,8 @@ class Hook:
         _set(agent, MARK, self)
 
     def unhook(self) -> None:
-        """Give the agent its methods back; where somebody has wrapped ours since, theirs stays and
-        ours only passes through."""
+        """Restore the agent's methods. A method that was wrapped again since keeps that wrapper,
+        and the hook inside only passes calls through."""
         with _HOOKING:
             if not self.active:
                 return
@@ -244,12 +244,12 @@ def hook_into_agent(
     agent: Any, collector: TraceCollector, *, failed: Callable[[Any], str | None] | None = None
 ) -> Hook:
     """Record the runs of `agent` (any object with async `a_run` or `arun_function`) with
-    `collector`; twice is once.
+    `collector`, and return the hook; hooking twice is the same as once.
 
-    `failed(result)` says why an answer stands for a failure, None where it does not; without it an
-    answer counts as failed where the agent's history marks that message as an error. Raises
-    TypeError where there is nothing to hook or the object takes no attributes, RuntimeError where
-    another collector already listens.
+    `failed(result)` returns why an answer counts as a failure, None if it does not; without it an
+    answer counts as failed if the agent's history marks that message as an error. Raises TypeError
+    if there is nothing to hook or the object takes no attributes, RuntimeError if another collector
+    already listens.
     """
     with _HOOKING:
         before = getattr(agent, "__dict__", {}).get(MARK)
@@ -289,7 +289,7 @@ def _signature(method: Method) -> inspect.Signature | None:
 def _call_of(
     signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any], agent: Any
 ) -> tuple[str, str, str | None]:
-    """(query, session, user) of a call, however they were passed."""
+    """Return (query, session, user) of a call, however they were passed; user may be None."""
     arguments = dict(kwargs)
     try:
         bound = signature.bind(*args, **kwargs) if signature else None
@@ -314,7 +314,7 @@ def _record_thought(
     arguments: Mapping[str, Any],
     result: Any,
 ) -> bool:
-    """Record a tool that says what the agent thinks; False where this call of it does something
+    """Record a call of a tool for the agent's thoughts; return False if this call is something
     else."""
     if name == "manage_internal_task_stack":
         status = STACK.get(str(arguments.get("action", "")).lower())
@@ -364,8 +364,8 @@ def _list(value: Any) -> list[Any]:
 
 
 def _reported(agent: Any, session_id: str, response: str) -> str | None:
-    """Why the agent's history calls this answer an error; an agent that catches everything says it
-    only there."""
+    """Return why the agent's history calls this answer an error, else None; an agent that catches
+    every exception reports it only there."""
     sessions = getattr(agent, "session_data", None)
     session = sessions.get(session_id) if isinstance(sessions, Mapping) else None
     history = session.get("history") if isinstance(session, Mapping) else session
@@ -380,7 +380,7 @@ def _reported(agent: Any, session_id: str, response: str) -> str | None:
 
 
 def _counters(agent: Any) -> dict[str, Any]:
-    """The agent's lifetime counters; null where it has none."""
+    """Return the agent's lifetime counters; None for a counter that it does not have."""
     counters = {}
     for key, names in COUNTERS.items():
         values = [_peek(agent, name) for name in names]
@@ -401,7 +401,8 @@ def _peek(agent: Any, name: str) -> Any:
 
 
 def _deltas(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run added to each counter; no key where there is none or it was set back meanwhile."""
+    """Return the increase of each counter in a run, without counters that are missing or were reset
+    meanwhile."""
     deltas: dict[str, Any] = {}
     for key in before:
         if before[key] is None or after[key] is None or after[key] < before[key]:

@@ -32,7 +32,7 @@ LONGEST_NAME = 512
 
 
 def check_agent(agent: str) -> None:
-    """Raises TypeError or ValueError for what cannot name an agent."""
+    """Raise TypeError or ValueError if `agent` cannot name an agent."""
     if not isinstance(agent, str):
         raise TypeError(f"agent {agent!r} is no text")
     if not any(letter.isascii() and letter.isalnum() for letter in agent):
@@ -42,8 +42,8 @@ def check_agent(agent: str) -> None:
 
 
 def check_feedback(targets: Sequence[Any], rater: Any, signal: Mapping[str, Any]) -> str:
-    """The kind of the judgement; raises TypeError or ValueError with what was given and what is
-    possible."""
+    """Check a judgement and return its kind. Raises TypeError or ValueError with the value that was
+    passed and the values that are possible."""
     kind = _kind(signal)
     unknown = sorted(signal.keys() - {*SIGNALS, *BESIDE})
     if unknown:
@@ -147,7 +147,7 @@ def _number(kind: str, value: Any, targets: Sequence[Any], signal: Mapping[str, 
 
 
 def _scale(kind: str, scale: Any) -> tuple[float, float]:
-    """The ends of the scale of a number."""
+    """Return the ends of a number's scale. Raises ValueError for a scale that is none."""
     if scale is None:
         return SCALES[kind]
     ends = []

@@ -22,9 +22,10 @@ class Inherited:
 def inherited(
     agent: str, trace_id: str, child: str, session: str | None, subject: str | None
 ) -> Inherited:
-    """What a trace of the agent `child` takes from the one of `agent` around it.
+    """Return the fields that a trace of the agent `child` takes from the trace of `agent` around
+    it.
 
-    A parent is a trace of the same agent; that of another one is only remembered in the metadata.
+    A parent is a trace of the same agent; a trace of another agent is only noted in the metadata.
     """
     if child == agent:
         return Inherited(session, subject, trace_id, {})
@@ -44,7 +45,7 @@ class OpenRun(Protocol):
         """Whether nothing more belongs to it."""
 
     def inherited(self, agent: str) -> Inherited:
-        """What a trace of `agent` that begins inside takes from it."""
+        """Return the fields that a trace of `agent` begun inside this run takes from it."""
 
 
 RUNS: ContextVar[tuple[OpenRun, ...]] = ContextVar("thumbwheel_runs", default=())
@@ -52,5 +53,5 @@ RUNS: ContextVar[tuple[OpenRun, ...]] = ContextVar("thumbwheel_runs", default=()
 
 
 def innermost() -> OpenRun | None:
-    """The run that is open here."""
+    """Return the innermost open run of this context, or None."""
     return next((run for run in reversed(RUNS.get()) if not run.closed), None)

@@ -39,7 +39,7 @@ logger = logging.getLogger("thumbwheel.sdk")
 
 
 def home() -> Path:
-    """The home folder: `THUMBWHEEL_HOME`, else the per-user data directory."""
+    """Return the home folder: `THUMBWHEEL_HOME`, else the per-user data directory."""
     folder = os.environ.get("THUMBWHEEL_HOME")
     if folder:
         return Path(folder).expanduser().resolve()
@@ -61,15 +61,15 @@ def trace(
 def trace(agent: str, *, input: Input | None = None, **fields: Any) -> str | Trace:
     """Record one run of `agent`.
 
-    With `output` the run is over: it is recorded now, and its id comes back, which `feedback()`
-    takes. Without, it is about to happen: the `Trace` that comes back is a `with` or `async with`
-    block around it, or a decorator of the function that does it.
+    With `output` the run is over: it is recorded now, and its id is returned, which `feedback()`
+    takes. Without, the run is still to come: the returned `Trace` is a `with` or `async with` block
+    around it, or a decorator of the function that does it.
 
     `input` is the user's text or the list of chat messages; `fields` (`session`, `subject`,
     `model`, `steps`, ...) are further keys of a trace line (docs: import format). A full or
     read-only disk raises nothing: the trace is lost, with a RuntimeWarning and a line in the log
-    `thumbwheel.sdk`. Half characters and NUL in input and output are replaced. Raises TypeError or
-    ValueError for what is no agent's name and no JSON.
+    `thumbwheel.sdk`. Lone surrogates and NUL in input and output are replaced. Raises TypeError or
+    ValueError for an invalid agent name and values that are no JSON.
     """
     check_agent(agent)
     run = Trace(_Sink(), agent, input, {k: v for k, v in fields.items() if k != "output"})
@@ -98,9 +98,9 @@ def feedback(
     The signal is exactly one keyword: `thumb=True`, `rating=4`, `score=0.7`, `correction="text"`,
     `label="spam"`, `outcome=1.0`, `comment="text"` or `preference=0` (the index of the better
     target, None for a tie). `comment` may also stand beside another signal, as its remark; further
-    keywords are keys of the line. What an import would refuse is refused here: raises TypeError for
-    none or two signals and for an unknown keyword, ValueError for an impossible value (`rating=9`).
-    OSError where it cannot be written.
+    keywords are keys of the line. Checks what an import would check: raises TypeError for none or
+    two signals and for an unknown keyword, ValueError for an impossible value (`rating=9`). Raises
+    OSError if the line cannot be written.
     """
     check_agent(agent)
     targets = [target] if isinstance(target, str) else list(target)
@@ -123,7 +123,8 @@ class _Sink:
     """Where finished traces go."""
 
     def begin(self, agent: str, line: Mapping[str, Any]) -> Future[None]:
-        """Begin to record a trace; the answer comes from the disk. Nobody waits for the network."""
+        """Begin to record a trace, and return a future of its storage on the disk. With a server
+        the future is done at once: no caller waits for the network."""
         answer = _submit(agent, line)
         if not os.environ.get("THUMBWHEEL_URL"):
             return answer
@@ -133,7 +134,7 @@ class _Sink:
         return is_sent
 
     def complain(self, agent: str, answer: Future[None]) -> None:
-        """Say that a trace is lost, if it is."""
+        """Warn, and log an error, if the trace was not recorded."""
         _warn(agent, answer)
 
 
@@ -146,7 +147,7 @@ def record_or_drop(agent: str, line: Mapping[str, Any]) -> None:
 
 
 def _warn(agent: str, answer: Future[None]) -> None:
-    """Say that a trace is lost, if it is."""
+    """Warn, and log an error, if the trace was not recorded."""
     error = answer.exception()
     if error is None:
         return
@@ -167,8 +168,8 @@ def spool(agent: str, line: Mapping[str, Any]) -> None:
 
 
 def flush(seconds: float = 10.0) -> bool:
-    """Whether everything that was recorded before has arrived, after at most so many seconds: with
-    the server, or where that cannot be reached, on this disk. Without a server it always has."""
+    """Wait at most `seconds`, and return whether everything recorded before has arrived: at the
+    server or, if that is unreachable, on this disk. Without a server, return True."""
     end = time.monotonic() + seconds
     has_arrived = True
     for remote in list(_REMOTES.values()):
@@ -177,8 +178,8 @@ def flush(seconds: float = 10.0) -> bool:
 
 
 def _submit(agent: str, line: Mapping[str, Any]) -> Future[None]:
-    """The answer for a line; never blocks. It goes to the server of THUMBWHEEL_URL, else to the
-    inbox of the home."""
+    """Submit a line to the server of THUMBWHEEL_URL, else to the inbox of the home, and return a
+    future of its storage. Never blocks."""
     text = json.dumps({"agent": agent, **line}, ensure_ascii=False, allow_nan=False)
     data = text.encode("utf-8")
     url = os.environ.get("THUMBWHEEL_URL")
@@ -225,7 +226,7 @@ def _at_end(leave: Callable[[], None]) -> None:
 
 
 def _after_fork() -> None:
-    """The child writes files and connections of its own."""
+    """Give the child files and connections of its own."""
     global _GUARD
     _GUARD = threading.RLock()  # another thread of the parent may have held it
     for segment in _SEGMENTS.values():

@@ -31,7 +31,7 @@ without a bound a record of many would take a time that grows as the square of i
 
 
 def telling(key: str) -> bool:
-    """Whether a value under this key is secret.
+    """Return whether a value under this key is secret.
 
     >>> [telling(key) for key in ("api_key", "OPENAI_API_KEY", "aws_secret_access_key", "token")]
     [True, True, True, True]
@@ -42,17 +42,19 @@ def telling(key: str) -> bool:
 
 
 def is_secret_key(key: Any, parent: Mapping[Any, Any]) -> bool:
-    """`telling`, but for the tokens of a model's answer, which stand beside their probability."""
+    """Return whether the key is `telling`, except for the tokens of a model's answer, which stand
+    beside their probability."""
     return telling(str(key)) and not (key == "token" and "logprob" in parent)
 
 
 def secrets_in(value: Any) -> set[str]:
-    """Every text under a telling key in `value` (JSON values), long enough to be looked for."""
+    """Return every text under a telling key in `value` (JSON values) that is long enough to search
+    for."""
     return {text for text in _under(value, False) if len(text) >= SHORTEST}
 
 
 def _under(value: Any, secret: bool) -> Iterator[str]:
-    """The texts in `value` under a telling key; all of them where it is `secret` itself."""
+    """Yield the texts in `value` under a telling key; all of them if it is `secret` itself."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             is_telling = is_secret_key(key, value) and str(key) != "amd_data"
@@ -66,8 +68,8 @@ def _under(value: Any, secret: bool) -> Iterator[str]:
 
 
 def redacted(value: Any, secrets: Iterable[str] = ()) -> Any:
-    """`value` (JSON values) with secrets replaced by GONE; `secrets` are texts that are secret
-    wherever they stand."""
+    """Return `value` (JSON values) with secrets replaced by GONE; `secrets` are texts that are
+    secret wherever they occur."""
     return _without(value, longest_first({*secrets, *secrets_in(value)}))
 
 

@@ -117,8 +117,8 @@ class Remote:
             )
 
     def send(self, kind: str, data: bytes) -> Future[None]:
-        """The answer for a line, a JSON object of type `kind`. It carries ValueError where the
-        server refuses the line, OSError where neither server nor disk takes it. Never blocks.
+        """Queue a line, a JSON object of type `kind`, and return a future. It carries ValueError if
+        the server refuses the line, OSError if neither server nor disk takes it. Never blocks.
         Raises ValueError for a line that is neither trace nor feedback."""
         if kind not in PATHS:
             raise ValueError(f"a line of type {kind!r} cannot be sent: {', '.join(PATHS)} can")
@@ -142,14 +142,14 @@ class Remote:
         return parcel.answer
 
     def flush(self, seconds: float) -> bool:
-        """Whether everything that was sent before has arrived, at the server or on the disk, after
-        at most so many seconds."""
+        """Wait at most `seconds`, and return whether everything sent before has arrived, at the
+        server or on the disk."""
         with self._changed:
             return self._changed.wait_for(lambda: not (self._waiting or self._sending), seconds)
 
     def leave(self) -> None:
-        """At the end of the process: send what still waits, or leave it on the disk, where also
-        goes what comes later. The thread ends."""
+        """Send the waiting lines at the end of the process or write them to the disk, where later
+        lines go as well. The thread ends."""
         self._has_left = True
         has_arrived = self.flush(LEAVING)
         with self._changed:
@@ -161,7 +161,7 @@ class Remote:
         self._store(parcels)
 
     def abandon(self) -> None:
-        """Let go of the files in a forked child, where the thread is not."""
+        """Close the parent's files in a forked child, which has no thread."""
         self._unsent.abandon()
 
     def _run(self) -> None:
@@ -175,8 +175,8 @@ class Remote:
                 self._changed.notify_all()
 
     def _next_batch(self) -> list[Parcel]:
-        """Lines that wait, as soon as there are any; none where it is time to send what could not
-        be sent before."""
+        """Wait for lines and return a batch; an empty one if it is time to retry the lines on the
+        disk, or the process ends."""
         with self._changed:
             if not self._waiting and not self._has_ended:
                 self._changed.wait(RETRY if self._has_unsent else None)
@@ -230,12 +230,12 @@ class Remote:
                 parcel.arrive()
 
     def _lose(self, parcel: Parcel, error: OSError) -> None:
-        """Tell whoever recorded a line that neither the server nor the disk took it."""
+        """Fail a line's future with an error: neither the server nor the disk took it."""
         self.lost += 1
         parcel.fail(error)
 
     def _send_all(self, batch: Sequence[Parcel]) -> None:
-        """Send lines of all types, those of a type together."""
+        """Send lines of all types, grouped by type."""
         for kind in PATHS:
             parcels = [
                 parcel for parcel in batch if parcel.kind == kind and not parcel.answer.done()
@@ -244,7 +244,7 @@ class Remote:
                 self._send(parcels)
 
     def _send(self, batch: Sequence[Parcel]) -> None:
-        """Send lines of one type; raises Unreachable, after which some may have their answer."""
+        """Send lines of one type. Raises Unreachable, after which some futures may be resolved."""
         status, content = self._post(PATHS[batch[0].kind], batch)
         if status in REFUSED and len(batch) > 1:
             for parcel in batch:  # one of them spoils the request for all
@@ -264,7 +264,8 @@ class Remote:
             parcel.arrive()
 
     def _post(self, path: str, batch: Sequence[Parcel]) -> tuple[int, bytes]:
-        """The server's answer, as soon as it is not that it is busy."""
+        """Post a batch until the server is not busy, and return (status, content). Raises
+        Unreachable if it stays busy."""
         body = b"[" + b",".join(parcel.data for parcel in batch) + b"]"
         end = time.monotonic() + PATIENCE
         while True:
@@ -276,7 +277,7 @@ class Remote:
             time.sleep(pause)
 
     def _request(self, path: str, body: bytes) -> tuple[int, bytes, float]:
-        """Status, content and seconds to wait, of one request."""
+        """Send one request, and return (status, content, seconds to wait). Raises Unreachable."""
         parts = urlsplit(self._url)
         headers = {"content-type": "application/json"}
         if self._key:
@@ -306,7 +307,7 @@ class Remote:
             self._connection = None
 
     def _resend(self) -> None:
-        """Send what lies on the disk, as far as the server takes it."""
+        """Send the lines on the disk, as far as the server takes them."""
         now = time.monotonic()
         if not self._has_unsent or now < max(self._down_until, self._resend_at):
             return
@@ -334,7 +335,7 @@ class Remote:
         self._unusable = str(error)
 
     def _resend_file(self, path: Path) -> bool:
-        """Send the lines of a file and remove it; False where it cannot be read. Raises
+        """Send the lines of a file and remove it; return False if it cannot be read. Raises
         Unreachable."""
         try:
             with locked(path) as file:
@@ -349,7 +350,7 @@ class Remote:
         return True
 
     def _resend_lines(self, file: BinaryIO) -> None:
-        """Send the lines of a file; what the server refuses is set aside."""
+        """Send the lines of a file, and set aside the lines that the server refuses."""
         for batch in _batches(file):
             self._send_all(batch)
             refused = [parcel.data + b"\n" for parcel in batch if parcel.answer.exception()]
@@ -359,7 +360,7 @@ class Remote:
 
 
 def _batches(file: BinaryIO) -> Iterator[list[Parcel]]:
-    """The lines of a file in batches; what is no line for a server has its answer already."""
+    """Yield the lines of a file in batches; a line that no server takes has already failed."""
     batch: list[Parcel] = []
     for data in file:
         if not data.endswith(b"\n"):
@@ -376,21 +377,21 @@ def _batches(file: BinaryIO) -> Iterator[list[Parcel]]:
 
 
 def _kind_of(data: bytes) -> str:
-    """The type that a line says it is of; empty where it says none."""
+    """Return the type in a line; empty if it has none."""
     with suppress(ValueError, KeyError, TypeError):
         return str(json.loads(data)["type"])
     return ""
 
 
 def _folder_name(url: str) -> str:
-    """The folder for what one server did not take: its address, so that a person knows it, and what
-    tells it apart from every other."""
+    """Return the folder name for lines that one server did not take: its address, for people to
+    recognize, and a hash that keeps it unique."""
     address = re.sub(r"[^a-z0-9.]+", "-", url.partition("://")[2].lower())[:40]
     return f"{address}-{hashlib.sha256(url.encode()).hexdigest()[:8]}"
 
 
 def _with_lines(unsent: Path, except_for: Path) -> list[Path]:
-    """The folders of other servers in which lines wait."""
+    """Return the folders of other servers in which lines wait."""
     try:
         folders = [path for path in unsent.iterdir() if path != except_for]
         return [path for path in sorted(folders) if any(path.glob("*-*.jsonl"))]
@@ -406,7 +407,8 @@ def _set_aside(path: Path, data: bytes) -> None:
 
 
 def _checked(url: str) -> str:
-    """The address without a slash at its end; raises ValueError for what is none."""
+    """Return the address without a slash at its end. Raises ValueError if it is no server
+    address."""
     parts = urlsplit(url)
     if parts.scheme not in CONNECTIONS or not parts.hostname or not _has_port(parts):
         raise ValueError(f"THUMBWHEEL_URL {url!r} is no address such as http://127.0.0.1:8787")
@@ -418,7 +420,7 @@ def _checked(url: str) -> str:
 
 
 def _has_port(parts: SplitResult) -> bool:
-    """Whether the port of an address is one, or the usual one is meant."""
+    """Return whether the address has a valid port, or none for the default."""
     try:
         return parts.port != 0
     except ValueError:
@@ -426,7 +428,7 @@ def _has_port(parts: SplitResult) -> bool:
 
 
 def _checked_key(key: str | None) -> str | None:
-    """The key without space and line ends around it; raises ValueError for what is none."""
+    """Return the key without surrounding white space. Raises ValueError if it is no key."""
     key = key.strip() if key else None
     if key and not (key.isascii() and key.isprintable()):
         raise ValueError("THUMBWHEEL_KEY holds characters that no key has")
@@ -434,7 +436,7 @@ def _checked_key(key: str | None) -> str | None:
 
 
 def _detail(content: bytes) -> str:
-    """What an answer says, short: the detail of a problem, or its text."""
+    """Return the server's message, shortened: the detail of a problem, or the response's text."""
     with suppress(ValueError, TypeError, KeyError):
         return str(json.loads(content)["detail"])[:300]
     return content[:100].decode("utf-8", "replace").strip() or "it says nothing else"
@@ -449,7 +451,7 @@ def _names_all(content: bytes, count: int) -> bool:
 
 
 def _refusals(content: bytes) -> list[tuple[int, str]]:
-    """Index and reason of the lines that a server did not take although it took others."""
+    """Return (index, reason) of the lines that a server refused although it stored others."""
     with suppress(ValueError, TypeError, KeyError, AttributeError):
         refused = json.loads(content).get("refused", [])
         return [(int(refusal["index"]), str(refusal["reason"])) for refusal in refused]

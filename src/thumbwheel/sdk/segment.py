@@ -55,16 +55,16 @@ class Segment:
         self._closed = False
 
     def append(self, line: bytes) -> Future[None]:
-        """The answer for `line` (without its end), which resolves once it is on disk, or carries
-        the OSError of the disk.
+        """Append `line` (without its end), and return a future that resolves once it is on disk, or
+        carries the OSError of the disk.
 
-        Never blocks, so that it may be called on an event loop: raises Full at once where too much
-        waits. Raises ValueError for a line with an end inside.
+        Never blocks, so that it may be called on an event loop: raises Full at once if too much
+        waits. Raises ValueError for a line with a line end inside.
         """
         return self.append_all([line])
 
     def append_all(self, lines: Sequence[bytes]) -> Future[None]:
-        """As `append`, for lines that are stored together or not at all."""
+        """Append lines that are stored together or not at all; otherwise as `append`."""
         for line in lines:
             if b"\n" in line:
                 raise ValueError(f"{line!r:.80} is more than a line")
@@ -110,7 +110,7 @@ class Segment:
         self._leave()
 
     def abandon(self) -> None:
-        """Let go of the file in a forked child: it is the parent's, and the thread is there too."""
+        """Close the file in a forked child: file and thread belong to the parent."""
         if self._handle >= 0:
             os.close(self._handle)
 
@@ -147,8 +147,8 @@ class Segment:
                 answer.set_result(None)
 
     def _next_group(self) -> list[Waiting]:
-        """Everything that waits, as soon as something does; empty where the thread is to end,
-        because the segment is closed or nothing came for a while."""
+        """Wait for lines and return all of them; an empty list if the thread must end, because the
+        segment is closed or nothing came for a while."""
         while True:
             with self._changed:
                 if not self._waiting and not self._closed:
@@ -164,7 +164,8 @@ class Segment:
                 return group
 
     def _write(self, data: bytes) -> None:
-        """Append `data`, on disk when this returns; what the disk refuses leaves nothing behind."""
+        """Append `data`, on disk when this returns. If the disk refuses it, nothing of it remains.
+        Raises OSError."""
         path = self._lock()
         start = os.fstat(self._handle).st_size
         try:
@@ -184,7 +185,8 @@ class Segment:
         fcntl.flock(self._handle, fcntl.LOCK_UN)
 
     def _lock(self) -> Path:
-        """Hold the lock of a file that is ours to append to."""
+        """Lock this segment's file for appending, or a new one if it is gone, and return its
+        path."""
         if self._path is not None:
             fcntl.flock(self._handle, fcntl.LOCK_EX)
             if is_file_at(self._path, self._handle):

@@ -23,12 +23,12 @@ SPOOL, TAKEN = "spool-", "draining-"
 
 
 def new_name() -> str:
-    """A name that sorts by time and that no other process has."""
+    """Return a name that sorts by time and is unique among processes."""
     return f"{SPOOL}{time.time_ns() // 1_000_000:013}-{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
 
 
 def take_files(folder: Path) -> list[Path]:
-    """Take all files from their writers; returns what is to be drained, the oldest first."""
+    """Take all files from their writers, and return the files to drain, the oldest first."""
     for path in _files(folder, SPOOL):
         with suppress(FileNotFoundError):  # another process was faster
             path.rename(folder / path.name.replace(SPOOL, TAKEN, 1))
@@ -36,13 +36,13 @@ def take_files(folder: Path) -> list[Path]:
 
 
 def oldest_age(folder: Path) -> float:
-    """Seconds since the oldest line in `folder` was written; 0 where there is none."""
+    """Return the age in seconds of the oldest line in `folder`; 0 if there is none."""
     files = _files(folder, SPOOL, TAKEN)
     return max((time.time() - _written_at(path) for path in files), default=0.0)
 
 
 def waiting_bytes(folder: Path) -> int:
-    """Size of the files in `folder` that are not drained."""
+    """Return the size in bytes of the files in `folder` that are not drained."""
     size = 0
     for path in _files(folder, SPOOL, TAKEN):
         with suppress(FileNotFoundError):  # drained in between
@@ -52,7 +52,7 @@ def waiting_bytes(folder: Path) -> int:
 
 @contextmanager
 def locked(path: Path) -> Iterator[BinaryIO | None]:
-    """The taken file, locked; None while somebody else has it, or where it is gone."""
+    """Open and lock a taken file; yield None if another process holds it, or it is gone."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -68,7 +68,7 @@ def locked(path: Path) -> Iterator[BinaryIO | None]:
 
 
 def _files(folder: Path, *beginnings: str) -> list[Path]:
-    """The files whose names begin so, the oldest first."""
+    """Return the files whose names have these beginnings, the oldest first."""
     # by their names alone: a server looks ten times a second, mostly at an empty folder
     try:
         names = os.listdir(folder)  # noqa: PTH208
@@ -79,6 +79,6 @@ def _files(folder: Path, *beginnings: str) -> list[Path]:
 
 
 def _written_at(path: Path) -> float:
-    """When the first line of a file was written, in seconds of the epoch: its name says that."""
+    """Return when the first line of a file was written, in seconds since the epoch, by its name."""
     milliseconds = path.name.split("-")[1]
     return int(milliseconds) / 1000 if milliseconds.isdigit() else time.time()

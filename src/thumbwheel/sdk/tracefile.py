@@ -86,14 +86,14 @@ class ExecutionTrace:
         return failures[0] if failures else "ok"
 
     def to_dict(self) -> dict[str, Any]:
-        """The object of the file, JSON values only."""
+        """Return the object of the file, JSON values only."""
         values = asdict(self)
         extra = values.pop("extra")
         return dict(plain(values | extra))
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> ExecutionTrace:
-        """The trace in an object of a file; raises ValueError or TypeError for what is none."""
+        """Read the trace from an object of a file. Raises ValueError or TypeError if it is none."""
         names = {field.name for field in fields(cls)} - {"extra"}
         values = {key: value for key, value in row.items() if key in names and value is not None}
         values["tool_calls"] = [_part(ToolCallTrace, part) for part in values.get("tool_calls", [])]
@@ -114,13 +114,13 @@ def _part(kind: type[Any], row: Any) -> Any:
 
 
 def _is_failure(task: Mapping[str, Any]) -> bool:
-    """Whether the entry of a failed task stands for the whole run."""
+    """Return whether the entry of a failed task stands for the whole run."""
     return task.get("type") in FAILURES
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """`value` as JSON has it: unknown objects, NaN and what is nested too deep become text, half
-    characters and NUL are replaced."""
+    """Return `value` as JSON values: unknown objects, NaN and values nested too deeply become text,
+    lone surrogates and NUL are replaced."""
     if isinstance(value, str):
         return str(value).encode("utf-8", "replace").decode("utf-8").replace("\x00", "�")
     if value is None or isinstance(value, bool):
@@ -144,13 +144,13 @@ def _text(value: Any) -> str:
 
 
 def clip(value: Any, most: int) -> str:
-    """`value` as text of at most so many characters; empty for what is nothing."""
+    """Return `value` as text of at most `most` characters; empty for None."""
     return "" if value is None or value == "" else str(plain(_text(value)))[:most]
 
 
 def line_of(trace: ExecutionTrace) -> dict[str, Any]:
-    """The fields of a trace line for `trace`: its steps are reasoning, then tasks and tools by
-    time, and the model's answer last."""
+    """Return the fields of a trace line for `trace`: its steps are reasoning, then tasks and tools
+    by time, and the model's answer last."""
     timed = [(call.timestamp, _tool(call)) for call in trace.tool_calls]
     for status in ("created", "completed", "failed"):
         tasks = [task for task in getattr(trace, f"tasks_{status}") if not _is_failure(task)]
@@ -185,7 +185,8 @@ def line_of(trace: ExecutionTrace) -> dict[str, Any]:
 
 
 def user_of(*holders: Any) -> str | None:
-    """Whose data it is: the `user_id` of the first of these objects that has one."""
+    """Return the `user_id` of the first of these objects that has one: the person the data is
+    about. None if none has one."""
     for holder in holders:
         user = holder.get("user_id") if isinstance(holder, Mapping) else None
         if isinstance(user, str | int) and not isinstance(user, bool) and str(user).strip():
@@ -243,7 +244,7 @@ def write_trace(path: Path, trace: ExecutionTrace) -> None:
 
 
 def read_trace(path: Path) -> ExecutionTrace:
-    """The trace in a file; raises OSError, ValueError or TypeError for what is none."""
+    """Read the trace in a file. Raises OSError, or ValueError or TypeError if it is no trace."""
     row = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(row, dict) or not isinstance(row.get("trace_id"), str):
         raise ValueError("it is no trace: it has no trace_id")

@@ -30,10 +30,11 @@ class TraceSink(Protocol):
     """Takes the lines of finished traces."""
 
     def begin(self, agent: str, line: Mapping[str, Any]) -> Future[None]:
-        """Begin to record a line; the answer resolves once it is stored. Never blocks."""
+        """Begin to record a line, and return a future that resolves once it is stored. Never
+        blocks."""
 
     def complain(self, agent: str, answer: Future[None]) -> None:
-        """Say that the trace is lost, if that is the answer."""
+        """Warn if the trace was not recorded."""
 
 
 class Trace:
@@ -66,16 +67,17 @@ class Trace:
         return self.id
 
     def step(self, kind: str, **fields: Any) -> None:
-        """Add a step: `kind` is llm, tool, reasoning, task or decision; `fields` are those of the
-        import format (`name`, `input`, `output`, `status`, ...)."""
+        """Add a step: `kind` is llm, tool, reasoning, task or decision; `fields` have the names of
+        the import format (`name`, `input`, `output`, `status`, ...)."""
         self.steps.append({"kind": kind, **fields})
 
     def inherited(self, agent: str) -> Inherited:
-        """What a trace of `agent` that begins inside takes from this one."""
+        """Return the fields that a trace of `agent` begun inside this one takes from it."""
         return inherited(self.agent, self.id, agent, self.session, self.subject)
 
     def begin(self) -> None:
-        """Note the time, and what the run around this one says about it."""
+        """Note the start time, and the fields that the run around this one passes on. Raises
+        RuntimeError if the trace has begun already."""
         if self._began is not None:
             raise RuntimeError("this trace was begun already: call trace() again for another run")
         self._began = now()
@@ -90,7 +92,7 @@ class Trace:
             self.metadata = {**inherited.metadata, **self.metadata}
 
     def line(self) -> dict[str, Any]:
-        """The line of the import format; raises ValueError where nobody said the input."""
+        """Return the line in the import format. Raises ValueError if the input is missing."""
         if self.input is None:
             raise ValueError("nobody said its input")
         messages: list[Mapping[str, Any]] = [{"role": "user", "content": self.input}]
@@ -145,7 +147,8 @@ class Trace:
 
     def __call__(self, function: F) -> F:
         """Record every call of `function`, sync or async, as a trace: its first argument (or all of
-        them as JSON) is the input, what it returns the output."""
+        them as JSON) is the input, its return value the output. Raises TypeError for a
+        generator."""
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
                 f"{function.__name__} is a generator: use `with trace(...)` inside of it instead"
@@ -174,7 +177,7 @@ class Trace:
     def _call(
         self, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Trace:
-        """The trace of a call of the decorated function."""
+        """Return the trace for a call of the decorated function."""
         fields = self._fields | {
             "model": self.model,
             "session": self.session,
@@ -187,7 +190,8 @@ class Trace:
         return Trace(self._sink, self.agent, input, fields)
 
     def _leave(self, error: BaseException | None) -> None:
-        """What ends it is its status; what begins from here on is outside of it."""
+        """Close the trace; runs that begin from here on are outside of it. An `error` sets its
+        status unless it is set."""
         self.closed = True
         RUNS.set(tuple(run for run in RUNS.get() if run is not self))
         if error is not None:
@@ -205,7 +209,7 @@ class Trace:
 
 
 def text_of(value: Any) -> str:
-    """A text as it is, everything else as JSON."""
+    """Return a text unchanged, any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
 
 
@@ -226,7 +230,7 @@ def _input_of(
 
 
 def _is_chat(value: Any) -> bool:
-    """Whether it is a list of chat messages."""
+    """Return whether the value is a list of chat messages."""
     if not isinstance(value, list) or not value:
         return False
     return all(isinstance(message, dict) and "role" in message for message in value)

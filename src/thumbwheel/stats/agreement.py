@@ -50,8 +50,8 @@ class Agreement:
 
 
 def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> float | None:
-    """Kappa of two raters over the same items; None without items, and where both raters always
-    give the same single value. Raises InputError for unequal lengths.
+    """Return the kappa of two raters over the same items; None without items, and if both raters
+    always give the same single value. Raises InputError for unequal lengths.
 
     >>> round(cohen_kappa("yyyynn", "yyynnn") or 0, 4)
     0.6667
@@ -81,8 +81,7 @@ def kappa(
     rounds: int = 1000,
     seed: int = 0,
 ) -> Agreement:
-    """Cohen's kappa with its bootstrap interval over items, or over the `clusters` that they come
-    in."""
+    """Return Cohen's kappa with its bootstrap interval over items, or over their `clusters`."""
     value = cohen_kappa(first, second)
     n = len(first)
     share = sum(map(operator.eq, first, second)) / n if n else None
@@ -106,11 +105,11 @@ def kappa(
 
 
 def krippendorff_alpha(units: Sequence[Sequence[Any]], metric: Level = "nominal") -> float | None:
-    """Alpha of the values that each unit got. None among the values is a missing one; a unit with
-    fewer than two values is ignored.
+    """Return alpha over the values of each unit. A None among the values is a missing one; a unit
+    with fewer than two values is ignored.
 
-    The values are numbers for the metrics ordinal and interval. The result is None where no unit
-    has two values, or all values are equal.
+    The values are numbers for the metrics ordinal and interval. The result is None if no unit has
+    two values, or all values are equal.
 
     >>> krippendorff_alpha([[1, 1], [2, 2], [1, None]])
     1.0
@@ -127,8 +126,8 @@ def alpha(
     rounds: int = 1000,
     seed: int = 0,
 ) -> Agreement:
-    """Krippendorff's alpha with its bootstrap interval over units; the result's `units` counts
-    those with at least two values."""
+    """Return Krippendorff's alpha with its bootstrap interval over units; the result's `units`
+    counts the units with at least two values."""
     counts, values = _counts(units)
     value = _alpha(counts, metric, values)
     sizes = counts.sum(1)
@@ -143,8 +142,8 @@ def alpha(
 
 
 def _counts(units: Sequence[Sequence[Any]]) -> tuple[Array, list[Any]]:
-    """How often each unit got each value [units with at least two values, values], and the values
-    in order."""
+    """Return (how often each unit got each value [units with at least two values, values], the
+    values in order)."""
     present = ([value for value in unit if value is not None] for unit in units)
     comparable = [unit for unit in present if len(unit) > 1]
     distinct = {value for unit in comparable for value in unit}
@@ -159,7 +158,8 @@ def _counts(units: Sequence[Sequence[Any]]) -> tuple[Array, list[Any]]:
 
 
 def _alpha(counts: Array, metric: Level, values: Sequence[Any]) -> float | None:
-    """1 - observed / expected disagreement over the coincidence matrix."""
+    """Return 1 - observed / expected disagreement over the coincidence matrix; None if it does not
+    exist."""
     if not counts.size:
         return None
     sizes = counts.sum(1)
@@ -175,7 +175,8 @@ def _alpha(counts: Array, metric: Level, values: Sequence[Any]) -> float | None:
 
 
 def _distances(totals: Array, metric: Level, values: Sequence[Any]) -> Array:
-    """Squared differences between values: 0 or 1, of their ranks, or of the values themselves."""
+    """Return the squared differences between values: 0 or 1, of their ranks, or of the values
+    themselves. Raises InputError for values that must be numbers and are not."""
     if metric == "nominal":
         return 1 - np.eye(len(values))
     if not all(isinstance(value, int | float) for value in values):
@@ -199,7 +200,8 @@ def _interval(
     seed: int,
     clusters: Sequence[Hashable] | None = None,
 ) -> Interval | None:
-    """None where most resamples have no value, as with one verdict among many that differs."""
+    """Return the bootstrap interval; None if most resamples have no value, as with one verdict
+    among many that differs."""
     try:
         return bootstrap(statistic, n, clusters, level=level, rounds=rounds, seed=seed)
     except InputError:

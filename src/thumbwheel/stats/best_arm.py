@@ -20,8 +20,8 @@ FLOOR = 0.5
 
 
 def optimal_shares(means: Array, variances: Array, least: float = 0.0) -> Array:
-    """The shares of the arms that tell the best one from the others soonest, each at least `least`;
-    equal ones where two arms are best.
+    """Return the shares of the arms that identify the best one soonest, each at least `least`;
+    equal shares if two arms are best.
 
     >>> optimal_shares(np.array([0.6, 0.5]), np.array([0.24, 0.25])).round(2).tolist()
     [0.49, 0.51]
@@ -37,14 +37,16 @@ def optimal_shares(means: Array, variances: Array, least: float = 0.0) -> Array:
     variances = np.maximum(variances, 1e-6)
 
     def shares_of(evidence: float) -> Array:
-        """Shares, relative to 1 for the best arm, that give every other arm this evidence."""
+        """Return the shares, relative to 1 for the best arm, that give every other arm this
+        evidence."""
         spread = gaps[others] ** 2 / evidence - variances[best]
         shares = np.ones(arms)
         shares[others] = variances[others] / spread
         return shares
 
     def slope(evidence: float) -> float:
-        """Zero at the optimum: there the best arm's variance is paid for by the others."""
+        """Return the slope, zero at the optimum: there the others pay for the best arm's
+        variance."""
         shares = shares_of(evidence)[others]
         return float((variances[best] * shares**2 / variances[others]).sum()) - 1.0
 
@@ -56,12 +58,12 @@ def optimal_shares(means: Array, variances: Array, least: float = 0.0) -> Array:
 
 
 def tracked_shares(counts: Array, means: Array, variances: Array) -> Array:
-    """The shares for the next units: what tracks the optimal ones, with a floor for arms of which
-    little is known."""
+    """Return the shares for the next units, which track the optimal ones, with a floor for arms
+    with little data."""
     arms, total = len(counts), float(counts.sum())
     least = min(1 / arms, 1 / max(total, 1.0) ** FLOOR)
     target = optimal_shares(means, variances, least)
-    # What the arms lack of their target, were another tenth of the units to come.
+    # The units that each arm lacks to reach its target once a tenth more have arrived.
     coming = max(total * 0.1, 1.0)
     lacking = np.maximum(target * (total + coming) - counts, 0.0)
     shares = lacking / lacking.sum() if lacking.sum() > 0 else target
@@ -70,7 +72,8 @@ def tracked_shares(counts: Array, means: Array, variances: Array) -> Array:
 
 
 def evidence(counts: Array, means: Array, variances: Array) -> float:
-    """The generalised likelihood ratio of the best arm against its nearest rival."""
+    """Return the generalised likelihood ratio of the best arm against its nearest rival; 0 if an
+    arm has fewer than two units."""
     best = int(np.argmax(means))
     lowest = math.inf
     for arm in range(len(means)):
@@ -85,7 +88,7 @@ def evidence(counts: Array, means: Array, variances: Array) -> float:
 
 
 def is_decided(counts: Array, means: Array, variances: Array, alpha: float) -> bool:
-    """Whether the best arm is known with error `alpha`, at any moment."""
+    """Return whether the best arm is known with error `alpha`, at any moment."""
     total = float(counts.sum())
     threshold = math.log((len(means) - 1) * (math.log(max(total, 1.0)) + 1) / alpha)
     return evidence(counts, means, variances) > threshold

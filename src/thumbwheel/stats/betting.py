@@ -117,14 +117,14 @@ class Arrivals:
         return int(self.outcomes.shape[-1])
 
     def first(self, n: int) -> Arrivals:
-        """The first `n` of them."""
+        """Return the first `n` arrivals."""
         earlier = None if self.earlier is None else self.earlier[..., :n]
         return Arrivals(
             self.treated[..., :n], self.outcomes[..., :n], self.shares[..., :n], earlier
         )
 
     def flipped(self) -> Arrivals:
-        """With good and bad exchanged, so that a gain is a loss."""
+        """Return the arrivals with good and bad exchanged, so that a gain is a loss."""
         earlier = None if self.earlier is None else 1 - self.earlier
         return Arrivals(self.treated, 1 - self.outcomes, self.shares, earlier)
 
@@ -169,7 +169,7 @@ class _Predicted:
     largest_bet: Array
 
     def bets(self, size: float) -> Array:
-        """The bet on each unit, for a gain of this size."""
+        """Return the bet on each unit, for a gain of this size."""
         return np.minimum(size * self.unit_bet, self.largest_bet)
 
 
@@ -194,14 +194,14 @@ def _predicted(arrivals: Arrivals, view: _View, gain: float) -> _Predicted:
 
 
 def _before(values: Array, first: float) -> Array:
-    """For each unit the value at the one before."""
+    """Return for each unit the value at the one before, `first` for the first."""
     shape = (*values.shape[:-1], 1)
     return np.concatenate([np.full(shape, first), values[..., :-1]], -1)
 
 
 def wealth(arrivals: Arrivals, bets: Bets, gain: float = 0.0) -> Array:
-    """The log of the stake after each unit, against a gain of `gain` at most, if units are drawn as
-    written down. `log_evidence` is never more than its last value."""
+    """Return the log of the stake after each unit, against a gain of at most `gain`, if units are
+    drawn with the recorded shares. `log_evidence` is never more than its last value."""
     total = np.full(arrivals.outcomes.shape, -math.inf)
     for view in _views(arrivals):
         predicted = _predicted(arrivals, view, gain)
@@ -263,8 +263,8 @@ def _means(arrivals: Arrivals, view: _View, bets: Bets) -> _Means:
 
 
 def _drift(slopes: Array, centre: Array, low: float, high: float) -> float:
-    """An upper bound of the log of the product of 1 + slope (mean - centre), over the means from
-    `low` to `high`; at least 0. The log is concave, so it lies below its tangents."""
+    """Return an upper bound of the log of the product of 1 + slope (mean - centre), over the means
+    from `low` to `high`; at least 0. The log is concave, so it lies below its tangents."""
 
     def tangent(mean: float) -> tuple[float, float]:
         factors = 1 + slopes * (mean - centre)
@@ -293,13 +293,13 @@ def _drift(slopes: Array, centre: Array, low: float, high: float) -> float:
 
 
 def centre_interval(outcomes: Array, alpha: float) -> tuple[float, float]:
-    """The ends between which the mean of outcomes within [0, 1] lies at every moment: the mixture
-    of likelihood ratios with Jeffreys' prior. It is exact for outcomes that are 0 or 1, and holds
-    for all that are bounded, as a likelihood ratio is convex in the outcome."""
+    """Return the interval that holds the mean of outcomes within [0, 1] at every moment: the
+    mixture of likelihood ratios with Jeffreys' prior. It is exact for outcomes that are 0 or 1, and
+    holds for all bounded outcomes, as a likelihood ratio is convex in the outcome."""
     n = len(outcomes)
     good = float(np.clip(outcomes.sum(), 0.0, n))
     bad = n - good
-    # Of Beta(1/2, 1/2), whose normaliser is pi.
+    # The prior is Beta(1/2, 1/2), whose normaliser is pi.
     mixture = math.lgamma(good + 0.5) + math.lgamma(bad + 0.5) - math.lgamma(n + 1.0)
     least = mixture - math.log(math.pi) + math.log(alpha)
 
@@ -315,7 +315,7 @@ def centre_interval(outcomes: Array, alpha: float) -> tuple[float, float]:
 
 
 def _border(is_outside: Callable[[float], bool], end: float, inside: float) -> float:
-    """The last value outside on the way from `end` to `inside`, or `end` where none is."""
+    """Return the last value outside on the way from `end` to `inside`, or `end` if none is."""
     if not is_outside(end):
         return end
     outside = end
@@ -329,8 +329,8 @@ def _border(is_outside: Callable[[float], bool], end: float, inside: float) -> f
 
 
 def lower_end(arrivals: Arrivals, bets: Bets) -> float:
-    """The lower end of the gain, below the gain at all moments but with probability `bets.alpha`.
-    It is above zero exactly where a gain above zero is shown."""
+    """Return the lower end of the gain, which lies below the gain at all moments except with
+    probability `bets.alpha`. It is above zero exactly if a gain above zero is shown."""
     treated = arrivals.treated
     if treated.all() or not treated.any():
         return -1.0
@@ -364,8 +364,8 @@ def _crossing(
     excess_shown: float,
     excess_open: float,
 ) -> float:
-    """Narrow the interval from `shown` to `open_`; its lower end (the secant, damped where it is
-    stuck on one side: Illinois)."""
+    """Narrow the interval from `shown` to `open_`, and return its lower end (by the secant, damped
+    if it is stuck on one side: Illinois)."""
     last_side = 0
     for step in range(STEPS):
         if open_ - shown < 1e-5:
@@ -388,14 +388,14 @@ def _crossing(
 
 
 def gain_interval(arrivals: Arrivals, bets: Bets) -> Interval:
-    """The interval of the gain; each end errs with probability `bets.alpha` at most."""
+    """Return the interval of the gain; each end errs with probability at most `bets.alpha`."""
     low = lower_end(arrivals, bets)
     high = -lower_end(arrivals.flipped(), bets)
     return Interval(low, high, 1 - 2 * bets.alpha)
 
 
 def difference_p(arrivals: Arrivals, bets: Bets) -> float:
-    """The p value, over all moments, that both arms have one mean."""
+    """Return the p value, over all moments, of the hypothesis that both arms have one mean."""
     for_gain = log_evidence(arrivals, bets)
     for_loss = log_evidence(arrivals.flipped(), bets)
     evidence = float(np.logaddexp(for_gain, for_loss)) - math.log(2)

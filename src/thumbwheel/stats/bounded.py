@@ -34,7 +34,7 @@ FLAT = 1e-4
 
 
 def units_of(sums: Array, sizes: Array) -> Units:
-    """Clusters grouped by total and size."""
+    """Group clusters by total and size."""
     clusters = np.stack([np.round(sums, 9), sizes], axis=1)
     pairs, counts = np.unique(clusters, axis=0, return_counts=True)
     return tuple(
@@ -44,8 +44,8 @@ def units_of(sums: Array, sizes: Array) -> Units:
 
 
 def lower_bound(units: Units, limit: float, error: float) -> float:
-    """The lower end of the mean of values within +-`limit`; it is above the true mean with
-    probability `error` at most."""
+    """Return the lower end of the mean of values within +-`limit`; it is above the true mean with
+    probability at most `error`."""
     from scipy import optimize
 
     sums, sizes, counts = _with_worst_case(units, limit)
@@ -60,29 +60,30 @@ def lower_bound(units: Units, limit: float, error: float) -> float:
 
 
 def p_above(units: Units, limit: float) -> float:
-    """The smallest `error` at which the lower end is zero or more."""
+    """Return the smallest `error` at which the lower end is zero or more."""
     return chance_below(0.0, *_with_worst_case(units, limit))
 
 
 def negated(units: Units) -> Units:
-    """The units with gains and losses exchanged."""
+    """Return the units with gains and losses exchanged."""
     return tuple((-total, size, count) for total, size, count in units)
 
 
 def chance_below(mean: float, sums: Array, sizes: Array, counts: Array) -> float:
-    """P(weighted mean <= `mean`) over the random partitions."""
+    """Return P(weighted mean <= `mean`) over the random partitions."""
     return _chance(sums - mean * sizes, counts)
 
 
 def _with_worst_case(units: Units, limit: float) -> tuple[Array, Array, Array]:
-    """Totals, sizes and counts, with one cluster of typical size at the worst value in front."""
+    """Return totals, sizes and counts, with one cluster of typical size at the worst value in
+    front."""
     sums, sizes, counts = (np.array(column, float) for column in zip(*units, strict=True))
     typical = float((counts * sizes**2).sum() / (counts * sizes).sum())
     return np.append(-limit * typical, sums), np.append(typical, sizes), np.append(1.0, counts)
 
 
 def _chance(slopes: Array, counts: Array) -> float:
-    """P(sum of slope x E <= 0) with independent exponential E, `counts` of each slope."""
+    """Return P(sum of slope x E <= 0) with independent exponential E, `counts` of each slope."""
     from scipy import optimize
 
     least, most = float(slopes.min()), float(slopes.max())
@@ -127,7 +128,7 @@ def _normal_density(value: float) -> float:
 
 
 def is_graded(differences: Sequence[float] | Array, span: float) -> bool:
-    """Whether some values lie strictly between no change and the largest possible change, so that
-    a few large losses can hide behind many small gains."""
+    """Return whether some values lie strictly between no change and the largest possible change, so
+    that a few large losses can hide behind many small gains."""
     sizes = np.abs(np.asarray(differences, float))
     return bool(((sizes > 1e-9) & (sizes < span * (1 - 1e-9))).any())

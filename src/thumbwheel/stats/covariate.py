@@ -14,7 +14,7 @@ Array = NDArray[np.float64]
 
 
 def slope(outcomes: Array, earlier: Array) -> float:
-    """The slope of the outcome over its covariate, over the units of all arms together; 0 where
+    """Return the slope of the outcome over its covariate, over the units of all arms together; 0 if
     either does not vary."""
     if len(outcomes) < 2 or not outcomes.var() or not earlier.var():
         return 0.0
@@ -23,7 +23,8 @@ def slope(outcomes: Array, earlier: Array) -> float:
 
 
 def adjusted(outcomes: Array, earlier: Array, has_earlier: NDArray[np.bool_]) -> Array:
-    """The outcomes without what their covariate predicts; their mean over all units stays.
+    """Return the outcomes minus the part that their covariate predicts; their mean over all units
+    stays.
 
     Units without earlier data (`has_earlier` false) are not adjusted; that costs nothing but
     variance.

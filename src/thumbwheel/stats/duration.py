@@ -20,11 +20,12 @@ def expected_units(
     share: float = 0.5,
     tuned_for: float = TUNED_FOR,
 ) -> int | None:
-    """Units of both arms with outcomes after which an effect of this size has been seen with
-    probability `power`; None where even 100 million are too few.
+    """Return the number of units of both arms with outcomes after which an effect of this size has
+    been seen with probability `power`; None if even 100 million are too few.
 
     `variances`: of an outcome under control and treatment; `share`: the treatment's share of the
-    units. The test looks all the time, so this errs on the side of more.
+    units. The test looks all the time, so this errs on the side of more. Raises InputError for an
+    effect or share out of range.
     """
     from scipy import special
 
@@ -61,7 +62,7 @@ def detectable_effect(
     share: float = 0.5,
     tuned_for: float = TUNED_FOR,
 ) -> float:
-    """The smallest effect that `n` units with outcomes show with probability `power`."""
+    """Return the smallest effect that `n` units with outcomes show with probability `power`."""
     from scipy import special
 
     if n < 1:

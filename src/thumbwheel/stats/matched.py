@@ -17,8 +17,8 @@ from thumbwheel.stats.types import Interval
 
 
 def mcnemar(better: int, worse: int, *, mid: bool = False) -> float:
-    """Two-sided p value of `better` changes for the better and `worse` for the worse; 1 where
-    nothing changed.
+    """Return the two-sided p value of `better` changes for the better and `worse` for the worse; 1
+    if nothing changed.
 
     >>> round(mcnemar(7, 1), 4), round(mcnemar(7, 1, mid=True), 4)
     (0.0703, 0.0391)
@@ -34,8 +34,8 @@ def mcnemar(better: int, worse: int, *, mid: bool = False) -> float:
 
 
 def newcombe(both: int, better: int, worse: int, neither: int, level: float = 0.95) -> Interval:
-    """Interval of rate after - rate before. `both`: items right before and after; `better`: only
-    after; `worse`: only before; `neither`: at no time."""
+    """Return the interval of rate after - rate before. `both`: items right before and after;
+    `better`: only after; `worse`: only before; `neither`: at no time."""
     _check(both, better, worse, neither)
     check_level(level)
     n = both + better + worse + neither
@@ -54,8 +54,8 @@ def newcombe(both: int, better: int, worse: int, neither: int, level: float = 0.
 
 
 def _correlation(both: int, better: int, worse: int, neither: int) -> float:
-    """Correlation of before and after. A positive one is corrected for continuity; it is 0 where
-    one of the two is constant."""
+    """Return the correlation of before and after. A positive one is corrected for continuity; it is
+    0 if one of the two is constant."""
     n = both + better + worse + neither
     scale = (both + worse) * (better + neither) * (both + better) * (worse + neither)
     if not scale:

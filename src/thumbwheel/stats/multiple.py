@@ -14,8 +14,8 @@ from thumbwheel.core.errors import InputError
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p values adjusted by Holm's step-down method, in the given order; those under alpha may
-    all be called different at alpha.
+    """Adjust p values by Holm's step-down method, and return them in the given order; all that are
+    below alpha may be called different at alpha.
 
     >>> [round(p_value, 6) for p_value in holm([0.01, 0.04, 0.03, 0.005])]
     [0.03, 0.06, 0.06, 0.02]
@@ -37,9 +37,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def look_level(alpha: float, look: int) -> float:
-    """Two-sided confidence level of the `look`-th interval, of which only the lower end decides.
+    """Return the two-sided confidence level of the `look`-th interval, if only its lower end
+    decides.
 
-    The first look has the usual 1 - alpha: its lower end errs with alpha / 2, which is what the
+    The first look has the usual 1 - alpha: its lower end errs with alpha / 2, the error that the
     first look may spend.
 
     >>> [look_level(0.05, look) for look in (1, 2, 20)]

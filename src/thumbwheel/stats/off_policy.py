@@ -35,7 +35,7 @@ class PolicyValue:
 
 
 def effective_size(weights: Array) -> float:
-    """Kish's effective sample size; 0 without any weight."""
+    """Return Kish's effective sample size; 0 without any weight."""
     squares = float((weights**2).sum())
     return float(weights.sum()) ** 2 / squares if squares else 0.0
 
@@ -43,8 +43,9 @@ def effective_size(weights: Array) -> float:
 def ips(
     outcomes: Array, weights: Array, level: float = 0.95, fewest: float = FEWEST_EFFECTIVE
 ) -> PolicyValue:
-    """Inverse propensity scoring. `weights`: probability of the logged choice under the new policy
-    over that under the logging one. Raises DataError below `fewest` effective rows."""
+    """Estimate the policy's value by inverse propensity scoring. `weights`: probability of the
+    logged choice under the new policy over its probability under the logging policy. Raises
+    DataError below `fewest` effective rows."""
     _check(outcomes, weights, fewest)
     return _estimate("ips", weights * outcomes, weights, level)
 
@@ -52,7 +53,8 @@ def ips(
 def snips(
     outcomes: Array, weights: Array, level: float = 0.95, fewest: float = FEWEST_EFFECTIVE
 ) -> PolicyValue:
-    """Self-normalised IPS: a little biased, of much less variance. Raises as `ips` does."""
+    """Estimate the policy's value by self-normalised IPS: slightly biased, with much less variance.
+    Raises as `ips` does."""
     _check(outcomes, weights, fewest)
     value = float((weights * outcomes).sum() / weights.sum())
     # The delta method for a ratio of means.
@@ -68,8 +70,9 @@ def doubly_robust(
     level: float = 0.95,
     fewest: float = FEWEST_EFFECTIVE,
 ) -> PolicyValue:
-    """`predicted`: a model's outcome of the logged choice; `expected`: its mean outcome under the
-    new policy. Right where either the probabilities or the model are. Raises as `ips` does."""
+    """Estimate the policy's value from outcomes, weights and a model. `predicted`: the model's
+    outcome of the logged choice; `expected`: its mean outcome under the new policy. The estimate is
+    right if either the probabilities or the model are. Raises as `ips` does."""
     _check(outcomes, weights, fewest)
     contributions = expected + weights * (outcomes - predicted)
     return _estimate("dr", contributions, weights, level)

@@ -40,8 +40,8 @@ def compare(
     level: float = 0.95,
     span: float | None = 1.0,
 ) -> Comparison:
-    """Mean of after - before over items, with an interval clustered by `clusters` (default: each
-    item is its own cluster).
+    """Return the mean of after - before over items, with an interval clustered by `clusters`
+    (default: each item is its own cluster).
 
     `span` is the largest possible |difference| of one item (1 for rates and scores in 0..1); None
     for measures without one, whose interval is the plain CR2 t interval. With fewer than two
@@ -70,8 +70,8 @@ def compare(
 
 
 def mean(sums: Array, sizes: Array, span: float | None) -> Estimate:
-    """sum(sums) / sum(sizes), where `sums` [G] are cluster totals over `sizes` [G] items (or other
-    weights: tokens)."""
+    """Return sum(sums) / sum(sizes), where `sums` [G] are cluster totals over `sizes` [G] items (or
+    other weights: tokens)."""
     limit = np.inf if span is None else span
     value = float(sums.sum() / sizes.sum())
     if len(sizes) < 2:
@@ -87,8 +87,8 @@ def mean(sums: Array, sizes: Array, span: float | None) -> Estimate:
 
 
 def no_change_halfwidth(groups: float, level: float) -> float:
-    """Half the width of the interval of `compare` (span 1) over `groups` clusters of equal size in
-    which nothing changed."""
+    """Return half the width of the interval of `compare` (span 1) over `groups` clusters of equal
+    size in which nothing changed."""
     from scipy import special
 
     quantile = -float(special.stdtrit(groups - 1, (1 - level) / 2))
@@ -97,8 +97,8 @@ def no_change_halfwidth(groups: float, level: float) -> float:
 
 
 def _cr2(sums: Array, sizes: Array) -> tuple[float, float]:
-    """Mean and its CR2 standard error: residual totals of clusters, each divided by sqrt(1 - share
-    of the cluster)."""
+    """Return the mean and its CR2 standard error: residual totals of clusters, each divided by
+    sqrt(1 - share of the cluster)."""
     n = sizes.sum()
     mean = sums.sum() / n
     residuals = (sums - mean * sizes) / np.sqrt(1 - sizes / n)
@@ -106,7 +106,8 @@ def _cr2(sums: Array, sizes: Array) -> tuple[float, float]:
 
 
 def _degrees(sizes: Array) -> float:
-    """Bell-McCaffrey degrees of freedom of a mean: tr(M)^2 / tr(M^2); G - 1 for equal clusters.
+    """Return the Bell-McCaffrey degrees of freedom of a mean: tr(M)^2 / tr(M^2); G - 1 for equal
+    clusters.
 
     M_gh = a_g a_h (1[g=h] n_g - n_g n_h / n) with a_g = (1 - n_g / n)^(-1/2), so that M_gg = n_g.
     """
@@ -127,12 +128,12 @@ def bootstrap(
     seed: int = 0,
     corrected: bool = False,
 ) -> Interval:
-    """Percentile interval of `statistic(indices)` over resampled clusters; rounds in which it is
-    None are left out.
+    """Return the percentile interval of `statistic(indices)` over resampled clusters; rounds in
+    which it is None are left out.
 
     `corrected`: the bias-corrected and accelerated interval (BCa; Efron, JASA 82, 1987). Too narrow
-    below about 40 clusters, and of zero width when nothing differs: use `compare` for a mean.
-    Raises InputError for a single cluster, and where the statistic is None in most rounds.
+    below about 40 clusters, and of zero width if nothing differs: use `compare` for a mean. Raises
+    InputError for a single cluster, and if the statistic is None in most rounds.
     """
     check_level(level)
     members = _members(clusters, n)
@@ -166,8 +167,8 @@ def bootstrap(
 def _accelerated(
     statistic: Statistic, members: Sequence[NDArray[np.intp]], values: Array, tails: Array
 ) -> Array:
-    """The quantiles that BCa reads: shifted by the median bias, and by the skewness of the changes
-    that leaving out each cluster makes."""
+    """Return the quantiles that BCa reads: `tails` shifted by the median bias, and by the skewness
+    of the changes from leaving out each cluster."""
     from scipy import special
 
     whole = statistic(np.concatenate(members)) or 0.0
@@ -191,12 +192,12 @@ def jackknife(
     limit: float = np.inf,
     telling: int | None = None,
 ) -> Estimate:
-    """An estimate of any statistic by leaving out one cluster at a time, for statistics other than
-    means; it has an interval at every level.
+    """Estimate any statistic by leaving out one cluster at a time, for statistics other than means;
+    the estimate has an interval at every level.
 
-    `telling`: the number of clusters that the error rests on, where it is not all of them; the
-    degrees of freedom are one less. The error is None where the statistic does not exist without
-    some cluster. Raises InputError where the statistic has no value at all.
+    `telling`: the number of clusters that the error rests on, if it is not all of them; the degrees
+    of freedom are one less. The error is None if the statistic does not exist without some cluster.
+    Raises InputError if the statistic has no value at all.
     """
     members = _members(clusters, n)
     value = statistic(np.concatenate(members))
@@ -212,7 +213,7 @@ def jackknifed(
     limit: float = np.inf,
     telling: int | None = None,
 ) -> Estimate:
-    """As `jackknife`, where the values without each cluster are computed already."""
+    """Estimate as `jackknife` does, from values without each cluster that are computed already."""
     values = [estimate for estimate in left_out if estimate is not None]
     count = len(left_out)
     if not count or len(values) < count:
@@ -223,7 +224,7 @@ def jackknifed(
 
 
 def _left_out(statistic: Statistic, members: Sequence[NDArray[np.intp]]) -> list[float | None]:
-    """The statistic without each cluster in turn; empty for a single cluster."""
+    """Return the statistic without each cluster in turn; an empty list for a single cluster."""
     if len(members) < 2:
         return []
     everything = np.concatenate(members)
@@ -233,13 +234,13 @@ def _left_out(statistic: Statistic, members: Sequence[NDArray[np.intp]]) -> list
 
 
 def _members(clusters: Sequence[Hashable] | None, n: int) -> list[NDArray[np.intp]]:
-    """The indices of the items of every cluster."""
+    """Return the indices of the items of every cluster."""
     codes, sizes = _clusters(clusters, n)
     return np.split(np.argsort(codes, kind="stable"), np.cumsum(sizes.astype(int))[:-1])
 
 
 def _clusters(clusters: Sequence[Hashable] | None, n: int) -> tuple[NDArray[np.intp], Array]:
-    """Cluster number of every item [n], and cluster sizes [G]."""
+    """Return the cluster number of every item [n], and the cluster sizes [G]."""
     if clusters is None:
         return np.arange(n), np.ones(n)
     numbers: dict[Hashable, int] = {}

@@ -23,8 +23,9 @@ world)."""
 
 
 def detectable_gain(n: int, discordance: float, level: float = 0.95) -> float | None:
-    """The smallest gain that `n` paired items detect by an interval at `level`; None where even a
-    gain on every changed item is not detected."""
+    """Return the smallest gain that `n` paired items detect by an interval at `level`; None if even
+    a gain on every changed item is not detected. Raises InputError unless `n` and `discordance` are
+    above zero."""
     from scipy import optimize
 
     if n < 1 or not 0 < discordance <= 1:
@@ -45,8 +46,8 @@ def detectable_gain(n: int, discordance: float, level: float = 0.95) -> float | 
 
 
 def detectable_area(good: int, bad: int) -> float | None:
-    """The smallest gain above `AREA` that so many good and bad answers, scored by both models,
-    detect; None where even a perfect order is not detected."""
+    """Return the smallest gain above `AREA` that so many good and bad answers, scored by both
+    models, detect; None if even a perfect order is not detected."""
     # Hanley and McNeil: two good answers above one bad one, and one good answer above two bad ones
     two_good, two_bad = AREA / (2 - AREA), 2 * AREA**2 / (1 + AREA)
     square = AREA**2
@@ -57,8 +58,8 @@ def detectable_area(good: int, bad: int) -> float | None:
 
 
 def expected_detectable(groups: int, discordance: float, good: float | None = None) -> float | None:
-    """The smallest gain that an evaluation on so many groups will detect, as if each were one item;
-    None where they are too few to decide on.
+    """Return the smallest gain that an evaluation on so many groups will detect, as if each were
+    one item; None if they are too few to decide on.
 
     `good`: the share of good labels. With it the gain is one of the area under the ROC curve, and
     the rarer label needs enough groups.

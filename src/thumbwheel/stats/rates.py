@@ -16,7 +16,7 @@ from thumbwheel.stats.types import Interval
 
 
 def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
-    """The score interval: close to its level on average, never of zero width."""
+    """Return the score interval: close to its level on average, never of zero width."""
     from scipy import special
 
     _check(successes, n, level)
@@ -32,7 +32,7 @@ def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
 
 
 def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
-    """The exact binomial interval: covers at least at its level for every true rate."""
+    """Return the exact binomial interval: it covers at least at its level for every true rate."""
     from scipy import stats
 
     _check(successes, n, level)
@@ -43,7 +43,7 @@ def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
 
 
 def ranking_area(scores: Sequence[float], good: Sequence[bool]) -> float | None:
-    """P(score of a good item > score of a bad item), ties one half; None where one class is
+    """Return P(score of a good item > score of a bad item), ties one half; None if one class is
     missing."""
     from scipy import stats
 
@@ -58,9 +58,10 @@ def ranking_area(scores: Sequence[float], good: Sequence[bool]) -> float | None:
 def areas_without_each(
     scores: Sequence[float], good: Sequence[bool], clusters: Sequence[Hashable]
 ) -> list[float | None]:
-    """`ranking_area` without each cluster in turn, in the order in which they first appear.
+    """Return `ranking_area` without each cluster in turn, in the order in which they first appear;
+    None for an area that does not exist.
 
-    An area counts won pairs. Those that a cluster takes part in are subtracted from all, so it
+    An area counts won pairs. The pairs that a cluster takes part in are subtracted from all, so it
     takes no longer than sorting once.
     """
     values, is_good = np.asarray(scores, dtype=float), np.asarray(good, dtype=bool)
@@ -85,8 +86,8 @@ def areas_without_each(
 
 
 def _pairs_won(values: NDArray[np.float64], is_good: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Of each item the pairs of a good and a bad one that it is in and that the good one wins; a
-    tie is half of one."""
+    """Return for each item the number of its pairs of a good and a bad item that the good one wins;
+    a tie counts half."""
     goods, bads = np.sort(values[is_good]), np.sort(values[~is_good])
     won = np.empty(len(values))
     below = np.searchsorted(bads, values[is_good], "left")

@@ -48,7 +48,7 @@ class Stratum:
 
 
 def chi_squared_p(stratum: Stratum) -> float:
-    """The p value of Pearson's test, for one look; 1 without units.
+    """Return the p value of Pearson's test, for one look; 1 without units.
 
     >>> round(chi_squared_p(Stratum([1000, 1100], [0.5, 0.5])), 9)
     0.029096332
@@ -96,10 +96,10 @@ def log_evidence_of_loss(stratum: Stratum, arm: int, loss: float) -> float:
 
 
 def sequential_p(strata: Sequence[Stratum]) -> float:
-    """The p value that may be read at any moment: below `alpha` with probability `alpha` at most,
-    over all moments, where units arrive as intended.
+    """Return the p value that may be read at any moment: below `alpha` with probability at most
+    `alpha`, over all moments, if units arrive as intended.
 
-    A mean of likelihood ratios, of which each is a test martingale (Ville's inequality).
+    It is a mean of likelihood ratios, each of them a test martingale (Ville's inequality).
     """
     if not strata:
         return 1.0
@@ -118,10 +118,10 @@ def sequential_p(strata: Sequence[Stratum]) -> float:
 
 
 def response_p(treated: NDArray[np.bool_], answered: NDArray[np.bool_], blocks: int = 8) -> float:
-    """The p value, for one look, that outcomes of the arms are in for the same people: of the units
-    in the order of their exposures, the arms' rates of answering stay in one proportion. They may
-    differ; but where one arm's outcomes lag, it is measured on earlier people than the other.
-    """
+    """Return the p value, for one look, of the hypothesis that outcomes of both arms are in for the
+    same people: over the units in the order of their exposures, the arms' response rates keep one
+    ratio. The rates may differ; but if one arm's outcomes lag, it is measured on earlier people
+    than the other."""
     from scipy import stats
 
     rates = [answered[arm].mean() if arm.any() else 0.0 for arm in (treated, ~treated)]

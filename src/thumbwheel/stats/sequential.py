@@ -33,7 +33,7 @@ class Sample:
 
     @classmethod
     def of(cls, values: Array) -> Sample:
-        """The sample of these values; mean 0 where there are none."""
+        """Return the sample of these values; mean 0 if there are none."""
         if not len(values):
             return cls(0, 0.0, 0.0)
         variance = float(values.var(ddof=1)) if len(values) > 1 else 0.0
@@ -51,8 +51,8 @@ class Difference:
 
     @classmethod
     def between(cls, control: Sample, treatment: Sample) -> Difference:
-        """The difference of two means; of unknown variance (infinite) where an arm has fewer than
-        two units."""
+        """Return the difference of two means; its variance is infinite (unknown) if an arm has
+        fewer than two units."""
         n = control.n + treatment.n
         if min(control.n, treatment.n) < 2:
             return cls(treatment.mean - control.mean, math.inf, n)
@@ -60,8 +60,8 @@ class Difference:
         return cls(treatment.mean - control.mean, variance, n)
 
     def interval(self, alpha: float, tuned_for: float = TUNED_FOR) -> Interval:
-        """The asymptotic confidence sequence at this moment, two-sided; infinite where the variance
-        is unknown."""
+        """Return the asymptotic confidence sequence at this moment, two-sided; infinite if the
+        variance is unknown."""
         _check_alpha(alpha)
         if not math.isfinite(self.variance) or self.n == 0:
             return Interval(-math.inf, math.inf, 1 - alpha)
@@ -69,8 +69,8 @@ class Difference:
         return Interval(self.value - half, self.value + half, 1 - alpha)
 
     def p_value(self, alpha: float, tuned_for: float = TUNED_FOR) -> float:
-        """The p value that may be read at any moment, of a sequence that is tuned for `alpha`; it
-        is below `alpha` exactly where the interval excludes zero."""
+        """Return the p value that may be read at any moment, for a sequence tuned for `alpha`; it
+        is below `alpha` exactly if the interval excludes zero."""
         _check_alpha(alpha)
         if not math.isfinite(self.variance) or self.n == 0:
             return 1.0
@@ -84,7 +84,7 @@ class Difference:
 
 
 def boundary(n: float, alpha: float, tuned_for: float = TUNED_FOR) -> float:
-    """How many standard errors wide half the asymptotic interval is after `n` units.
+    """Return the half-width of the asymptotic interval after `n` units, in standard errors.
 
     >>> round(boundary(5000, 0.05), 3), round(boundary(100, 0.05), 3)
     (3.035, 6.694)
@@ -94,13 +94,14 @@ def boundary(n: float, alpha: float, tuned_for: float = TUNED_FOR) -> float:
 
 
 def _rate(alpha: float, tuned_for: float) -> float:
-    """The paper's rho, for the tightest interval at `tuned_for` units."""
+    """Return the paper's rho, for the tightest interval at `tuned_for` units."""
     evidence = -2 * math.log(alpha)
     return math.sqrt((evidence + math.log(evidence + 1)) / tuned_for)
 
 
 def combined(differences: list[Difference]) -> Difference:
-    """The difference over strata with other shares of the arms, each weighed by its units.
+    """Return the difference over strata with different shares of the arms, each weighted by its
+    units.
 
     A stratum in which an arm has fewer than two units has no difference and is left out.
     """

@@ -47,7 +47,7 @@ class Estimate:
     wrong, or without a limit."""
 
     def interval(self, level: float) -> Interval:
-        """Two-sided, at confidence `level`."""
+        """Return the two-sided interval at confidence `level`."""
         from scipy import special
 
         if self.error is None:
@@ -81,8 +81,8 @@ class Estimate:
         return p_value
 
     def detectable(self, level: float, power: float) -> float | None:
-        """The true value whose interval at `level` lies above zero with probability `power`, at
-        this error; None beyond the limit."""
+        """Return the true value whose interval at `level` lies above zero with probability `power`,
+        at this error; None beyond the limit or without an error."""
         from scipy import special
 
         if not self.error:

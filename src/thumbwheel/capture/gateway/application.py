@@ -158,7 +158,7 @@ class Gateway:
         self.held = HeldBytes(self.config.max_held)
 
     def handles(self, method: str, path: str) -> bool:
-        """Whether the gateway answers this path."""
+        """Return whether the gateway answers this path."""
         call = split_path(path).call
         is_list = call in (*LISTS, SHOW) or call.startswith("/v1/models/")
         return is_list or (protocol_of("POST", call) or unrecorded_of("POST", call)) is not None
@@ -194,7 +194,8 @@ class Gateway:
             self.running -= 1
 
     def _caller(self, scope: Scope, headers: dict[str, str]) -> Principal:
-        """Who calls, by their key; raises Refusal for a caller that needs one and has none."""
+        """Identify the caller by their key. Raises Refusal if a key is required and missing or
+        invalid, or the caller may not call any agent."""
         credentials = Credentials.of_keys(headers)
         identity = self.gate.identify(credentials)
         if identity is not None:
@@ -210,7 +211,8 @@ class Gateway:
         raise Refusal(401, "the call presents no key of this gateway that holds")
 
     def _listing(self, method: str, path: Path, caller: Principal) -> Any:
-        """What the APIs answer when they are asked for their models."""
+        """Return the answer to a request for models, or for Ollama's version. Raises Refusal for
+        any other path or method, and for an unknown model."""
         name = path.call.removeprefix("/v1/models/")
         is_list = path.call in LISTS
         if method not in ("GET", "HEAD") or not (is_list or name != path.call):
@@ -236,7 +238,7 @@ class Gateway:
         caller: Principal,
         held: CallBytes,
     ) -> Any:
-        """Return what Ollama says of a model; raises Refusal for one that is not here."""
+        """Return Ollama's description of a model. Raises Refusal for an unknown model."""
         body = read_object(await read_body(receive, headers, self.config.max_body, held), headers)
         name = str(body.get("model") or body.get("name") or "").removesuffix(":latest")
         names = self._names_for(path, caller)
@@ -246,7 +248,7 @@ class Gateway:
         return {"details": {}, "model_info": {}, "template": "", "capabilities": capabilities}
 
     def _names_for(self, path: Path, caller: Principal) -> list[str]:
-        """Return the names of the models that somebody may call."""
+        """Return the names of the models that the caller may call."""
         names = self.names(path.agent)
         return [model for model in names if caller.may("call", model.partition(":")[0])]
 
@@ -261,7 +263,7 @@ class Gateway:
         caller: Principal,
         held: CallBytes,
     ) -> None:
-        """Pass a call on, and its answer back."""
+        """Pass on a call and its answer."""
         started_at, began = datetime.now(UTC), time.perf_counter()
         if self.via in headers.get(VIA, ""):
             raise Refusal(508, LOOPS)
@@ -301,8 +303,8 @@ class Gateway:
     async def _watched(
         self, exchange: Exchange, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Exchange, and end the upstream's answer when the client leaves. However it ends, it is
-        recorded."""
+        """Run the exchange, and end the upstream's answer if the client leaves. However it ends, it
+        is recorded."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - narrows the type: servers run calls in tasks
 
@@ -333,7 +335,7 @@ class Gateway:
             self._record(exchange)
 
     async def _exchange(self, exchange: Exchange, scope: Scope, send: Send) -> None:
-        """Ask the chosen upstream, and in its place its fallbacks; send the answer on."""
+        """Ask the chosen upstream, or its fallbacks in turn, and send the answer on."""
         reply = await self._reply(exchange, scope)
         try:
             if needs_translation(exchange.call, exchange.choice.upstream):
@@ -350,7 +352,8 @@ class Gateway:
             reply.close()
 
     async def _reply(self, exchange: Exchange, scope: Scope) -> aiohttp.ClientResponse:
-        """The first usable reply; raises Refusal where no upstream gives one."""
+        """Return the first usable reply, or the last one that failed. Raises Refusal if the last
+        upstream gives no reply at all."""
         waiting = [exchange.choice.upstream, *exchange.choice.fallbacks]
         while True:
             upstream = waiting.pop(0)
@@ -399,8 +402,8 @@ class Gateway:
         return await self.upstreams.post(upstream, path, headers, body)
 
     def _translated_request(self, exchange: Exchange, upstream: Upstream) -> TranslatedRequest:
-        """Return the call in the words of the upstream; raises InputError for one that cannot be
-        said there, which says nothing about the arm of an experiment."""
+        """Return the call in the form of the upstream's API. Raises InputError if it cannot be
+        translated, which does not count against the arm of an experiment."""
         try:
             return translated_request(exchange.call, upstream)
         except InputError as error:
@@ -411,7 +414,7 @@ class Gateway:
     async def _translate(
         self, exchange: Exchange, reply: aiohttp.ClientResponse, send: Send
     ) -> None:
-        """Send a reply on in the words of the client's API."""
+        """Send a reply on in the form of the client's API."""
         content_type = reply.headers.get("content-type", "")
         translated = translated_reply(exchange.call, reply.status, content_type)
         if exchange.is_read:
@@ -478,7 +481,7 @@ class Gateway:
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
     def _feed(self, exchange: Exchange, chunk: bytes) -> None:
-        """Read a piece of the answer; whatever goes wrong there is no matter of the call's."""
+        """Read a piece of the answer. An error here is logged and does not fail the call."""
         reader = exchange.reader
         if reader is None:
             return
@@ -491,8 +494,8 @@ class Gateway:
             exchange.reader = None
 
     async def _captured(self, exchange: Exchange) -> None:
-        """Wait until the call is on disk; raises Refusal where it does not get there and nothing
-        was sent yet, else ends the answer before its end."""
+        """Wait until the call is on disk. If it cannot be stored, raises Refusal before the answer
+        has begun, else ConnectionAbortedError, which ends the answer early."""
         durable: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._record(exchange, durable)
         if await durable:
@@ -503,7 +506,7 @@ class Gateway:
         raise ConnectionAbortedError(NOT_CAPTURED)
 
     def _record(self, exchange: Exchange, durable: asyncio.Future[bool] | None = None) -> None:
-        """Have the call written down, and counted; once."""
+        """Hand the call to the recorder, which writes and counts it, once."""
         if exchange.ended:
             return
         exchange.ended = time.perf_counter()
@@ -523,8 +526,8 @@ def _headers_of(scope: Scope) -> dict[str, str]:
 
 
 def _agent_of(path: Path, caller: Principal, call: CallRequest) -> tuple[str, str]:
-    """The agent that a call is for, and its alias: by path, header, key, and else by the model's
-    name."""
+    """Return (agent, alias) of a call: the agent by path, header or key, else by the model's name.
+    Raises Refusal if no agent is named or the caller may not call it."""
     named, _, alias = call.model.partition(":")
     agent = path.agent or call.context.agent or _only_agent(caller) or named
     if not agent:
@@ -535,14 +538,15 @@ def _agent_of(path: Path, caller: Principal, call: CallRequest) -> tuple[str, st
 
 
 def _key_name(caller: Principal) -> str | None:
-    """The name of the key that was presented. A person's name is no matter of records."""
+    """Return the name of the caller's key, a person's id, or None for anonymous callers. The name
+    of a person must not reach the records."""
     if caller is ANONYMOUS:
         return None
     return caller.name if caller.kind == "key" else caller.id
 
 
 def _only_agent(caller: Principal) -> str | None:
-    """The agent of a key that may call no other."""
+    """Return the agent of a key that may call no other; None for any other key."""
     agents = [agent for agent, verbs in caller.grants.items() if "call" in verbs]
     return agents[0] if len(agents) == 1 and agents[0] != ANY_AGENT else None
 
@@ -570,7 +574,7 @@ def _routing_request(
 
 
 def _is_recorded(rate: float, session: str) -> bool:
-    """Whether this session is among the recorded share: always the same for one session.
+    """Return whether this session is in the recorded share: always the same for one session.
 
     >>> _is_recorded(1.0, "s"), _is_recorded(0.0, "s")
     (True, False)
@@ -582,12 +586,13 @@ def _is_recorded(rate: float, session: str) -> bool:
 
 
 def _note_failure(exchange: Exchange) -> None:
-    """Note that nobody is left who might answer the call."""
+    """Note that no upstream is left to answer the call."""
     exchange.choice = replace(exchange.choice, fails_everywhere=True)
 
 
 def _marks(exchange: Exchange) -> list[tuple[bytes, bytes]]:
-    """Our headers of an answer: what answered, and the trace to give feedback about."""
+    """Return the gateway's headers of an answer: version, deployment, and the trace id for
+    feedback."""
     choice = exchange.choice
     marks = [
         (b"x-thumbwheel-version", choice.version.encode()),
@@ -599,7 +604,7 @@ def _marks(exchange: Exchange) -> list[tuple[bytes, bytes]]:
 
 
 def _header_text(text: str) -> bytes:
-    """`text` as a header's value: UTF-8, without what would end the header."""
+    """Encode `text` as a header's value in UTF-8, with line ends replaced by spaces."""
     return text.replace("\r", " ").replace("\n", " ").encode("utf-8", "replace")
 
 

@@ -68,15 +68,15 @@ class Budgets:
         self._written_at = 0.0
 
     def admit(self, accounts: Iterable[Account]) -> None:
-        """Count a call for its agent and its key; raises Refusal with 429 or 402 where one of them
-        has used up what it may."""
+        """Count a call for its agent and its key. Raises Refusal with 429 or 402 if one of them has
+        used up its allowance."""
         with self._lock:
             for account in accounts:
                 self._check_day(account)
                 self._check_minute(account)
 
     def spend(self, accounts: Iterable[Account], tokens: int, cost: float) -> None:
-        """Add what a call used."""
+        """Add the tokens and the cost of a call to each account."""
         with self._lock:
             for account in accounts:
                 for spendings in (self._spendings, self._unwritten):
@@ -148,7 +148,7 @@ def _today() -> str:
 
 
 def _key(name: str, day: str) -> str:
-    """The key of what an account used on a day."""
+    """Return the key of an account's spending on a day."""
     return f"{name}{SEPARATOR}{day}"
 
 
@@ -157,7 +157,7 @@ def _name_in(key: str) -> str:
 
 
 def _newest(spendings: dict[str, Spending]) -> dict[str, Spending]:
-    """The newest days of each account."""
+    """Return the newest days of each account."""
     by_name: dict[str, list[Spending]] = {}
     for key, spending in spendings.items():
         by_name.setdefault(_name_in(key), []).append(spending)
@@ -169,7 +169,7 @@ def _newest(spendings: dict[str, Spending]) -> dict[str, Spending]:
 
 
 def _add(spendings: dict[str, Spending], name: str, spending: Spending) -> None:
-    """Add to what a name used on that day."""
+    """Add a spending to the account's total of its day."""
     total = spendings.setdefault(_key(name, spending.day), Spending(spending.day))
     total.tokens += spending.tokens
     total.cost += spending.cost

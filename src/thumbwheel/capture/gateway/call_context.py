@@ -32,8 +32,9 @@ _CLAUDE_SESSION = re.compile(r"_session_([0-9a-fA-F-]{36})$")
 
 
 def openai_context(body: Mapping[str, Any], headers: Headers) -> CallContext:
-    """Of a request to OpenAI's API. `prompt_cache_key` is noted, but names no session: apps use one
-    key for everybody, which would make a single session of all of them."""
+    """Return the context of a request to OpenAI's API. `prompt_cache_key` is stored as metadata but
+    names no session: apps use one key for everybody, which would merge them all into one
+    session."""
     metadata = _mapping(body.get("metadata"))
     conversation = body.get("conversation")
     if isinstance(conversation, Mapping):
@@ -50,8 +51,8 @@ def openai_context(body: Mapping[str, Any], headers: Headers) -> CallContext:
 
 
 def anthropic_context(body: Mapping[str, Any], headers: Headers) -> CallContext:
-    """Of a request to Anthropic's API, whose `metadata.user_id` is the subject. Claude Code writes
-    its session into it."""
+    """Return the context of a request to Anthropic's API, whose `metadata.user_id` is the subject.
+    Claude Code writes its session into it."""
     metadata = _mapping(body.get("metadata"))
     user = metadata.pop("user_id", None)
     session = _session_of(metadata)
@@ -66,14 +67,14 @@ def anthropic_context(body: Mapping[str, Any], headers: Headers) -> CallContext:
 
 
 def ollama_context(body: Mapping[str, Any], headers: Headers) -> CallContext:
-    """Of a request to Ollama's API, which says nothing of it in its body."""
+    """Return the context of a request to Ollama's API, from its headers alone."""
     return _context(headers, session=None, subject=None, metadata={})
 
 
 def _context(
     headers: Headers, *, session: str | None, subject: str | None, metadata: dict[str, Any]
 ) -> CallContext:
-    """The context; headers go before what the body says."""
+    """Build the context; headers take precedence over the body."""
     for header, key in NOTED_HEADERS.items():
         if headers.get(header):
             metadata[key] = _text(headers[header])
@@ -114,7 +115,8 @@ def _name(headers: Headers, *names: str) -> str | None:
 
 
 def _text(value: str) -> str:
-    """A header's text. Servers decode headers as Latin-1, and clients write UTF-8 into them."""
+    """Decode a header's text. Servers decode headers as Latin-1, and clients write UTF-8 into
+    them."""
     if value.isascii():
         return value
     try:

@@ -24,7 +24,7 @@ SHORTEST_DATA = 256
 
 
 def objects(value: Any) -> Iterator[Mapping[str, Any]]:
-    """The objects of a list; nothing of anything else."""
+    """Yield the objects of a list; nothing for any other value."""
     if isinstance(value, list):
         for item in value:
             if isinstance(item, Mapping):
@@ -32,13 +32,13 @@ def objects(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def openai_messages(value: Any, recorder: Recorder) -> list[dict[str, Any]]:
-    """`messages` of a chat request."""
+    """Return the `messages` of a chat request."""
     return [openai_message(message, recorder) for message in recorder.objects(value)]
 
 
 def prompt_messages(prompt: Any, recorder: Recorder) -> list[dict[str, Any]]:
-    """A prompt without roles as what the user said; several prompts as so many messages. A prompt
-    of token ids is a part of its own kind, because its text is unknown."""
+    """Return a prompt without roles as a user message, several prompts as one message each. A
+    prompt of token ids becomes a part of type `token_ids`, because its text is unknown."""
     prompts = prompt if isinstance(prompt, list) else [prompt]
     if prompts and all(type(item) is int for item in prompts):
         prompts = [prompts]
@@ -52,7 +52,7 @@ def prompt_messages(prompt: Any, recorder: Recorder) -> list[dict[str, Any]]:
 
 
 def openai_message(message: Mapping[str, Any], recorder: Recorder) -> dict[str, Any]:
-    """One message, with the keys that a template may need."""
+    """Return one message with the keys that a template may need."""
     role = message.get("role")
     copy: dict[str, Any] = {"role": role if role in ROLES else "user"}
     copy["content"] = content_of(message.get("content"), recorder)
@@ -70,7 +70,7 @@ def openai_message(message: Mapping[str, Any], recorder: Recorder) -> dict[str, 
 
 
 def content_of(content: Any, recorder: Recorder) -> str | list[Any]:
-    """Text, or a list of parts where not all of them are text."""
+    """Return the content as text, or as a list of parts if not all of them are text."""
     if isinstance(content, str):
         return recorder.text(content)
     if content is None:
@@ -87,7 +87,8 @@ def _is_text(part: Mapping[str, Any]) -> bool:
 
 
 def part_of(part: Any, recorder: Recorder) -> dict[str, Any]:
-    """One part of a content; files in it become references."""
+    """Return one part of a content; files in it become references unless the recorder keeps
+    files."""
     if isinstance(part, str):
         return {"type": "text", "text": recorder.text(part)}
     if not isinstance(part, Mapping):
@@ -98,7 +99,7 @@ def part_of(part: Any, recorder: Recorder) -> dict[str, Any]:
 
 
 def without_data(value: Any, key: str = "", depth: int = 0) -> Any:
-    """`value` with references in the place of files."""
+    """Return `value` with references in place of files."""
     if isinstance(value, str):
         if value.startswith("data:") or (key in DATA_KEYS and len(value) >= SHORTEST_DATA):
             return reference(value)
@@ -113,8 +114,8 @@ def without_data(value: Any, key: str = "", depth: int = 0) -> Any:
 
 
 def reference(data: str) -> str:
-    """What stands for a file that came in base64, as a data URL or alone: the hash of the base64
-    text, its length, and the file's type where it is known.
+    """Return the reference that replaces a file in base64, given as a data URL or alone: the hash
+    of the base64 text, its length, and the file's type if known.
 
     >>> reference("data:image/png;base64,aGVsbG8=")[:20]
     'sha256:333d6b3a3c1f5'
@@ -142,13 +143,13 @@ def image_part(data: Any, recorder: Recorder) -> dict[str, Any]:
 
 
 def _image_type(data: str) -> str:
-    """Return the type of an image in base64 by its first bytes; PNG where they say nothing."""
+    """Return the type of an image in base64 by its first bytes; PNG if they are unknown."""
     types = (type for start, type in IMAGE_TYPES.items() if data.startswith(start))
     return next(types, "image/png")
 
 
 def tool_call(call: Mapping[str, Any], recorder: Recorder) -> dict[str, Any]:
-    """A tool call as OpenAI writes it, with arguments as JSON text."""
+    """Return a tool call in OpenAI's form, with arguments as JSON text."""
     function = call.get("function")
     if not isinstance(function, Mapping):
         function = call
@@ -169,7 +170,7 @@ def tool_call(call: Mapping[str, Any], recorder: Recorder) -> dict[str, Any]:
 
 
 def openai_tools(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
-    """The tools of a request; `functions` is their older form."""
+    """Return the tools of a request, including any in the older `functions`."""
     tools = recorder.objects(body.get("tools"))
     functions = recorder.objects(body.get("functions"))
     definitions = [recorder.mapping(tool) for tool in tools]
@@ -178,7 +179,7 @@ def openai_tools(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, 
 
 
 def json_text(value: Any) -> str:
-    """`value` as JSON; Python's text where it is no JSON."""
+    """Return `value` as JSON, or the name of its type if it is no JSON."""
     try:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
@@ -186,5 +187,5 @@ def json_text(value: Any) -> str:
 
 
 def selected(body: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Those of the fields `names` that the request sets."""
+    """Return the fields in `names` that the request sets."""
     return {name: body[name] for name in names if body.get(name) is not None}

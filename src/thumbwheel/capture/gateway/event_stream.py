@@ -27,10 +27,10 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def parsed(data: bytes) -> Any:
-    """The JSON value of `data`; None for what is none.
+    """Return the JSON value of `data`, or None if it is no JSON.
 
-    The fast parser refuses half a surrogate pair and bytes that are no UTF-8, which some servers
-    send where a character falls into two tokens; the patient one takes them.
+    The fast parser refuses half a surrogate pair and invalid UTF-8, which some servers send if a
+    character is split between two tokens; the slower one accepts them.
     """
     try:
         return from_json(data)
@@ -42,8 +42,8 @@ def parsed(data: bytes) -> Any:
 
 
 def looked_up(data: bytes, keys: tuple[str, ...]) -> dict[str, Any] | None:
-    """The object whose text is `data`, with nothing but the last values of these keys in it; None
-    for what is no object.
+    """Return the object with the text `data`, reduced to the last values of these keys; None if it
+    is no object.
 
     >>> looked_up(b'{"data": [0.1, 0.2], "model": "m", "usage": {"n": 1}}', ("model", "usage"))
     {'model': 'm', 'usage': {'n': 1}}
@@ -103,7 +103,7 @@ class Lines:
         return chunk
 
     def rest(self) -> bytes:
-        """The last line, which has no end."""
+        """Return the last line, which has no line end."""
         rest = b"" if self._skipping else bytes(self._pending)
         self._pending.clear()
         return rest.removeprefix(_BOM) if self._is_first else rest
@@ -131,14 +131,14 @@ class ServerSentEvents:
         return self._lines.truncated
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The data that `chunk` completes."""
+        """Return the data of the events that `chunk` completes."""
         events: list[bytes] = []
         for line in self._lines.feed(chunk):
             self._line(line, events)
         return events
 
     def rest(self) -> list[bytes]:
-        """The data of a last event that no empty line ended."""
+        """Return the data of a last event without the empty line that ends an event."""
         events: list[bytes] = []
         self._line(self._lines.rest(), events)
         self._end_event(events)
@@ -176,11 +176,11 @@ class JsonLines:
         return self._lines.truncated
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that `chunk` completes."""
+        """Return the lines that `chunk` completes."""
         return [line for line in self._lines.feed(chunk) if line.strip()]
 
     def rest(self) -> list[bytes]:
-        """The last line."""
+        """Return the last line, if there is one."""
         rest = self._lines.rest()
         return [rest] if rest.strip() else []
 
@@ -195,7 +195,7 @@ class Unpacker:
         self.problem: str | None = None
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """What `chunk` unpacks to, in bounded pieces; nothing after a problem."""
+        """Yield the unpacked bytes of `chunk` in bounded pieces; nothing after a problem."""
         while self.problem is None:
             try:
                 piece = self._unpacker.decompress(chunk, _STEP)

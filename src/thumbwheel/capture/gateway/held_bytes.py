@@ -26,7 +26,7 @@ class HeldBytes:
 
     @contextmanager
     def of_call(self) -> Iterator[CallBytes]:
-        """Count what is held for a call until the block ends."""
+        """Count the bytes held for a call until the block ends."""
         call = CallBytes(self)
         try:
             yield call
@@ -47,7 +47,7 @@ class CallBytes:
     count: int = 0
 
     def hold(self, count: int) -> None:
-        """Hold so many bytes more; raises Refusal where all calls together hold too much."""
+        """Hold `count` more bytes. Raises Refusal if all calls together would hold too many."""
         if not self._all.has_room(count, self.count):
             message = "the calls that run hold too much memory (setting gateway.max_held)"
             raise Refusal(429, message, {b"retry-after": b"1", b"connection": b"close"})

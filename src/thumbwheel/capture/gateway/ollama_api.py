@@ -10,14 +10,15 @@ from thumbwheel.capture.gateway.reply_draft import ReplyDraft
 
 
 def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, which hold Ollama's sampling parameters, and what else shapes the answer."""
+    """Return the options, which hold Ollama's sampling parameters, with the other fields that shape
+    the answer."""
     options = body.get("options")
     outside = selected(body, ("format", "think", "logprobs", "top_logprobs"))
     return {**(options if isinstance(options, Mapping) else {}), **outside}
 
 
 def add_end(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
-    """Model, log-probabilities and, in the last line, reason and counts."""
+    """Add the model, log-probabilities and, in the last line, reason and counts."""
     draft.add_head(value)
     if value.get("logprobs"):
         draft.add_logprobs({"content": value["logprobs"]})

@@ -13,7 +13,7 @@ vLLM."""
 
 
 def add_usage(draft: ReplyDraft, usage: Any) -> None:
-    """The counts of a `usage` object, under the names of either of OpenAI's APIs."""
+    """Add the counts of a `usage` object, under the names of either of OpenAI's APIs."""
     if not isinstance(usage, Mapping):
         return
     prompt_details = _object(usage, "prompt_tokens_details", "input_tokens_details")
@@ -27,7 +27,7 @@ def add_usage(draft: ReplyDraft, usage: Any) -> None:
 
 
 def add_llama_server(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
-    """What llama-server says beside: how many tokens it sampled, and all their ids where the
+    """Add llama-server's extra fields: the number of sampled tokens, and all their ids if the
     request has `verbose` and `return_tokens`."""
     timings, verbose = value.get("timings"), value.get("__verbose")
     if isinstance(timings, Mapping):

@@ -79,14 +79,15 @@ class CallRequest:
     context: CallContext
 
     def with_model(self, raw: bytes, model: str, extra: Mapping[str, Any] | None = None) -> bytes:
-        """`raw`, the bytes of this request's body, with another model and the fields `extra`, and
-        otherwise as the client wrote it; raises InputError where it is no JSON object."""
+        """Return `raw`, the bytes of this request's body, with another model and the fields
+        `extra`; all else stays as the client wrote it. Raises InputError if it is no JSON
+        object."""
         if self.protocol.keeps_model:
             return raw
         return with_model(raw, self.body, model, extra or {})
 
     def reply_reader(self, status: int = 200, headers: Headers | None = None) -> ReplyReader:
-        """The reader of the reply that came with this status and these headers."""
+        """Return a reader for the reply with this status and these headers."""
         return ReplyReader(self, status, headers or {})
 
     @property
@@ -121,7 +122,8 @@ Add = Callable[[ReplyDraft, Mapping[str, Any]], None]
 
 
 def by_type(events: Mapping[str, Add]) -> Add:
-    """What adds an event by its `type`; types that are not among `events` are passed over."""
+    """Return a function that adds an event by its `type` and ignores types that are not in
+    `events`."""
 
     def add_event(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
         kind = value.get("type")
@@ -166,7 +168,7 @@ class Protocol:
     """What is answered here where the model's server is of another family."""
 
     def request(self, body: Mapping[str, Any], headers: Headers) -> CallRequest:
-        """The request that `body` makes."""
+        """Build the request from `body` and `headers`."""
         model = body.get("model")
         stream = body.get("stream")
         return CallRequest(
@@ -179,7 +181,7 @@ class Protocol:
 
 
 def no_tools(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
-    """The tools of a protocol that has none."""
+    """Return an empty list: the protocol has no tools."""
     return []
 
 
@@ -216,8 +218,8 @@ class ReplyReader:
         self._problem = self._unpacker.problem
 
     def finish(self, cause: str | None = None) -> CallReply:
-        """The reply as far as it came. `cause` is why it ended before its end: CLIENT_LEFT, or what
-        happened to the upstream."""
+        """Return the reply as far as it came. `cause` is why it ended early: CLIENT_LEFT, or a
+        message about the upstream."""
         draft = self._draft
         if self._events is not None:
             for data in self._events.rest():
@@ -275,8 +277,7 @@ class ReplyReader:
 
 
 def _is_stream(call: CallRequest, status: int, content_type: str) -> bool:
-    """Whether the body is a stream of events: as its type says, and where that says nothing, as was
-    asked."""
+    """Return whether the body is a stream of events: by its content type, else by the request."""
     if status >= 300:
         return False
     if "event-stream" in content_type or "ndjson" in content_type:
@@ -285,7 +286,8 @@ def _is_stream(call: CallRequest, status: int, content_type: str) -> bool:
 
 
 def _unpacker(encoding: str) -> tuple[Unpacker | None, str | None]:
-    """(what unpacks bodies of this encoding, why they cannot be read)."""
+    """Return (unpacker, problem) for bodies of this encoding: no unpacker for plain bodies, a
+    problem for encodings that cannot be read."""
     name = encoding.strip().lower()
     if name in ("", "identity"):
         return None, None

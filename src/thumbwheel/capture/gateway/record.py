@@ -34,13 +34,13 @@ class Timing:
     total: float
 
     def after(self, seconds: float) -> str:
-        """The time `seconds` after the start, as a line has it."""
+        """Return the time `seconds` after the start, in ISO 8601 as in a line."""
         return (self.started_at + timedelta(seconds=seconds)).isoformat()
 
 
 def trace_id_of(call: CallRequest) -> str:
-    """The id under which the call will be recorded: the name under which its app will give
-    feedback, or a new one."""
+    """Return the trace id of the call: the id under which its app will give feedback, or a new
+    one."""
     return call.context.feedback_id or ids.new("call")
 
 
@@ -53,10 +53,10 @@ def trace_line(
     agent: str,
     trace_id: str,
 ) -> dict[str, Any]:
-    """The line of the inbox that says what happened. `choice` is None where nobody answered.
+    """Build the inbox line of the call. `choice` is None if no upstream answered.
 
-    An answer of tool calls is no output of the trace: the text beside the calls is in the step.
-    What the model wrote between <think> and </think> before its answer is no part of it either.
+    If the answer has tool calls, the trace has no output: the text beside the calls is in the step.
+    Text between <think> and </think> before the answer is not part of the output either.
     """
     reply = _without_thoughts(reply)
     status = "ok"
@@ -83,8 +83,8 @@ def trace_line(
 
 
 def _without_thoughts(reply: CallReply) -> CallReply:
-    """Return the reply with the thoughts that stand in its text as its reasoning, as servers with a
-    parser for them give it. Token ids are those of the whole text, and go."""
+    """Return the reply with the thoughts in its text moved to its reasoning, as servers with a
+    parser for them do. Token ids and log-probabilities belong to the whole text and are dropped."""
     if reply.text is None or ("<think>" not in reply.text and "</think>" not in reply.text):
         return reply
     thought, text = without_thoughts(reply.text)
@@ -95,7 +95,7 @@ def _without_thoughts(reply: CallReply) -> CallReply:
 
 
 def cost_of(usage: Usage, price: Price) -> float | None:
-    """What the tokens cost at a price per million; None where a count or a price that it needs is
+    """Return the cost of the tokens at a price per million; None if a needed count or price is
     unknown.
 
     >>> cost_of(Usage(prompt=1000, completion=500), Price(prompt=2.0, completion=8.0))
@@ -158,7 +158,7 @@ def _step(
 
 
 def _output(reply: CallReply) -> dict[str, Any] | None:
-    """What an answer has beside its text, with it."""
+    """Return the answer with its tool calls and alternatives; None if it is only text."""
     output: dict[str, Any] = {}
     if reply.tool_calls:
         output["tool_calls"] = reply.tool_calls
@@ -168,7 +168,7 @@ def _output(reply: CallReply) -> dict[str, Any] | None:
 
 
 def _remarks(call: CallRequest, reply: CallReply) -> dict[str, Any]:
-    """How the call was made, and what of it is not in the record."""
+    """Return how the call was made and which parts of it are missing from the record."""
     remarks: dict[str, Any] = {"protocol": call.protocol.name, "reply_id": reply.id}
     truncated = {"input": call.conversation.truncated, "output": reply.truncated}
     remarks["truncated"] = [part for part, is_cut in truncated.items() if is_cut] or None

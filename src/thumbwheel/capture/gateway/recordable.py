@@ -45,7 +45,7 @@ class Recorder:
         self.truncated = False
 
     def text(self, text: str) -> str:
-        """`text`, cut where the budget ends."""
+        """Return `text`, cut where the budget ends."""
         if len(text) > self._characters:
             text = clipped(text, self._characters)
             self.truncated = True
@@ -53,7 +53,7 @@ class Recorder:
         return storable(text)
 
     def items(self, value: Any) -> Iterator[Any]:
-        """The items of a list, until the budget ends; nothing of anything else."""
+        """Yield the items of a list until the budget ends; nothing for any other value."""
         for item in value if isinstance(value, list) else ():
             self._values -= _VALUES_OF_ITEM
             if self._values < 0:
@@ -62,16 +62,16 @@ class Recorder:
             yield item
 
     def objects(self, value: Any) -> Iterator[Mapping[str, Any]]:
-        """Those items of a list that are objects."""
+        """Return an iterator over the items of a list that are objects."""
         return (item for item in self.items(value) if isinstance(item, Mapping))
 
     def mapping(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        """A copy of the JSON object; empty where nothing of it can be kept."""
+        """Return a copy of the JSON object; an empty one if nothing of it can be kept."""
         copy = self.value(value)
         return copy if isinstance(copy, dict) else {}
 
     def value(self, value: Any, depth: int = 0) -> Any:
-        """A copy of the JSON value; None for what is left out."""
+        """Return a copy of the JSON value; None in place of the parts that are left out."""
         self._values -= 1
         if self._values < 0 or depth > MAX_DEPTH:
             self.truncated = True
@@ -106,8 +106,8 @@ def _number(value: Any) -> Any:
 
 
 def clipped(text: str, length: int) -> str:
-    """At most `length` characters of `text`. The cut leaves out the word and the number that it
-    would go through, because half a card number or key is not recognised as one any more.
+    """Return at most `length` characters of `text`. The cut removes the whole word or number at its
+    end, because half a card number or key would no longer be recognized.
 
     >>> clipped("pay with 4111 1111 1111 1111", 20)
     'pay with'
@@ -120,8 +120,8 @@ def clipped(text: str, length: int) -> str:
 
 
 def storable(text: str) -> str:
-    """`text` without NUL and without halves of surrogate pairs; halves that meet become their
-    character.
+    """Return `text` with NUL and lone surrogates replaced; surrogate halves that form a pair become
+    their character.
 
     >>> storable("a\\x00b \\ud83d\\ude00 \\ud83d")
     'a\ufffdb 😀 \ufffd'
@@ -138,8 +138,8 @@ def storable(text: str) -> str:
 
 
 def name_of(value: Any) -> str | None:
-    """`value` as the name of a session, subject or model; a longer one than an import takes becomes
-    its hash, None for what is no name."""
+    """Return `value` as the name of a session, subject or model; its hash if it is longer than an
+    import accepts, None if it is no name."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         return None
     if isinstance(value, int) and not -MAX_INTEGER <= value < MAX_INTEGER:

@@ -14,8 +14,8 @@ from thumbwheel.core import ids
 
 
 def recorded_call(exchange: Exchange, budgets: Budgets) -> dict[str, Any] | None:
-    """Return the line for the inbox; None for a call that is not recorded. Adds what the call used
-    to the budgets of its agent and its key."""
+    """Return the line for the inbox; None for a call that is not recorded. Adds the call's tokens
+    and cost to the budgets of its agent and its key."""
     reader = exchange.reader or exchange.call.reply_reader()
     reply = reader.finish(exchange.cause)
     spent = None
@@ -58,5 +58,5 @@ def recorded_call(exchange: Exchange, budgets: Budgets) -> dict[str, Any] | None
 
 
 def _is_failure(reply: CallReply) -> bool:
-    """Whether there is nothing that anybody could judge."""
+    """Return whether the call failed without any text or tool call to judge."""
     return reply.error is not None and not (reply.text or reply.tool_calls)

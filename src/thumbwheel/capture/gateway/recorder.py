@@ -36,7 +36,7 @@ class Spool(Protocol):
         """Take a line at once; the future resolves once it is on disk."""
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the waiting calls."""
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,14 @@ class Recorder:
         return self._waiting
 
     def problem(self) -> str | None:
-        """Why calls are not recorded now; None where they are."""
+        """Return why calls are not being recorded; None if they are."""
         since = time.monotonic() - self._lost_at
         if self._lost_at > self._stored_at and since < RED:
             return f"{self._losses.count} calls are not recorded; the last: {self._losses.last}"
         return None
 
     def add(self, entry: Entry) -> None:
-        """Have a call written down."""
+        """Queue a call for writing; if the queue is full, count it as lost."""
         with self._lock:
             is_full = self._waiting >= MOST_CALLS or self._waiting_bytes + entry.size > MOST_BYTES
             if not is_full:

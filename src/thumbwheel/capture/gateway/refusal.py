@@ -37,7 +37,7 @@ class Refusal(Exception):
 
     @classmethod
     def of(cls, error: ThumbwheelError) -> Refusal:
-        """The refusal that says what `error` says."""
+        """Return the refusal with the message of `error` and the status for its type."""
         for kind, status in FAULTS_OF_OURS.items():
             if isinstance(error, kind):
                 return cls(status, str(error))
@@ -48,7 +48,7 @@ class Refusal(Exception):
 
 
 def error_body(family: Family, status: int, message: str) -> bytes:
-    """The body in which clients of this API look for an error.
+    """Return the error body in the form that clients of this API expect.
 
     >>> error_body("ollama", 404, "no such model")
     b'{"error": "no such model"}'

@@ -105,7 +105,7 @@ def _is_name(value: Any) -> TypeGuard[str]:
 
 
 def _opens_another(call: ToolCallDraft, id: Any, name: Any) -> bool:
-    """Return whether a piece with this id and name is none of `call`, but opens another one."""
+    """Return whether a piece with this id and name begins another call than `call`."""
     if _is_name(id) and call.id:
         return id != call.id
     if not _is_name(name) or not call.name:
@@ -157,14 +157,14 @@ class ReplyDraft:
         return Usage(**self._usage)
 
     def add_head(self, value: Mapping[str, Any]) -> None:
-        """Its id and the model that answers, as most events repeat them."""
+        """Set the reply's id and the model that answers, unless set; most events repeat them."""
         if self.id is None:
             self.id = name_of(value.get("id"))
         if self.served_model is None:
             self.served_model = name_of(value.get("model"))
 
     def add_text(self, text: Any, choice: Any = 0) -> None:
-        """More of the answer; `choice` counts the answers, where several were asked for."""
+        """Add text to the answer; `choice` is its index if several were requested."""
         if not isinstance(text, str):
             return
         buffer = self._texts.get(choice) if isinstance(choice, int) else None
@@ -176,12 +176,12 @@ class ReplyDraft:
             self._append(buffer, text)
 
     def add_reasoning(self, text: Any) -> None:
-        """More of what the model thought before its answer."""
+        """Add text to the model's reasoning."""
         if isinstance(text, str) and text:
             self._append(self._reasoning, text)
 
     def tool_call(self, id: Any = None, name: Any = None) -> ToolCallDraft | None:
-        """Begin a tool call; None where there are too many."""
+        """Begin a tool call and return it; None if there are too many."""
         self.has_token = True
         if len(self._tool_calls) >= MAX_TOOL_CALLS:
             self.truncated = True
@@ -232,7 +232,7 @@ class ReplyDraft:
             call.name = self._short(name)
 
     def add_arguments(self, call: ToolCallDraft | None, arguments: Any) -> None:
-        """More of a call's arguments: JSON text, or a value which becomes it."""
+        """Add to a call's arguments: JSON text, or a value, which is converted to it."""
         if call is None or arguments is None:
             return
         if not isinstance(arguments, str):
@@ -243,7 +243,7 @@ class ReplyDraft:
         self._append(call.arguments, arguments)
 
     def add_token(self, id: Any, logprob: Any) -> None:
-        """A sampled token, with None for what the server does not tell."""
+        """Add a sampled token, with None for the parts that the server omits."""
         if len(self._token_ids) >= MAX_TOKENS or len(self._logprobs) >= MAX_TOKENS:
             self.truncated = True
             return
@@ -254,15 +254,15 @@ class ReplyDraft:
             self._lacks_logprobs = True
 
     def add_token_id(self, id: Any) -> None:
-        """The id of a sampled token."""
+        """Add the id of a sampled token."""
         if type(id) is int and 0 <= id <= MAX_TOKEN_ID and len(self._token_ids) < MAX_TOKENS:
             self._token_ids.append(id)
         else:
             self._lacks_ids = True
 
     def add_logprobs(self, logprobs: Any, token_ids: Any = None) -> None:
-        """The tokens of OpenAI's `logprobs` of a choice, old form or new, whose ids may stand
-        beside them."""
+        """Add the tokens of a choice's `logprobs` in OpenAI's old or new form; their ids may come
+        separately."""
         ids = token_ids if isinstance(token_ids, list) else []
         if not isinstance(logprobs, dict):
             for id in ids:
@@ -287,27 +287,27 @@ class ReplyDraft:
         return bool(self._tool_calls)
 
     def set_token_ids(self, ids: Any) -> None:
-        """The ids of all sampled tokens, which a server may tell beside log-probabilities that lack
-        some of them."""
+        """Set the ids of all sampled tokens. A server may send them beside log-probabilities that
+        lack some of the tokens."""
         if not isinstance(ids, list) or len(ids) > MAX_TOKENS:
             return
         if all(type(id) is int and 0 <= id <= MAX_TOKEN_ID for id in ids):
             self._all_token_ids = array("i", ids)
 
     def count(self, **counts: Any) -> None:
-        """Token counts under the names of Usage; later ones replace earlier ones."""
+        """Set token counts by the names of Usage; later ones replace earlier ones."""
         for name, count in counts.items():
             if type(count) is int and 0 <= count < 2**31:
                 self._usage[name] = count
 
     def finish(self, reason: Any) -> None:
-        """The reason for which the answer ended."""
+        """Set the reason for which the answer ended."""
         if isinstance(reason, str) and reason:
             self.ended = True
             self.finish_reason = FINISH_REASONS.get(reason, storable(reason[:_WORD]))
 
     def reply(self, cause: str | None) -> CallReply:
-        """The reply, which ended for `cause`, or by itself."""
+        """Return the reply. `cause` is why it ended early, None if it ended by itself."""
         is_cut_off = not self.ended and self.error is None and self.problem is None
         error = self.error
         if is_cut_off:
@@ -355,11 +355,11 @@ class ReplyDraft:
         return None if buffer is None else self._value(buffer)
 
     def _tokens(self) -> tuple[list[int] | None, list[float] | None]:
-        """Ids and log-probabilities, each where it is known of every token.
+        """Return (ids, log-probabilities) of the sampled tokens, each None unless known for every
+        token.
 
-        llama-server leaves tokens out of its log-probabilities that are only a part of a character.
-        So ids count where they are as many as the tokens of the answer, if the server says how many
-        these are.
+        llama-server omits log-probabilities of tokens that are only a part of a character. So ids
+        count only if there are as many as the answer has tokens, if the server reports that number.
         """
         ids = None if self._lacks_ids else self._token_ids
         logprobs = None if self._lacks_logprobs else self._logprobs
@@ -383,7 +383,7 @@ class ReplyDraft:
         buffer.write(text)
 
     def _value(self, buffer: StringIO) -> str:
-        """What is in a buffer, up to a word that its cut went through."""
+        """Return the text of a buffer, without a last word that was cut."""
         text = storable(buffer.getvalue())
         return clipped(f"{text}.", len(text)) if id(buffer) in self._cut_buffers else text
 
@@ -394,8 +394,8 @@ class ReplyDraft:
 
 
 def _id_of(entry: Mapping[str, Any]) -> Any:
-    """The token id in an entry of log-probabilities: llama.cpp and our server name it, vLLM writes
-    it in the place of the text where it is asked to."""
+    """Return the token id in an entry of log-probabilities, or None: llama.cpp and Thumbwheel's
+    server name it, vLLM writes it in place of the text on request."""
     if "id" in entry:
         return entry["id"]
     match = _TOKEN_ID.fullmatch(str(entry.get("token")))
@@ -403,7 +403,7 @@ def _id_of(entry: Mapping[str, Any]) -> Any:
 
 
 def error_text(error: Any) -> str:
-    """The message in what an API gives as its error.
+    """Return the message of an API's error object.
 
     >>> error_text({"message": "no such model", "type": "not_found_error"})
     'no such model'

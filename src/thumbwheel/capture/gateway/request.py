@@ -39,7 +39,7 @@ class Path:
 
 
 def split_path(path: str) -> Path:
-    """The parts of a path.
+    """Return the parts of a path.
 
     >>> split_path("/a/support/v1/models")
     Path(agent='support', call='/v1/models')
@@ -55,8 +55,9 @@ def split_path(path: str) -> Path:
 async def read_body(
     receive: Receive, headers: Mapping[str, str], limit: int, held: CallBytes
 ) -> bytes:
-    """The body of a request, unpacked; raises Refusal for a larger one than `limit` bytes, for one
-    that is not what its headers say, and where all calls together hold too much."""
+    """Return the body of a request, unpacked. Raises Refusal if it is larger than `limit` bytes,
+    does not match its headers, or all calls together hold too many bytes; ClientLeft if the client
+    left."""
     stated = headers.get("content-length")
     is_too_large = stated is not None and stated.isdecimal() and int(stated) > limit
     pieces: list[bytes] = []
@@ -89,8 +90,8 @@ async def read_body(
 
 
 def read_object(body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
-    """The JSON object of a request; raises Refusal. Browsers let any page send other types than
-    JSON to this machine without asking, so they are refused."""
+    """Return the JSON object of a request. Raises Refusal. Browsers let any page send content types
+    other than JSON to this machine without asking, so they are refused."""
     content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise Refusal(

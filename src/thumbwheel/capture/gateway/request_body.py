@@ -26,11 +26,11 @@ class _Member(NamedTuple):
 
 
 def with_fields(raw: bytes, fields: Mapping[str, Any]) -> bytes:
-    """`raw`, a JSON object, in which the top-level `fields` have these values.
+    """Return `raw`, a JSON object, with these values for the top-level `fields`.
 
-    A value that is there is replaced in its place, each time where its key is there twice, because
-    servers differ in which they take. A new key is added at the end. All other bytes stay. Raises
-    InputError where `raw` is no JSON object.
+    An existing value is replaced in its place, and at each occurrence if its key is duplicated,
+    because servers differ in which one they read. A new key is added at the end. All other bytes
+    stay. Raises InputError if `raw` is no JSON object.
 
     >>> with_fields(b'{"model": "a",  "x": {"model": 1}}', {"model": "b"})
     b'{"model": "b",  "x": {"model": 1}}'
@@ -56,11 +56,12 @@ def with_fields(raw: bytes, fields: Mapping[str, Any]) -> bytes:
 
 
 def with_model(raw: bytes, body: Mapping[str, Any], model: str, extra: Mapping[str, Any]) -> bytes:
-    """`with_fields` of a model and `extra`; `body` is the value of `raw`.
+    """Return `raw` with another model and the fields `extra`, as `with_fields` would; `body` is the
+    value of `raw`.
 
-    Where the bytes `"model"` are in it once, and the value says that there is such a key, they are
-    that key. Then they can be looked up, which takes a hundredth of the time of finding all
-    members of a long body.
+    If the bytes `"model"` occur in it once, and the value has that key, they are that key. Then
+    they can be looked up, which takes a hundredth of the time of finding all members of a long
+    body.
     """
     is_text = isinstance(body.get("model"), str)
     # an escaped letter could spell the key in another way
@@ -75,7 +76,8 @@ def with_model(raw: bytes, body: Mapping[str, Any], model: str, extra: Mapping[s
 
 
 def _members(raw: bytes) -> Iterator[_Member]:
-    """The top-level members of the object `raw`, in their order."""
+    """Yield the top-level members of the object `raw`, in their order. Raises InputError if it is
+    no JSON object."""
     if raw.removeprefix(codecs.BOM_UTF8).lstrip(_SPACE)[:1] != b"{":
         raise _no_object(raw)
     depth, key, start = 0, b"", -1
@@ -97,7 +99,7 @@ def _members(raw: bytes) -> Iterator[_Member]:
 
 
 def _member(raw: bytes, key: bytes, start: int, end: int) -> _Member:
-    """The member whose value, without the space around it, lies between two positions."""
+    """Return the member whose value lies between two positions, without the space around it."""
     while start < end and raw[start] in _SPACE:
         start += 1
     while start < end and raw[end - 1] in _SPACE:

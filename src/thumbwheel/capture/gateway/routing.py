@@ -100,8 +100,8 @@ class Choice:
     and nothing about the arm."""
 
     def fall_back(self, upstream: Upstream, why: str) -> Choice:
-        """The choice once `upstream` answers instead. It counts for no arm, because no draw led to
-        it."""
+        """Return the choice with `upstream` answering instead. It counts for no arm, because no
+        draw led to it."""
         reason = f"{self.reason}; fallback from {self.version} ({self.deployment}): {why}"
         return replace(
             self,

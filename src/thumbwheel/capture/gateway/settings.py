@@ -61,5 +61,5 @@ class GatewayConfig(Config):
     """By the name of the key (thumbwheel keys add NAME): what it may use"""
 
     def policy(self, agent: str) -> AgentPolicy:
-        """The policy of an agent; the default for one without."""
+        """Return the policy of an agent, or the default."""
         return self.agents.get(agent) or AgentPolicy()

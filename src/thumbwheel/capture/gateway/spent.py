@@ -29,8 +29,8 @@ class Spent:
 
 
 def spent_by(call: CallRequest, reply: CallReply, upstream: Upstream, was_answered: bool) -> Spent:
-    """Return what the call used. `was_answered`: whether the server took the call; what it refused
-    costs nothing."""
+    """Return the tokens and the cost of the call. `was_answered`: whether the server accepted the
+    call; without an answer only the counts it reported are charged."""
     usage = reply.usage
     if was_answered:
         prompt = prompt_tokens(call) if usage.prompt is None else usage.prompt
@@ -42,8 +42,7 @@ def spent_by(call: CallRequest, reply: CallReply, upstream: Upstream, was_answer
 
 
 def require_price(accounts: list[Account], upstream: Upstream) -> None:
-    """Raise Refusal where a limit of costs cannot be kept, because nobody said what somebody else's
-    server costs."""
+    """Raise Refusal if a cost limit cannot be enforced, because the remote server has no price."""
     has_price = None not in (upstream.price.prompt, upstream.price.completion)
     if has_price or upstream.target != "remote":
         return

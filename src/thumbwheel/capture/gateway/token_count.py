@@ -16,12 +16,12 @@ MEDIA = frozenset(["image_url", "input_image", "image", "input_audio", "file", "
 
 
 def prompt_tokens(call: CallRequest) -> int:
-    """Count the tokens of what the model was shown."""
+    """Count the tokens of the call's messages and tools."""
     return tokens_of(call.messages) + tokens_of(call.tools)
 
 
 def reply_tokens(reply: CallReply) -> int:
-    """Count the tokens of what the model wrote, its thoughts and all alternatives included."""
+    """Count the tokens that the model wrote, including its thoughts and all alternatives."""
     written = [reply.text, reply.reasoning, reply.alternatives]
     return tokens_of([*written, [call["function"] for call in reply.tool_calls]])
 

@@ -36,7 +36,7 @@ UNREADABLE = "the model's server sent a reply that cannot be read"
 
 
 def needs_translation(call: CallRequest, upstream: Upstream) -> bool:
-    """Return whether the upstream does not answer the call as it is. Ollama speaks its own API."""
+    """Return whether the call must be translated for the upstream. Ollama speaks its own API."""
     if call.protocol.translation is None or upstream.target == REMOTE:
         return False
     return not upstream.target == call.protocol.family == "ollama"
@@ -51,8 +51,8 @@ class TranslatedRequest:
 
 
 def translated_request(call: CallRequest, upstream: Upstream) -> TranslatedRequest:
-    """Return the request for the upstream; raises InputError where there is none that asks the
-    same."""
+    """Return the request for the upstream. Raises InputError if no request of its API is
+    equivalent."""
     translation = call.protocol.translation
     if isinstance(translation, Translation):
         chat = _chat_request(call, translation, upstream)
@@ -88,7 +88,7 @@ def _chat_request(
 
 
 def _function(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tool that its app runs; raises InputError for one that a provider would run."""
+    """Return a tool that its app runs. Raises InputError for a tool that a provider would run."""
     if tool.get("type") != "function" or not isinstance(tool.get("function"), Mapping):
         kind = str(tool.get("type"))[:80]
         why = f"a tool of type {kind!r} runs at its provider, which does not answer here"
@@ -106,7 +106,7 @@ def _chat_message(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _part(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a part of a message; raises InputError for what is neither text nor a picture."""
+    """Return a part of a message. Raises InputError if it is neither text nor a picture."""
     kind, image = part.get("type"), part.get("image_url")
     if kind == "input_image" and isinstance(image, str):
         return {"type": "image_url", "image_url": {"url": image}}
@@ -117,8 +117,8 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_call_ids(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Name tool calls and their results where the client's API has no ids: results stand in the
-    order of the calls."""
+    """Name tool calls and their results if the client's API has no ids, and return the messages:
+    results are matched to calls in order."""
     unanswered: list[str] = []
     count = 0
     for message in messages:
@@ -145,7 +145,7 @@ def server_reply_reader(call: CallRequest, status: int, content_type: str) -> Re
 def translated_reply(
     call: CallRequest, status: int, content_type: str
 ) -> TranslatedReply | TranslatedVectors:
-    """Return what writes the reply with this status in the words of the client's API."""
+    """Return the writer for the reply with this status in the form of the client's API."""
     translation = call.protocol.translation
     if isinstance(translation, EmbeddingTranslation):
         return TranslatedVectors(call, translation, status)

@@ -43,12 +43,14 @@ def _embedding_usage(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
 
 
 def _counted_tokens(call: CallRequest) -> dict[str, Any]:
-    """Answer in place of a server that is none of Anthropic's, and counts no tokens."""
+    """Count the prompt's tokens in place of a server that does not count them because it is not
+    Anthropic's."""
     return {"input_tokens": prompt_tokens(call)}
 
 
 def _unrecorded(name: str, path: str, **more: Any) -> Protocol:
-    """Return a protocol of whose requests and replies nothing is read but what `more` says."""
+    """Return a protocol that reads nothing from requests and replies except with the functions in
+    `more`."""
     parts: dict[str, Any] = {
         "messages": _no_messages,
         "tools": no_tools,
@@ -89,5 +91,6 @@ _BY_PATH = {protocol.path: protocol for protocol in UNRECORDED}
 
 
 def unrecorded_of(method: str, path: str) -> Protocol | None:
-    """Return what a request to `path` is, if it is passed on without being recorded."""
+    """Return the protocol of a request that is passed on without being recorded; None for any other
+    request."""
     return _BY_PATH.get(path.rstrip("/")) if method == "POST" else None

@@ -107,7 +107,8 @@ class CheckedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """The addresses of `host`; raises RefusedAddress where all of them are refused."""
+        """Return the allowed addresses of `host`. Raises RefusedAddress if all of them are
+        refused."""
         results = await self._names.resolve(host, port, family)
         allowed, reasons = [], []
         for result in results:
@@ -121,7 +122,7 @@ class CheckedResolver(AbstractResolver):
         return allowed
 
     async def close(self) -> None:
-        """Let go of the resolver of names."""
+        """Close the resolver of names."""
         await self._names.close()
 
 
@@ -136,8 +137,8 @@ class Upstreams:
     async def post(
         self, upstream: Upstream, path: str, headers: HeaderList, body: bytes
     ) -> aiohttp.ClientResponse:
-        """The reply to `body`, as soon as its headers are there; raises UpstreamError. `path` is
-        the client's, with its query. It is sent once, whatever happens."""
+        """Send `body` once, without retries, and return the reply as soon as its headers arrived.
+        `path` is the client's, with its query. Raises UpstreamError."""
         url = self._url(upstream, path)
         session = self._session(url.scheme, upstream.private)
         try:
@@ -163,8 +164,8 @@ class Upstreams:
         self._sessions.clear()
 
     def _url(self, upstream: Upstream, path: str) -> URL:
-        """Where a call to the client's `path` goes; raises UpstreamError for an address in the URL
-        that is refused."""
+        """Return the URL for a call to the client's `path`. Raises UpstreamError if the URL holds
+        an address that is refused."""
         base = upstream.url
         is_below_base = path.startswith("/v1/")
         target = base + path[3:] if is_below_base else base.removesuffix("/v1") + path
@@ -203,7 +204,8 @@ class Upstreams:
 
 
 def _check_literal(host: str, private: bool) -> None:
-    """Addresses in a URL are not resolved, so they are checked here."""
+    """Raise UpstreamError for a refused address in a URL: it is not resolved, so it is checked
+    here."""
     try:
         reason = refusal(host, private)
     except ValueError:
@@ -235,10 +237,10 @@ def request_headers(
     keeps_key: bool,
     name: str,
 ) -> HeaderList:
-    """The client's headers as the upstream gets them: without those of the connection and ours, and
-    with the upstream's own credentials where it has any. `family` is the called API's. Without
-    `keeps_key` the client's credentials are not passed on; its cookies never are. `name` is that of
-    this gateway."""
+    """Return the client's headers for the upstream: without hop-by-hop headers and the gateway's
+    own, and with the upstream's credentials if it has any. `family` is the called API's. Without
+    `keeps_key` the client's credentials are not passed on; its cookies never are. `name` names this
+    gateway."""
     replaces = upstream.secret is not None or not keeps_key
     pairs = [(raw_name.decode("latin-1"), value) for raw_name, value in client]
     of_connection: set[str] = set()
@@ -267,7 +269,7 @@ def request_headers(
 
 
 def readable_encodings(accepted: str) -> str:
-    """Those of the accepted encodings that a recorded reply can be read in.
+    """Return the accepted encodings in which a recorded reply can be read.
 
     >>> readable_encodings("gzip, deflate, br;q=0.9, zstd")
     'gzip, deflate'
@@ -283,8 +285,8 @@ def readable_encodings(accepted: str) -> str:
 
 
 def reply_headers(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the upstream's headers as the client gets them: without those of the connection, ours,
-    and those that would speak for the gateway's own address."""
+    """Return the upstream's headers for the client: without hop-by-hop headers, the gateway's own,
+    and headers that would speak for the gateway's own address."""
     headers = []
     for name, value in raw:
         lower = name.lower()
@@ -297,8 +299,8 @@ def reply_headers(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes
 
 
 def _decoded(value: bytes) -> str:
-    """A header's text such that aiohttp, which encodes it as UTF-8, sends the same bytes where they
-    are UTF-8."""
+    """Decode a header's text so that aiohttp, which encodes it as UTF-8, sends the same bytes if
+    they are UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:

@@ -39,7 +39,7 @@ class SpanNode:
 
 
 def is_complete(spans: Iterable[Span]) -> bool:
-    """Whether a trace has its root, and no span whose parent is missing."""
+    """Return whether the trace has its root and no span lacks its parent."""
     spans = list(spans)
     ids = {span.span_id for span in spans}
     has_root = any(span.parent_id is None for span in spans)
@@ -60,8 +60,8 @@ class Run:
 
 
 def records_of(spans: Sequence[Span]) -> list[AnyRecord]:
-    """The records of the spans of one trace: the run itself, runs of nested agents, feedback.
-    Raises NoRun where they hold no run of a model, Unreadable."""
+    """Return the records of the spans of one trace: the run itself, runs of nested agents,
+    feedback. Raises NoRun if the spans hold no run of a model, Unreadable."""
     runs = runs_of(spans)
     records: list[AnyRecord] = [run.trace for run in runs]
     for span in sorted(spans, key=_start):
@@ -71,8 +71,7 @@ def records_of(spans: Sequence[Span]) -> list[AnyRecord]:
 
 
 def runs_of(spans: Sequence[Span]) -> list[Run]:
-    """The runs that the spans of one trace are of, the outermost first; raises NoRun,
-    Unreadable."""
+    """Return the runs in the spans of one trace, the outermost first. Raises NoRun, Unreadable."""
     distinct = {span.span_id: span for span in spans}
     ordered = sorted(distinct.values(), key=_start)
     nodes = {span.span_id: SpanNode(span) for span in ordered}
@@ -92,8 +91,8 @@ def runs_of(spans: Sequence[Span]) -> list[Run]:
 
 
 def target_of(runs: Iterable[Run], span_id: str) -> TargetRef | None:
-    """What an opinion about this span is about: the trace where the span wraps it or gave its
-    answer, else a step of it. None where no run has the span."""
+    """Return the target of feedback about this span: the trace if the span wraps it or gave its
+    answer, else a step of it. None if no run has the span."""
     for run in runs:
         if span_id not in {span.span_id for span in run.inside}:
             continue
@@ -111,7 +110,7 @@ def _start(span: Span) -> datetime:
 
 
 def _runs(name: str, parent: str | None, roots: Sequence[SpanNode]) -> list[Run]:
-    """One run of an agent, and those of agents that it called."""
+    """Return the run of an agent and the runs of agents that it called."""
     inside: list[Span] = []
     nested: list[SpanNode] = []
     waiting = list(reversed(roots))
@@ -138,7 +137,7 @@ def _runs(name: str, parent: str | None, roots: Sequence[SpanNode]) -> list[Run]
 def _run(
     name: str, parent: str | None, roots: Sequence[Span], inside: Sequence[Span]
 ) -> Run | None:
-    """The run; None where no span says what was asked."""
+    """Return the run; None if no span holds a prompt."""
     steps = [span for span in inside if conventions.step_kind(span) != "task"]
     calls = [span for span in steps if conventions.step_kind(span) == "llm"]
     calls = [span for span in calls if conventions.operation(span) not in conventions.EMBEDDINGS]
@@ -232,7 +231,7 @@ def _step(span: Span) -> StepRecord:
 
 
 def _output(span: Span) -> Any:
-    """What the model answered; its tool calls where it called tools."""
+    """Return the model's answer as text, or its tool calls if it called tools."""
     text = conventions.answer(span)
     if text is not None:
         return text

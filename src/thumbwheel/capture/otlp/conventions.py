@@ -175,7 +175,7 @@ EMBEDDINGS = ("embeddings", "embedding", "ai.embed", "ai.embed.doembed", "ai.emb
 
 
 def first(attributes: Attributes, names: Sequence[str]) -> Any:
-    """The first of these attributes that says something; None where none does."""
+    """Return the first of these attributes that is not empty; None if all are."""
     for name in names:
         if attributes.get(name) not in (None, "", [], {}):
             return attributes[name]
@@ -183,13 +183,13 @@ def first(attributes: Attributes, names: Sequence[str]) -> Any:
 
 
 def operation(span: Span) -> str:
-    """What the span does, in small letters, by the first convention that says it; empty where none
-    does."""
+    """Return the span's operation in lower case, by the first convention that names it; empty if
+    none does."""
     return str(first(span.attributes, OPERATION) or "").lower()
 
 
 def step_kind(span: Span) -> StepKind:
-    """What the span is as a step of a trace."""
+    """Return the span's kind as a step of a trace."""
     kind = OPERATIONS.get(operation(span))
     if kind is None and not operation(span):
         # spans of OpenLLMetry's older instrumentation say what they do only by what they hold
@@ -199,7 +199,7 @@ def step_kind(span: Span) -> StepKind:
 
 
 def prompt(span: Span) -> Messages | None:
-    """The chat that the span's model or agent was given; None where it says none."""
+    """Return the chat that the span's model or agent was given; None if the span holds none."""
     chat: Messages | None = _prompt_in_events(span.events)
     for prefix in INDEXED_PROMPT:
         chat = chat or indexed_messages(span.attributes, prefix)
@@ -212,7 +212,7 @@ def prompt(span: Span) -> Messages | None:
 
 
 def _prompt_in_events(events: Sequence[SpanEvent]) -> Messages:
-    """The messages that events of the span carry: one each, or all in one."""
+    """Return the messages in the span's events: one in each, or all in one."""
     messages: Messages = []
     for event in events:
         attributes = event.attributes
@@ -226,7 +226,7 @@ def _prompt_in_events(events: Sequence[SpanEvent]) -> Messages:
 
 
 def _body(attributes: Attributes) -> dict[str, Any]:
-    """The fields of a message that an event carries, some of them as JSON in a text."""
+    """Return the fields of a message in an event, some of them parsed from JSON text."""
     fields: dict[str, Any] = {}
     for key in ("content", "tool_calls", "name"):
         value = attributes.get(key, attributes.get(f"gen_ai.event.{key}"))
@@ -238,8 +238,8 @@ def _body(attributes: Attributes) -> dict[str, Any]:
 
 
 def answer(span: Span) -> str | None:
-    """The text that the span's model or agent answered; None where it says none, for example
-    because it called tools."""
+    """Return the text that the span's model or agent answered; None if the span holds none, for
+    example because the model called tools."""
     for event in span.events:
         if event.name == "gen_ai.choice":
             message = unpacked(event.attributes.get("message"))
@@ -261,8 +261,8 @@ def answer(span: Span) -> str | None:
 
 
 def is_tool_calls(value: Any) -> bool:
-    """Whether an output is tool calls and no text: a list as any-agent writes it, or a reply of
-    OpenAI's API."""
+    """Return whether an output is tool calls without text: a list in any-agent's form, or a reply
+    of OpenAI's API."""
     calls = unpacked(value)
     if isinstance(calls, Mapping):
         choices = calls.get("choices")
@@ -277,7 +277,7 @@ def is_tool_calls(value: Any) -> bool:
 
 
 def finish_reason(span: Span) -> str | None:
-    """Why the model stopped, in its provider's word."""
+    """Return why the model stopped, in its provider's word; None if unknown."""
     reason = unpacked(first(span.attributes, FINISH_REASON))
     if isinstance(reason, list):
         reason = reason[0] if reason else None
@@ -285,14 +285,14 @@ def finish_reason(span: Span) -> str | None:
 
 
 def requested_model(span: Span) -> Any:
-    """The model that was asked for; None where the span says none."""
+    """Return the requested model; None if the span names none."""
     request = unpacked(first(span.attributes, REQUEST))
     named = request.get("model") if isinstance(request, Mapping) else None
     return first(span.attributes, REQUESTED_MODEL) or (named if isinstance(named, str) else None)
 
 
 def tools(span: Span) -> list[Any] | None:
-    """The tools that the model was offered; None where the span says none."""
+    """Return the tools that the model was offered; None if the span lists none."""
     definitions = unpacked(first(span.attributes, TOOLS))
     if isinstance(definitions, list):
         definitions = list(map(unpacked, definitions))
@@ -307,7 +307,7 @@ def tools(span: Span) -> list[Any] | None:
 
 
 def sampling(span: Span) -> dict[str, Any] | None:
-    """The parameters of the request; None where the span says none."""
+    """Return the parameters of the request; None if the span holds none."""
     parameters = unpacked(first(span.attributes, PARAMETERS))
     if isinstance(parameters, Mapping):
         return dict(parameters)
@@ -319,7 +319,7 @@ def sampling(span: Span) -> dict[str, Any] | None:
 
 
 def tokens(span: Span) -> dict[str, int] | None:
-    """Counts of tokens as the provider told them."""
+    """Return the provider's token counts, `prompt` and `completion`; None if there are none."""
     counts = {
         "prompt": first(span.attributes, PROMPT_TOKENS),
         "completion": first(span.attributes, COMPLETION_TOKENS),
@@ -332,6 +332,7 @@ def tokens(span: Span) -> dict[str, int] | None:
 
 
 def name_in(span: Span, names: Sequence[str]) -> str | None:
-    """The first of these attributes as an id; of the span, then of its resource."""
+    """Return the first of these attributes as an id, from the span, then from its resource; None if
+    neither has one."""
     value = first(span.attributes, names) or first(span.resource, names)
     return name_of(value) if isinstance(value, str | int) else None

@@ -20,7 +20,7 @@ RATER = "user.id"
 
 
 def is_evaluation(event: SpanEvent) -> bool:
-    """Whether the event says how good an answer was."""
+    """Return whether the event evaluates an answer."""
     return event.name == EVENT or "gen_ai.evaluation.name" in event.attributes
 
 
@@ -35,7 +35,7 @@ def evaluation_record(
     event: SpanEvent, trace: str | None, sender: str | None = None
 ) -> FeedbackRecord:
     """Return the feedback of an evaluation result about `trace`, which `sender` sent. Raises
-    Unreadable for one that names no trace or says nothing."""
+    Unreadable if it names no trace or has no value."""
     if trace is None:
         raise Unreadable(f"the {EVENT} belongs to no trace; send it inside the span that it judges")
     attributes = event.attributes

@@ -15,8 +15,8 @@ _INDEXED = re.compile(r"(\d+)\.(.+)")
 
 
 def chat_in(value: Any) -> Messages | None:
-    """The chat that `value` holds: a list of messages, an object with one, a text, or either as
-    JSON in a text; None where it holds none. Raises Unreadable for a role that nobody has."""
+    """Return the chat in `value`: a list of messages, an object with one, a text, or either as JSON
+    text. None if it is empty. Raises Unreadable for an unknown role."""
     value = unpacked(value)
     if value in (None, "", [], {}):
         return None
@@ -42,8 +42,8 @@ def _chat_in_object(value: Mapping[str, Any]) -> Messages:
 
 
 def text_in(value: Any) -> str | None:
-    """The answer that `value` holds: a text, a message, the last message of a chat, or either as
-    JSON in a text; the JSON itself where it is something else; None where it is empty."""
+    """Return the answer in `value`: a text, a message, the last message of a chat, or either as
+    JSON text; for anything else its JSON, for an empty value None."""
     opened = unpacked(value)
     if opened in (None, "", [], {}):
         return None
@@ -63,8 +63,8 @@ def text_in(value: Any) -> str | None:
 
 
 def _wrapped_answer(value: Mapping[str, Any]) -> str | None:
-    """The text in an object that a model's API or a framework returned: a message, the first of its
-    choices, the last of its messages."""
+    """Return the text in an object that a model's API or a framework returned: a message, the first
+    of its choices, the last of its messages. None if there is none."""
     text = content_text(value) or content_text(value.get("output"))
     if text:
         return text
@@ -76,8 +76,8 @@ def _wrapped_answer(value: Mapping[str, Any]) -> str | None:
 
 
 def indexed_messages(attributes: Mapping[str, Any], prefix: str) -> Messages:
-    """The messages of attributes such as `llm.input_messages.0.message.role` (OpenInference) or
-    `gen_ai.prompt.0.role` (OpenLLMetry); none where there are no such attributes."""
+    """Return the messages in attributes such as `llm.input_messages.0.message.role` (OpenInference)
+    or `gen_ai.prompt.0.role` (OpenLLMetry); an empty list without such attributes."""
     by_index: dict[int, dict[str, Any]] = {}
     for name, value in attributes.items():
         match = _INDEXED.fullmatch(name.removeprefix(prefix)) if name.startswith(prefix) else None
@@ -98,7 +98,8 @@ def indexed_messages(attributes: Mapping[str, Any], prefix: str) -> Messages:
 
 
 def _indexed_content(fields: Mapping[str, Any]) -> Any:
-    """The content of a message: its text, or its parts where pictures are among them."""
+    """Return the content of a message: its text, or its parts if it has several; None if it is
+    empty."""
     if "content" in fields:
         content = fields["content"]
         parts = unpacked(content)

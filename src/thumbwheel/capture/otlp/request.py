@@ -99,8 +99,8 @@ def span_lines(content: bytes, content_type: str, sender: SpanSender) -> SpanLin
 def _admitted_events(
     events: Sequence[SpanEvent], agent: str, sender: SpanSender, result: SpanLines
 ) -> list[SpanEvent]:
-    """Return the events without the words that the sender may not say; the reason goes into the
-    answer. A user who is logged in is the rater of their words."""
+    """Return the events without evaluation results that the sender may not give; the reason goes
+    into the response. A logged-in user is the rater of their own results."""
     admitted = []
     for event in events:
         if not is_evaluation(event):
@@ -150,7 +150,7 @@ def log_lines(content: bytes, content_type: str, sender: SpanSender) -> SpanLine
 
 
 def response_body(result: SpanLines, content_type: str) -> bytes:
-    """The answer to an export request, in the request's encoding."""
+    """Return the response to an export request, in the request's encoding."""
     counter = "rejected_spans" if result.signal == "trace" else "rejected_log_records"
     if content_type == JSON:
         camel = "rejectedSpans" if result.signal == "trace" else "rejectedLogRecords"
@@ -182,7 +182,8 @@ def _object(content: bytes) -> dict[str, Any]:
 
 
 def _agent(resource: Attributes, agent: str | None) -> str:
-    """The slug of the agent whose run it is: as the request says, else as its resource says."""
+    """Return the slug of the run's agent: from the request, else from its resource. Raises
+    Unreadable if neither names one."""
     names = [agent, *(resource.get(name) for name in AGENT)]
     for name in names:
         if isinstance(name, str) and name and not name.startswith(NAMELESS):

@@ -66,7 +66,8 @@ Load = Callable[[Collection[str]], Mapping[str, Loaded]]
 
 
 def first_start(connection: Connection, since: datetime | None) -> datetime | None:
-    """From when on traces are listed; None for all. `since` is what a person asked for."""
+    """Return the time from which traces are listed; None for all. `since` is the user's own
+    limit."""
     latest = latest_start(connection.position)
     if since is not None or latest is None:
         return since
@@ -74,14 +75,16 @@ def first_start(connection: Connection, since: datetime | None) -> datetime | No
 
 
 def latest_start(position: Position | None) -> datetime | None:
-    """When the newest trace began that earlier imports saw."""
+    """Return the start of the newest trace that earlier imports saw; None before the first
+    import."""
     return parse_time(position["started_at"]) if position else None
 
 
 def items_of_pages(
     pages: Iterable[Sequence[ListedTrace]], load: Load, connection: Connection
 ) -> Iterator[Item]:
-    """The items of pages of traces, the oldest first; `connection` is told what was reached."""
+    """Yield the items of pages of traces, the oldest first, and report the position to
+    `connection`."""
     latest = latest_start(connection.position)
     looked_at_before = latest - LATE if latest else None
     for page in pages:

@@ -71,8 +71,8 @@ class LogRecord:
 
 
 def spans_of_row(row: Mapping[str, Any]) -> list[Span]:
-    """The spans of a JSON object: an OTLP export request, a file of an SDK with `spans`, or one
-    span. Raises Unreadable."""
+    """Return the spans of a JSON object: an OTLP export request, a file of an SDK with `spans`, or
+    one span. Raises Unreadable."""
     if "resourceSpans" in row:
         return list(otlp_json_spans(row))
     if "context.trace_id" in row:
@@ -83,7 +83,8 @@ def spans_of_row(row: Mapping[str, Any]) -> list[Span]:
 
 
 def _of_dataframe(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of Phoenix's dataframe of spans, whose columns are dotted names, as a span object."""
+    """Convert a row of Phoenix's dataframe of spans, whose columns are dotted names, to a span
+    object."""
     attributes: dict[str, Any] = {}
     context: dict[str, Any] = {}
     span: dict[str, Any] = {"attributes": attributes, "context": context}
@@ -106,7 +107,7 @@ def _of_dataframe(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def otlp_json_spans(request: Mapping[str, Any]) -> Iterator[Span]:
-    """The spans of an ExportTraceServiceRequest in OTLP's JSON. Raises Unreadable."""
+    """Yield the spans of an ExportTraceServiceRequest in OTLP's JSON. Raises Unreadable."""
     for resource_spans in objects_at(request, "resourceSpans"):
         resource = otlp_attributes(object_at(resource_spans, "resource").get("attributes"))
         for scope_spans in objects_at(resource_spans, "scopeSpans"):
@@ -115,7 +116,7 @@ def otlp_json_spans(request: Mapping[str, Any]) -> Iterator[Span]:
 
 
 def otlp_json_logs(request: Mapping[str, Any]) -> Iterator[LogRecord]:
-    """The log records of an ExportLogsServiceRequest in OTLP's JSON. Raises Unreadable."""
+    """Yield the log records of an ExportLogsServiceRequest in OTLP's JSON. Raises Unreadable."""
     for resource_logs in objects_at(request, "resourceLogs"):
         resource = otlp_attributes(object_at(resource_logs, "resource").get("attributes"))
         for scope_logs in objects_at(resource_logs, "scopeLogs"):
@@ -124,7 +125,7 @@ def otlp_json_logs(request: Mapping[str, Any]) -> Iterator[LogRecord]:
 
 
 def protobuf_spans(request: bytes) -> list[Span]:
-    """The spans of an ExportTraceServiceRequest in protobuf. Raises Unreadable."""
+    """Return the spans of an ExportTraceServiceRequest in protobuf. Raises Unreadable."""
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     message = _decoded(ExportTraceServiceRequest, request)
@@ -137,7 +138,7 @@ def protobuf_spans(request: bytes) -> list[Span]:
 
 
 def protobuf_logs(request: bytes) -> list[LogRecord]:
-    """The log records of an ExportLogsServiceRequest in protobuf. Raises Unreadable."""
+    """Return the log records of an ExportLogsServiceRequest in protobuf. Raises Unreadable."""
     from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
     message = _decoded(ExportLogsServiceRequest, request)
@@ -159,9 +160,9 @@ def protobuf_logs(request: bytes) -> list[LogRecord]:
 
 
 def sdk_span(row: Mapping[str, Any]) -> Span:
-    """A span object as the SDKs of Python (`context`, ids as numbers or 0x-hex) and JavaScript
-    (`spanContext`, times as [seconds, nanoseconds]) write it, or one in OTLP's JSON. Raises
-    Unreadable."""
+    """Parse a span object as the SDKs of Python (`context`, ids as numbers or 0x-hex) and
+    JavaScript (`spanContext`, times as [seconds, nanoseconds]) write it, or one in OTLP's JSON.
+    Raises Unreadable."""
     if "startTimeUnixNano" in row or ("traceId" in row and "spanContext" not in row):
         return _otlp_json_span(row, {})
     context = object_at(row, "spanContext") or object_at(row, "context")
@@ -187,7 +188,8 @@ def sdk_span(row: Mapping[str, Any]) -> Span:
 
 
 def flattened(attributes: Mapping[str, Any], prefix: str = "", depth: int = 0) -> dict[str, Any]:
-    """Attributes with nested objects as dotted names; Phoenix and others store them nested.
+    """Return attributes with nested objects as dotted names; Phoenix and others store them nested.
+    Raises Unreadable if they are nested too deeply.
 
     >>> flattened({"llm": {"token_count": {"prompt": 3}}, "input.value": "Hi"})
     {'llm.token_count.prompt': 3, 'input.value': 'Hi'}
@@ -208,7 +210,7 @@ def flattened(attributes: Mapping[str, Any], prefix: str = "", depth: int = 0) -
 
 
 def otlp_attributes(pairs: Any) -> dict[str, Any]:
-    """A list of OTLP's key-value pairs as a dictionary. Raises Unreadable."""
+    """Return a list of OTLP's key-value pairs as a dictionary. Raises Unreadable."""
     attributes = {}
     for pair in objects_at({"attributes": pairs}, "attributes"):
         attributes[str(pair.get("key"))] = _otlp_value(pair.get("value"))
@@ -247,7 +249,8 @@ def _otlp_json_log(row: Mapping[str, Any], resource: Attributes) -> LogRecord:
 
 
 def _otlp_value(value: Any, depth: int = 0) -> Any:
-    """What an AnyValue holds; None for one that is empty."""
+    """Return the value of an AnyValue; None if it is empty. Raises Unreadable if it is nested too
+    deeply."""
     if depth > DEEPEST:
         raise Unreadable("an attribute is nested too deeply")
     if not isinstance(value, Mapping):
@@ -267,7 +270,7 @@ def _otlp_value(value: Any, depth: int = 0) -> Any:
 
 
 def _integer(value: Any) -> int:
-    """OTLP writes 64-bit numbers as texts."""
+    """Parse an integer, which OTLP writes as text for 64 bits. Raises Unreadable."""
     try:
         return int(value)
     except (ValueError, TypeError, OverflowError):
@@ -323,8 +326,8 @@ def _protobuf_value(value: Any) -> Any:
 
 
 def _id(value: Any, digits: int) -> str | None:
-    """A trace or span id as lower-case hex of so many digits; None for none (also for all
-    zeros)."""
+    """Return a trace or span id as `digits` lower-case hex digits; None if it is missing or all
+    zeros. Raises Unreadable if it is malformed."""
     if value in (None, ""):
         return None
     if isinstance(value, int) and not isinstance(value, bool):
@@ -350,7 +353,8 @@ def _sdk_event(row: Mapping[str, Any]) -> SpanEvent:
 
 
 def _sdk_time(value: Any) -> datetime | None:
-    """A time in nanoseconds, as [seconds, nanoseconds], or in ISO 8601."""
+    """Parse a time in nanoseconds, as [seconds, nanoseconds], or in ISO 8601; None if it is
+    unknown."""
     if isinstance(value, list) and len(value) == 2 and all(type(part) is int for part in value):
         seconds, nanoseconds = value
         return _nanoseconds(seconds * 10**9 + nanoseconds)
@@ -359,7 +363,8 @@ def _sdk_time(value: Any) -> datetime | None:
 
 
 def _nanoseconds(value: Any) -> datetime | None:
-    """The time so many nanoseconds after 1970; None for 0, which OTLP writes for unknown."""
+    """Return the time `value` nanoseconds after 1970; None for 0, which OTLP writes for unknown.
+    Raises Unreadable for an impossible time."""
     if value in (None, "", 0, "0"):
         return None
     nanoseconds = _integer(value)
@@ -370,7 +375,7 @@ def _nanoseconds(value: Any) -> datetime | None:
 
 
 def span_row(span: Span) -> dict[str, Any]:
-    """The span as JSON, which `span_of_row` reads."""
+    """Return the span as JSON, which `span_of_row` reads."""
     return {
         "trace_id": span.trace_id,
         "span_id": span.span_id,
@@ -386,7 +391,7 @@ def span_row(span: Span) -> dict[str, Any]:
 
 
 def span_of_row(row: Mapping[str, Any]) -> Span:
-    """The span that `span_row` wrote. Raises Unreadable."""
+    """Read the span that `span_row` wrote. Raises Unreadable."""
     trace_id, span_id = _id(row.get("trace_id"), 32), _id(row.get("span_id"), 16)
     if trace_id is None or span_id is None:
         raise Unreadable(f"{clip(dict(row))} is no span: it has no trace id and span id")

@@ -33,7 +33,7 @@ def claims(row: Row) -> bool:
 
 
 def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
-    """A trace and what is said of it."""
+    """Return the trace and its feedback. Raises Unreadable if instruction or output is missing."""
     asked = {key: value for key, value in row.items() if key != "prompt"}
     prompt = given_prompt(asked)
     if prompt is None:

@@ -38,8 +38,8 @@ def claims(row: Row) -> bool:
 
 
 def rows_of(record: Row) -> list[dict[str, Any]]:
-    """The rows of a table that a record is: one for every person who answered, one without answers
-    where nobody did."""
+    """Return the record as rows of a table: one for each person who answered, or one without
+    answers if nobody did. Raises Unreadable if the record has no fields."""
     fields, responses = unpacked(record.get("fields")), unpacked(record.get("responses"))
     if not isinstance(fields, dict):
         raise Unreadable("it has no fields")
@@ -54,7 +54,7 @@ def rows_of(record: Row) -> list[dict[str, Any]]:
 
 
 def _answers(responses: Any) -> Iterator[tuple[str, str, Any]]:
-    """(who, question, value) of every answer that was submitted."""
+    """Yield (user, question, value) for every answer that was submitted."""
     if isinstance(responses, dict):
         for question, question_answers in responses.items():
             for answer in question_answers if isinstance(question_answers, list) else ():
@@ -81,7 +81,8 @@ class Argilla(JsonLines):
         return replace(self, columns=columns, scales=scales)
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
-        """Read all answers first, which tell what the questions are."""
+        """Read all answers first, because they show the type of each question; then yield the
+        items."""
         records = (row.row for row in read_rows(path, ignore_position) if row.row is not None)
         table = TableColumns(self.columns)
         for record in filter(claims, records):
@@ -95,7 +96,8 @@ class Argilla(JsonLines):
 
 
 def parse(record: dict[str, Any], mapping: ColumnMapping | None = None) -> list[AnyRecord]:
-    """The trace, or pair, and what every person said about it."""
+    """Return the trace or pair with the feedback of every person. Raises Unreadable if no row can
+    be read; unreadable answers beside readable ones become remarks."""
     rows = rows_of(record)
     if mapping is None:
         table = TableColumns({})

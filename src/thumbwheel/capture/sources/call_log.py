@@ -96,7 +96,7 @@ def _no_scores(row: Row) -> Iterator[LoggedScore]:
 
 
 def _scores_by_name(row: Row) -> Iterator[LoggedScore]:
-    """Scores of an object {name: value}."""
+    """Yield the scores of an object {name: value}."""
     scores = unpacked(row.get("scores"))
     if not isinstance(scores, dict):
         return
@@ -112,7 +112,8 @@ def _scores_of_helicone(row: Row) -> Iterator[LoggedScore]:
 
 
 def _scores_of_langsmith(row: Row) -> Iterator[LoggedScore]:
-    """Statistics of the feedback by its key, of which the mean of one voice is that voice."""
+    """Yield the feedback of `feedback_stats`, statistics by key. A mean is taken as a score if it
+    is a whole number or of a single rating; otherwise the score carries a problem."""
     stats = unpacked(row.get("feedback_stats"))
     if not isinstance(stats, dict):
         return
@@ -135,7 +136,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _objects(value: Any) -> list[Mapping[str, Any]]:
-    """Return the objects of a list, which may be JSON in a text; none where it is no list."""
+    """Return the objects of a list, which may be JSON text; an empty list for any other value."""
     return list(objects(unpacked(value)))
 
 
@@ -151,7 +152,7 @@ def _scores_of_opik(row: Row) -> Iterator[LoggedScore]:
 
 
 def _scores_of_lunary(row: Row) -> Iterator[LoggedScore]:
-    """Lunary's thumb, or the value of Chainlit, whose rows are alike."""
+    """Yield Lunary's thumb, or Chainlit's value, whose rows are alike, with its comment."""
     feedback = unpacked(row.get("feedback"))
     if not isinstance(feedback, dict):
         return
@@ -310,7 +311,8 @@ class CallLogs(JsonLines):
     """Name of a score, as `plain` spells it -> all of its values in the file."""
 
     def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> CallLogs:
-        """The same, where `columns` says which name of a score is a thumb, a rating or a score."""
+        """Return a copy in which `columns` says which score name is a thumb, a rating or a
+        score."""
         return self._with(opinions={**self.opinions, **named_opinions(columns)}, scales=scales)
 
     def _with(self, **settings: Any) -> CallLogs:
@@ -331,7 +333,9 @@ class CallLogs(JsonLines):
         yield from reader.items(read_rows(path, on_position), reader.parse)
 
     def records(self, row: dict[str, Any]) -> list[AnyRecord]:
-        """The trace of a row, and what was said of it."""
+        """Return the trace of a row with its feedback, and a case if the row has an expected
+        answer. Raises Unwanted for a step of another run, Unreadable for a failed call or an
+        unknown layout."""
         log = _log_of(row)
         if log is None:
             raise Unreadable(f"its keys are those of none of {', '.join(LOGS)}")
@@ -357,7 +361,7 @@ class CallLogs(JsonLines):
         return Records([*cases, trace, *feedback], dict.fromkeys(remarks))
 
     def _feedback(self, score: LoggedScore, trace: TraceRecord) -> FeedbackRecord:
-        """The feedback that a score is; raises Unreadable."""
+        """Convert a score to feedback. Raises Unreadable."""
         if score.problem:
             raise Unreadable(score.problem)
         fields: dict[str, Any] = {
@@ -381,7 +385,7 @@ class CallLogs(JsonLines):
 
 
 def _trace(row: Row, log: CallLog) -> TraceRecord:
-    """The call; raises Unreadable where nothing was asked or answered."""
+    """Convert a call to a trace. Raises Unreadable if its prompt or answer is empty."""
     asked, answered = unpacked(_at(row, log.asked)), unpacked(_at(row, log.answered))
     if is_empty(asked):
         raise Unreadable(f"its {log.asked} is empty")

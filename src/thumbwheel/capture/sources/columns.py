@@ -39,8 +39,8 @@ class Columns:
         return replace(self, columns=columns, scales=scales)
 
     def mapping(self, path: Path) -> ColumnMapping:
-        """What the columns of the file are, by all of its rows; raises InputError where that cannot
-        be said."""
+        """Map the columns of the file by all of its rows. Raises InputError if they cannot be
+        mapped."""
         table = TableColumns(self.columns)
         container = container_of(path)
         if container != "json":

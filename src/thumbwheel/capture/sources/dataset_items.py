@@ -47,7 +47,7 @@ def claims(row: Row) -> bool:
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
-    """The case."""
+    """Return the case. Raises Unreadable if the row has no reference."""
     reference = _reference(row)
     if reference is None:
         raise Unreadable("it has no right answer")
@@ -62,7 +62,7 @@ def _asked(row: Row) -> Any:
 
 
 def _reference(row: Row) -> Any:
-    """Return the right answer; None where none is there."""
+    """Return the right answer; None if the row has none."""
     graded = row.get("reward_model")
     if isinstance(graded, dict) and graded.get("ground_truth") is not None:
         return graded["ground_truth"]

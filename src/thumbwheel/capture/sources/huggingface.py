@@ -45,7 +45,8 @@ class HuggingFace:
         return False
 
     def claims_location(self, path: Path) -> bool:
-        """A folder with a description or Parquet or Arrow files, or an address hf://."""
+        """Return whether the path is a folder with a dataset description, Parquet or Arrow files,
+        or an hf:// address."""
         if isinstance(path, Address):
             return path.url.startswith(SCHEME)
         return any(
@@ -91,12 +92,13 @@ class HuggingFace:
 
 
 def _marks(rows: Iterable[FileRow]) -> RowMarks:
-    """The marks of all rows of the dataset: those of one file do not tell their scale."""
+    """Return the marks of all rows of the dataset: the rows of one file do not show their scale."""
     return marks_of_rows(row.row for row in rows if row.row is not None)
 
 
 def _readable_rows(file: Path) -> Iterator[FileRow]:
-    """The rows of a file up to where it cannot be read, which is told when it is read for good."""
+    """Yield the rows of a file up to the first that cannot be read. The error is reported when the
+    file is imported."""
     with suppress(InputError):
         yield from read_rows(file, ignore_position)
 
@@ -110,7 +112,8 @@ def _layouts() -> list[JsonLines]:
 
 
 def _hub_rows(address: Address) -> Iterator[FileRow]:
-    """The rows of the train split of a dataset on the hub, as a stream."""
+    """Stream the rows of the train split of a dataset on the hub. Raises MissingExtra, and
+    InputError if the hub does not deliver it."""
     name = address.url.removeprefix(SCHEME).removeprefix("datasets/").strip("/")
     try:
         from datasets import load_dataset

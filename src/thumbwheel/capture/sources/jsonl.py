@@ -45,7 +45,7 @@ def claims(row: Row) -> bool:
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
-    """The records of one line."""
+    """Return the records of one line. Raises Unreadable for an unknown type."""
     kind = row.get("type")
     if not isinstance(kind, str) or kind not in KINDS:
         near = nearest(kind, KINDS) if isinstance(kind, str) else ""
@@ -72,8 +72,8 @@ def _trace(row: dict[str, Any]) -> TraceRecord:
 
 
 def _steps(steps: Any, call: Mapping[str, Any]) -> Any:
-    """`steps` with the keys of the answering call in the last llm step; where there is none it is
-    added at the end."""
+    """Return `steps` with the keys of the answering call in the last llm step; append one if there
+    is none. Raises Unreadable if the two differ about a key."""
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise Unreadable("steps is no list of objects")
     llm_steps = [i for i, step in enumerate(steps) if step.get("kind", "llm") == "llm"]
@@ -115,7 +115,8 @@ def _short_forms(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ranking(better: Any, count: int) -> list[list[int]]:
-    """The ranking that the index of the better target stands for; None is a tie of all."""
+    """Convert the index of the better target to a ranking of all `count` targets; None is a tie of
+    all. Raises Unreadable for any other value."""
     if better is None:
         return [list(range(count))]
     if type(better) is not int or not 0 <= better < count:

@@ -168,7 +168,8 @@ class Langfuse(JsonLines):
     """Name of a score, as `plain` spells it -> all of its numbers in the file."""
 
     def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> Langfuse:
-        """The same, where `columns` says which name of a score is a thumb, a rating or a score."""
+        """Return a copy in which `columns` says which score name is a thumb, a rating or a
+        score."""
         return self._with(opinions={**self.opinions, **named_opinions(columns)}, scales=scales)
 
     def _with(self, **settings: Any) -> Langfuse:
@@ -187,7 +188,8 @@ class Langfuse(JsonLines):
         yield from reader.items(read_rows(path, on_position), reader.parse)
 
     def items(self, rows: Iterator[FileRow], parse: Parse) -> Iterator[Item]:
-        """Rows of observations are put together by their trace; any other row is an item."""
+        """Yield an item per trace for rows of observations, which are grouped by trace, and an item
+        for every other row."""
         waiting: dict[str, _Waiting] = {}
         for row in rows:
             observation = _cameled(row.row) if row.row and _is_observation(row.row) else {}
@@ -204,7 +206,7 @@ class Langfuse(JsonLines):
             yield self._put_together(name, held)
 
     def _put_together(self, trace: str, held: _Waiting) -> Item:
-        """The item of a trace of which only the observations are there."""
+        """Return the item of a trace of which the file has only the observations."""
         row: dict[str, Any] = {"id": trace}
         for observation in sorted(held.rows, key=lambda part: str(part.get("startTime"))):
             row.setdefault("timestamp", observation.get("startTime"))
@@ -215,7 +217,7 @@ class Langfuse(JsonLines):
         return item_of(held.first_number, text, lambda: self._trace(row, held.rows))
 
     def records(self, row: dict[str, Any]) -> list[AnyRecord]:
-        """The records of a row of any form."""
+        """Return the records of a row in any of the forms."""
         if "trace" in row and "observations" in row:
             trace = _cameled(object_at(row, "trace"))
             observations = objects_at(row, "observations") or objects_at(trace, "observations")
@@ -281,7 +283,7 @@ class Langfuse(JsonLines):
     def _readable(
         self, scores: list[dict[str, Any]], trace: str
     ) -> tuple[list[FeedbackRecord], list[str]]:
-        """The scores that can be taken, and what there is to say about the others."""
+        """Return (feedback of the readable scores, remarks on the scores that were left out)."""
         feedback, remarks = [], []
         for score in scores:
             try:
@@ -293,8 +295,8 @@ class Langfuse(JsonLines):
         return feedback, list(dict.fromkeys(remarks))
 
     def _score(self, row: Row, trace: str | None) -> FeedbackRecord:
-        """A score that was changed since has another time, so it is another one, and the newest of
-        a rater counts."""
+        """Convert a score to feedback. A score that was edited has a new time and so a new id; the
+        newest of a rater counts."""
         score_name, data_type, origin = row.get("name"), row.get("dataType"), row.get("source")
         target = _target(row, trace)
         time = moment(row.get("updatedAt") or row.get("timestamp"))
@@ -325,7 +327,7 @@ class Langfuse(JsonLines):
 
 
 def _scores_in(row: Row) -> Iterator[dict[str, Any]]:
-    """All scores that a row of any form holds."""
+    """Yield all scores of a row in any of the forms."""
     cameled = _cameled(row)
     if "dataType" in cameled:
         yield cameled
@@ -342,7 +344,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _scores(value: Any) -> list[dict[str, Any]]:
-    """The scores of a list, or of an object with the value of each name."""
+    """Return the scores of a list, or of an object that maps each name to its value."""
     scores = unpacked(value)
     if not isinstance(scores, dict):
         return _objects(scores)
@@ -356,15 +358,15 @@ def _scores(value: Any) -> list[dict[str, Any]]:
 
 
 def _score_named(name: str, value: Any) -> dict[str, Any]:
-    """A score of which only its value is there."""
+    """Return a score from its name and value alone."""
     if isinstance(value, str):
         return {"name": name, "stringValue": value, "dataType": "CATEGORICAL"}
     return {"name": name, "value": value}
 
 
 def _column_scores(row: Row) -> list[dict[str, Any]]:
-    """The scores that a table has as columns: a list of values each, or one value where the name is
-    that of an opinion."""
+    """Return the scores that a table has as columns: a list of values in each, or one value if the
+    column is named like an opinion."""
     scores = []
     for name, value in row.items():
         if _camel(name) in COLUMNS:
@@ -380,7 +382,8 @@ def _column_scores(row: Row) -> list[dict[str, Any]]:
 
 
 def _settled(waiting: Mapping[str, _Waiting], number: int) -> list[str]:
-    """Traces of which no more observations are expected, and the oldest where too many wait."""
+    """Return the ids of traces that expect no more observations, and of the oldest ones if too many
+    observations are held."""
     settled = [name for name, held in waiting.items() if number - held.last_number >= QUIET_ROWS]
     count = sum(len(held.rows) for held in waiting.values())
     for name, held in waiting.items():
@@ -398,12 +401,13 @@ def _camel(key: str) -> str:
 
 
 def _cameled(row: Row) -> dict[str, Any]:
-    """Exports to blob storage and API rows spell their keys in two ways."""
+    """Return the row with camel-case keys: exports to blob storage and API rows spell their keys
+    differently."""
     return {_camel(key): value for key, value in row.items()}
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
-    """The objects of a list, which may be JSON in a text; none where it is no list."""
+    """Return the objects of a list, which may be JSON text; an empty list for any other value."""
     elements = unpacked(value)
     if not isinstance(elements, list):
         return []
@@ -411,7 +415,8 @@ def _objects(value: Any) -> list[dict[str, Any]]:
 
 
 def _first(values: list[Any]) -> Any:
-    """The first value that is not empty."""
+    """Return the first value that is not empty, parsed if it is JSON text; None if all are
+    empty."""
     opened = map(unpacked, values)
     return next((value for value in opened if value not in (None, "", [], {})), None)
 
@@ -432,7 +437,8 @@ def _tools(value: Any) -> list[Any] | None:
 
 
 def _answering(steps: list[dict[str, Any]], answer: dict[str, Any]) -> list[dict[str, Any]]:
-    """The steps of a trace, the last call of the model with the answer's own calls of tools."""
+    """Return the steps of a trace with the answer's tool calls as output of the last model call.
+    The answer is appended as a step if there is no model call."""
     if "output" not in answer:
         return steps
     models = [index for index, step in enumerate(steps) if step["kind"] == "llm"]

@@ -45,7 +45,7 @@ def claims(row: Row) -> bool:
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
-    """Every rated message as a trace with its thumb."""
+    """Return every rated message as a trace with its thumb. Raises Unreadable if none was rated."""
     key = next((key for key in LISTS if row.get(key) is not None), "messages")
     history = {}
     for message in _flat(objects_at(row, key), None):
@@ -82,7 +82,7 @@ def _top_messages(row: Row) -> Any:
 
 
 def _flat(messages: list[dict[str, Any]], parent: str | None) -> Iterator[dict[str, Any]]:
-    """The messages of a list or a tree, each with its parent."""
+    """Yield the messages of a list or tree, each with the id of its parent."""
     waiting = [(message, parent) for message in reversed(messages)]
     while waiting:
         message, above = waiting.pop()
@@ -147,7 +147,7 @@ def _trace(
 
 
 def _asked(message: Mapping[str, Any]) -> Messages:
-    """What the user said, with the names of the files."""
+    """Return the user's message, with the names of its files."""
     parts: list[Any] = [message.get("content") or message.get("text") or ""]
     for file in message.get("files") or message.get("image_urls") or ():
         if isinstance(file, dict):
@@ -157,7 +157,7 @@ def _asked(message: Mapping[str, Any]) -> Messages:
 
 
 def _turn(message: Mapping[str, Any]) -> Turn:
-    """What the assistant did: by the parts of its content, or by its text."""
+    """Read the assistant's turn from the parts of its content, or from its text."""
     turn = Turn()
     content = message.get("content")
     if not isinstance(content, list) or not content:

@@ -91,14 +91,14 @@ class Mlflow:
         return is_row and bool({"assessments", "spans", "request_time", "timestamp_ms"} & keys)
 
     def claims_location(self, path: Path) -> bool:
-        """A server."""
+        """Return whether the path is the address of a server."""
         return is_server(path)
 
     def connected(self, connection: Connection) -> Mlflow:
         return replace(self, connection=connection)
 
     def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> Mlflow:
-        """The same, where `columns` says which name of a feedback is a thumb, a rating or a
+        """Return a copy in which `columns` says which feedback name is a thumb, a rating or a
         score."""
         return replace(self, opinions={**self.opinions, **named_opinions(columns)}, scales=scales)
 
@@ -119,7 +119,7 @@ class Mlflow:
     def _pages(
         self, api: ServerApi, experiment: str, start: datetime | None
     ) -> Iterator[list[ListedTrace]]:
-        """The experiment's traces, the oldest first."""
+        """Yield the experiment's traces page by page, the oldest first."""
         request = _search(experiment, PAGE)
         request["order_by"] = ["timestamp_ms ASC"]
         if start:
@@ -132,8 +132,8 @@ class Mlflow:
             token = reply.get("next_page_token") or None
 
     def _of_file(self, row: Row) -> list[AnyRecord]:
-        """The records of a trace in a file. Where it has no spans, its request and response say
-        what was asked and answered."""
+        """Return the records of a trace in a file. If it has no spans, its request and response are
+        the prompt and the answer. Raises Unreadable."""
         checked(dict(row))
         if not self.claims(row):
             raise Unreadable(
@@ -178,7 +178,7 @@ class Mlflow:
     def _in_file(
         self, assessment: dict[str, Any], target: TargetRef, started_at: datetime | None
     ) -> FeedbackRecord:
-        """The feedback of an assessment, which may have neither id nor time."""
+        """Convert an assessment, which may have neither id nor time, to feedback."""
         said_at = assessment.get("last_update_time") or assessment.get("create_time")
         time = parse_time(moment(said_at)) if said_at is not None else started_at
         name = name_of(assessment.get("assessment_id"))
@@ -245,7 +245,7 @@ class Mlflow:
 
 
 def _without_spans(row: Row, info: Row, trace_id: str, started_at: datetime | None) -> TraceRecord:
-    """The trace of a request and a response; raises Unreadable where it has none."""
+    """Build the trace from a request and its response. Raises Unreadable if there is no request."""
     asked = next((part[key] for part, key in _said(row, info, "request")), None)
     answered = next((part[key] for part, key in _said(row, info, "response")), None)
     if asked is None:
@@ -261,7 +261,7 @@ def _without_spans(row: Row, info: Row, trace_id: str, started_at: datetime | No
 
 
 def _said(row: Row, info: Row, what: str) -> Iterator[tuple[Row, str]]:
-    """Where a request or response stands that is not empty."""
+    """Yield (object, key) for every place with a request or response that is not empty."""
     data = object_at(row, "data")
     for part, key in ((row, what), (data, what), (info, what), (info, f"{what}_preview")):
         if not is_empty(part.get(key)):
@@ -277,7 +277,8 @@ def _search(experiment: str, limit: int) -> dict[str, Any]:
 
 
 def _experiment(api: ServerApi) -> str:
-    """The id of the experiment that the address names, else of the only one with traces."""
+    """Return the id of the experiment in the address, else of the only experiment with traces.
+    Raises InputError, which lists the experiments, if none or several match."""
     wanted = api.url.parameters.get(EXPERIMENT)
     experiments = list(_experiments(api))
     if wanted is not None:
@@ -306,7 +307,7 @@ def _has_traces(api: ServerApi, experiment: str) -> bool:
 
 
 def _load(api: ServerApi, trace_ids: Collection[str]) -> dict[str, Loaded]:
-    """The spans of these traces, named as MLflow names the traces."""
+    """Return the spans of each of these traces by MLflow's trace id."""
     try:
         parameters = {"trace_ids": list(trace_ids)}
         reply = api.get("/api/3.0/mlflow/traces/batchGet", parameters)
@@ -340,7 +341,7 @@ def _spans(rows: Sequence[dict[str, Any]], trace_id: str, metadata: Mapping[str,
 
 
 def _span(row: dict[str, Any]) -> Span:
-    """A span of OTLP in protobuf's own JSON: names in snake case, ids in base64. In a file its
+    """Parse an OTLP span from protobuf's JSON: names in snake case, ids in base64. In a file its
     attributes are an object of JSON texts."""
     attributes = row.get("attributes")
     in_file = isinstance(attributes, Mapping)
@@ -366,7 +367,9 @@ def _camel(key: str) -> str:
 
 
 def _hex(text: Any, length: int = 16) -> str:
-    """An id of a span: base64 as protobuf writes it, hexadecimal as MLflow 2 does, or anything."""
+    """Return a span id as hexadecimal digits: decoded from base64 as protobuf writes it, unchanged
+    if it is hexadecimal as in MLflow 2, else a hash cut to `length` digits. Raises Unreadable if it
+    is no text."""
     if not isinstance(text, str):
         raise Unreadable(f"{text!r} is no id")
     digits = text.removeprefix("0x")

@@ -95,7 +95,7 @@ def _is_answered_beside(row: Row, turns: list[Any]) -> bool:
 
 
 def _chat_key(row: Row) -> str | None:
-    """The key under which a row has its chat."""
+    """Return the key under which a row has its chat; None if it has none."""
     for key in CHATS:
         if _turns(row.get(key)) is not None:
             return key
@@ -103,12 +103,13 @@ def _chat_key(row: Row) -> str | None:
 
 
 def _turns(value: Any) -> list[Any] | None:
-    """The turns of a chat, or of a list of questions with their answers."""
+    """Return the turns of a chat, or of a list of questions with their answers; None for anything
+    else."""
     return value if is_chat(value) else turns_of_pairs(value)
 
 
 def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
-    """A trace and what is said of it for every answer, or two traces and the preference."""
+    """Return a trace with its feedback for every answer, or two traces and the preference."""
     if "preferred_output" in row or "non_preferred_output" in row:
         question = object_at(row, "input")
         tools = _tools(question, question.keys() - {"messages"})
@@ -133,7 +134,8 @@ def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
 
 
 def _rejected(row: Row, metadata: dict[str, Any] | None) -> list[AnyRecord]:
-    """The pair of the chat's last answer and the one that was rejected for it."""
+    """Return the chat's last answer and the answer that was rejected for it as a pair. Raises
+    Unreadable if the rejected answer is neither a text nor messages."""
     pairs = messages_of_chat(row, objects_at(row, "messages"))
     prompt, chosen = split_answer([message for message, _ in pairs], "the chat")
     rejected: Any = next((row[key] for key in REJECTED[::-1] if row.get(key) is not None), None)
@@ -149,8 +151,8 @@ def _rejected(row: Row, metadata: dict[str, Any] | None) -> list[AnyRecord]:
 
 
 def _tools(row: Row, keys: set[str]) -> dict[str, Any] | None:
-    """What stands beside the messages; `tools` is where the rest of the project looks for them,
-    `functions` is their older form."""
+    """Return these keys of the row as metadata, or None. Tools are stored under `tools` in any
+    form, also if they came as the older `functions`."""
     metadata = {key: row[key] for key in sorted(keys) if row[key] is not None}
     tools = tools_of(metadata.pop("tools", None))
     if functions := list_at(row, "functions"):

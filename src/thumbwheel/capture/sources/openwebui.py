@@ -105,8 +105,8 @@ def claims(row: Row) -> bool:
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
-    """The rated message as a trace, and what was said about it; for a chat, every message that was
-    rated."""
+    """Return the rated message as a trace with its feedback; for a chat, every message that was
+    rated. Raises Unreadable if the feedback names no message."""
     if "data" not in row and "chat" in row:
         return _chat(row)
     data, meta = object_at(row, "data"), object_at(row, "meta")
@@ -134,8 +134,8 @@ class _Rating:
     data: Row
 
     def record(self, what: str, targets: list[TargetRef], **fields: Any) -> FeedbackRecord:
-        """A signal; a rating that was changed since has another state, so it is another one, and
-        the newest of a rater counts."""
+        """Build a feedback record. A rating that was edited has a new state and so a new id; the
+        newest of a rater counts."""
         shared = {
             "id": f"{self.id}/{self.state}/{what}" if self.id else None,
             "rater": Rater(id=self.rater) if self.rater else None,
@@ -156,7 +156,7 @@ class _Chat:
 
     @classmethod
     def of(cls, stored: Row, session: str | None, user: str | None) -> _Chat:
-        """Of a chat as it is stored; raises Unreadable."""
+        """Read a chat in its stored form. Raises Unreadable."""
         chat = object_at(stored, "chat")
         messages = object_at(object_at(chat, "history"), "messages")
         for key, message in messages.items():
@@ -191,7 +191,8 @@ def _chat(row: Row) -> list[AnyRecord]:
 
 
 def _rated(chat: _Chat, message_id: str, rating: _Rating) -> list[AnyRecord]:
-    """The traces of the rated message and of those that it is compared with, and the signals."""
+    """Return the traces of the rated message and of the answers it is compared with, and the
+    feedback. Raises Unreadable if there is no feedback."""
     target = TargetRef(kind="trace", id=message_id)
     message = chat.history.get(message_id, {})
     thumb = _thumb(rating.data)
@@ -253,7 +254,8 @@ def _thumb(data: Row) -> int | None:
 
 
 def _siblings(history: Mapping[str, Row], message: Row, data: Row) -> list[str]:
-    """The answers of other models to the same message, where the rating names these models."""
+    """Return the ids of other models' answers to the same message, if the rating names these
+    models."""
     models = list_at(data, "sibling_model_ids")
     parent = history.get(str(message.get("parentId")), {})
     children = [str(child) for child in list_at(parent, "childrenIds")]
@@ -262,7 +264,7 @@ def _siblings(history: Mapping[str, Row], message: Row, data: Row) -> list[str]:
 
 
 def _model(message: Row) -> Any:
-    """The model that answered; in an arena `model` is the arena."""
+    """Return the model that answered; in an arena, `model` is the arena itself."""
     return message.get("selectedModelId") or message.get("model")
 
 
@@ -294,7 +296,7 @@ def _trace(chat: _Chat, message_id: str) -> TraceRecord:
 
 
 def _turn(message: Row) -> Turn:
-    """What the model answered, before anybody edited it."""
+    """Read the model's answer as it was before anyone edited it."""
     if content_text(message.get("originalContent")):
         original = read_turn(message, "originalContent")
         if original.answer:
@@ -303,7 +305,7 @@ def _turn(message: Row) -> Turn:
 
 
 def _before(chat: _Chat, message_id: str) -> Messages:
-    """The messages from the first one to the one before this one, as a model is shown them."""
+    """Return the messages from the first to the one before this one, as a model sees them."""
     turns: list[Messages] = []
     visited = {message_id}
     parent_id = chat.history[message_id].get("parentId")
@@ -329,7 +331,7 @@ class OpenWebUi(JsonLines):
     connection: Connection = field(default_factory=Connection)
 
     def claims_location(self, path: Path) -> bool:
-        """A server."""
+        """Return whether the path is the address of a server."""
         return is_server(path)
 
     def connected(self, connection: Connection) -> OpenWebUi:
@@ -358,7 +360,7 @@ class _Reading:
         self._rated: set[str] = set()
 
     def items(self) -> Iterator[Item]:
-        """The ratings, then the answers of the chats."""
+        """Yield the ratings, then the answers of the chats."""
         yield from self._ratings()
         yield from self._chats()
 
@@ -368,7 +370,7 @@ class _Reading:
         return int(self._reached.get(noun, 0))
 
     def _reach(self, noun: str, entry: Entry, rest: Sequence[Entry]) -> None:
-        """Everything up to this entry has been yielded; `rest` comes after it."""
+        """Report that everything up to this entry has been yielded; `rest` follows it."""
         time = entry.updated_at
         if rest and rest[0].updated_at == time:
             time -= 1
@@ -422,7 +424,8 @@ class _Reading:
             self._reach("chats", entry, entries[number:])
 
     def _answers(self, entry: Entry, chat: Any) -> Iterator[Item]:
-        """The answers of a chat that are not stored."""
+        """Yield the answers of a chat that are not stored yet; Refused if the chat cannot be
+        read."""
         try:
             if not isinstance(chat, dict):
                 raise Unreadable(f"{clip(chat)} is no chat")
@@ -443,14 +446,14 @@ class _Reading:
             yield from self._matched(items)
 
     def _is_answer(self, message: Row) -> bool:
-        """Whether a message is a whole answer, of the model that was asked for."""
+        """Return whether a message is a complete answer of the requested model."""
         if message.get("role") != "assistant" or message.get("error"):
             return False
         is_whole = message.get("done") is not False and bool(read_turn(message).answer)
         return is_whole and self._model in (None, _model(message))
 
     def _matched(self, items: Sequence[Item]) -> Iterator[Item]:
-        """The items, without the traces of answers that another source has."""
+        """Yield the items without the traces of answers that another source has recorded."""
         traces = _traces(items)
         recorded: dict[str, RecordedAnswer] = {}
         for message, answers in self._connection.recorded(traces) if traces else ():
@@ -477,7 +480,8 @@ def _answer_records(chat: _Chat, message_id: str) -> list[AnyRecord]:
 
 
 def _without_recorded(line: Line, recorded: Mapping[str, RecordedAnswer]) -> Item:
-    """The line with feedback about recorded answers in the place of their traces."""
+    """Return the line with its feedback aimed at recorded answers instead of traces of its own;
+    LeftOut if nothing remains."""
     records: list[AnyRecord] = []
     for record in line.records:
         if isinstance(record, FeedbackRecord):

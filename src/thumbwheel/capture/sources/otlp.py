@@ -89,7 +89,7 @@ class SpanFile:
             yield _put_together(trace_id, trace)
 
     def _take(self, row: FileRow, waiting: dict[str, _Waiting]) -> Iterator[Item]:
-        """Add the spans of a row to their traces; yields the row where it is none of spans, and the
+        """Add the spans of a row to their traces; yield the row if it holds no spans, and the
         evaluation results in it."""
         if row.row is None:
             yield Refused(row.number, row.reason, row.text)
@@ -116,7 +116,8 @@ def _evaluations(row: Row) -> list[AnyRecord]:
 
 
 def _settled(waiting: dict[str, _Waiting], row_number: int) -> list[str]:
-    """Traces of which nothing more is expected, and the oldest where too many spans wait."""
+    """Return the ids of traces that expect no more spans, and of the oldest ones if too many spans
+    are held."""
     settled = []
     for trace_id, trace in waiting.items():
         is_quiet = row_number - trace.last_row >= QUIET_ROWS

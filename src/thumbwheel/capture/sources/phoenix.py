@@ -60,14 +60,14 @@ class Phoenix:
         return False
 
     def claims_location(self, path: Path) -> bool:
-        """A server."""
+        """Return whether the path is the address of a server."""
         return is_server(path)
 
     def connected(self, connection: Connection) -> Phoenix:
         return replace(self, connection=connection)
 
     def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> Phoenix:
-        """The same, where `columns` says which name of an annotation is a thumb, a rating or a
+        """Return a copy in which `columns` says which annotation name is a thumb, a rating or a
         score."""
         return replace(self, opinions={**self.opinions, **named_opinions(columns)}, scales=scales)
 
@@ -82,7 +82,7 @@ class Phoenix:
     def _pages(
         self, api: ServerApi, project: str, start: datetime | None
     ) -> Iterator[list[ListedTrace]]:
-        """The project's traces, the oldest first."""
+        """Yield the project's traces page by page, the oldest first."""
         parameters: dict[str, Any] = {"order": "asc", "limit": PAGE, "include_spans": "true"}
         if start:
             parameters["start_time"] = start.isoformat()
@@ -147,7 +147,7 @@ class Phoenix:
 def _pages_of(
     api: ServerApi, path: str, parameters: Mapping[str, Any]
 ) -> Iterator[list[dict[str, Any]]]:
-    """The pages of a list, at least one."""
+    """Yield the pages of a list, at least one."""
     cursor: str | None = ""
     while cursor is not None:
         page = dict(parameters) | ({"cursor": cursor} if cursor else {})
@@ -168,7 +168,8 @@ def _annotations(
 
 
 def _project(api: ServerApi) -> str:
-    """The id of the project that the address names, else of the only one with traces."""
+    """Return the id of the project in the address, else of the only project with traces. Raises
+    InputError, which lists the projects, if none or several match."""
     wanted = api.url.parameters.get(PROJECT)
     projects = []
     for rows in _pages_of(api, "/v1/projects", {"limit": MANY}):

@@ -50,7 +50,8 @@ def claims(row: Row) -> bool:
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
-    """Two traces and one preference for each rater."""
+    """Return two traces and one preference for each rater. Raises Unreadable if an answer is
+    missing."""
     if "response1" in row or "response2" in row:
         return _pandalm(row)
     for key in ("chosen", "rejected"):
@@ -81,8 +82,8 @@ def _pandalm(row: dict[str, Any]) -> list[AnyRecord]:
 
 
 def _text(row: Row, key: str) -> str:
-    """The text at `key`; the published file holds answers such as a bare true, which stand for the
-    word."""
+    """Return the text at `key`. The published file holds answers such as a bare true, which are
+    read as the word. Raises Unreadable for a value that is no text, boolean or number."""
     value = row.get(key, "" if key == "input" else None)
     if not isinstance(value, str | bool | int | float):
         raise Unreadable(f"key {key!r} is {value!r}, not a text")

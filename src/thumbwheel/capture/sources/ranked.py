@@ -107,7 +107,7 @@ def claims(row: Row) -> bool:
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
-    """A trace for each answer and the preference over them."""
+    """Return a trace for each answer and the preference over them. Raises Unreadable."""
     candidates = _candidates(row)
     if candidates is not None:
         row = {**row, "messages": row["messages"][:-1], "completions": candidates}
@@ -132,7 +132,8 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
 def _records(
     row: Row, prompt: Messages, messages: Messages, ranking: list[list[int]]
 ) -> list[AnyRecord]:
-    """The records; an answer that stands there twice counts where it is better."""
+    """Return the records. An answer that occurs twice counts with its better rank. Raises
+    Unreadable if fewer than two different answers remain."""
     best: dict[Any, int] = {}
     rank_of = {index: rank for rank, group in enumerate(ranking) for index in group}
     for index, essence in enumerate(map(repr, essences(messages))):
@@ -161,7 +162,8 @@ def _records(
 
 
 def _candidates(row: Row) -> list[Any] | None:
-    """The answers with their scores in the last turn of a chat, as Bedrock has them."""
+    """Return the answers with their scores in the last turn of a chat, in Bedrock's form; None for
+    any other row."""
     turns = row.get("messages")
     last = turns[-1] if isinstance(turns, list) and turns else None
     candidates = last.get("candidates") if isinstance(last, dict) else None
@@ -187,7 +189,7 @@ def _list_of_answers(row: Row) -> list[Any] | None:
 
 
 def _text_of(answer: Any) -> Any:
-    """The text, or message, of an answer that is an object."""
+    """Return the text, or the message, of an answer that is an object; None if it has none."""
     if not isinstance(answer, Mapping):
         return None
     return next((answer[key] for key in TEXTS if answer.get(key) is not None), None)
@@ -207,7 +209,7 @@ def _messages(answers: list[Any]) -> Messages:
 
 
 def _marks(row: Row, answers: list[Any]) -> tuple[str, list[float]] | None:
-    """(name, numbers) of what tells the order of the answers; None where nothing does."""
+    """Return (name, numbers) of the first field that orders the answers; None if there is none."""
     for name in MARKS:
         values: Any = None
         if all(isinstance(answer, Mapping) for answer in answers):
@@ -222,7 +224,7 @@ def _marks(row: Row, answers: list[Any]) -> tuple[str, list[float]] | None:
 
 
 def _under(row: Mapping[str, Any], name: str) -> Any:
-    """The value of the key that is called so, however it is spelled."""
+    """Return the value of the key with this plain name, in any spelling; None if there is none."""
     return next((value for key, value in row.items() if plain(str(key)) == name), None)
 
 
@@ -236,7 +238,8 @@ def _number(value: Any) -> float | None:
 
 
 def _ranking(numbers: list[float], is_rank: bool) -> list[list[int]]:
-    """Groups of equal answers, the best first: the highest score, or the lowest rank."""
+    """Group equal answers, the best first: by highest score, or by lowest rank. Raises Unreadable
+    if an answer has no score."""
     if any(number != number for number in numbers):  # NaN
         raise Unreadable("one of its answers has no score")
     groups: dict[float, list[int]] = {}
@@ -246,7 +249,7 @@ def _ranking(numbers: list[float], is_rank: bool) -> list[list[int]]:
 
 
 def _two_answers(row: Row) -> TwoAnswers | None:
-    """The keys of two answers that are numbered or lettered."""
+    """Return the keys of two answers that are numbered or lettered; None if there are none."""
     stems: dict[str, dict[str, str]] = {}
     for key in row:
         match = STEM.fullmatch(key)
@@ -260,7 +263,7 @@ def _two_answers(row: Row) -> TwoAnswers | None:
 
 
 def _verdict_keys(row: Row, two: TwoAnswers) -> Iterator[str]:
-    """The keys that say which of two answers is better."""
+    """Yield the keys that say which of two answers is better."""
     yield from (key for key in (*STRENGTHS, *VERDICTS) if row.get(key) is not None)
     yield from (key for key in row if key.startswith("winner_"))
     if _scores_of_sides(row, two) is not None:
@@ -268,7 +271,8 @@ def _verdict_keys(row: Row, two: TwoAnswers) -> Iterator[str]:
 
 
 def _verdict(row: Row, two: TwoAnswers) -> list[list[int]]:
-    """The ranking of two answers; raises Unreadable where it can be read in two ways."""
+    """Return the ranking of two answers. Raises Unreadable if nothing says which is better, or a
+    value can be read in two ways."""
     for key in STRENGTHS:
         strength = _number(row.get(key))
         if strength is not None:
@@ -286,7 +290,7 @@ def _verdict(row: Row, two: TwoAnswers) -> list[list[int]]:
 
 
 def _said_side(value: Any, two: TwoAnswers, key: str) -> list[list[int]]:
-    """The ranking that a verdict means."""
+    """Convert a verdict to a ranking. Raises Unreadable if it names neither side."""
     if isinstance(value, dict):  # as Label Studio has it
         value = value.get("selected")
     number = _number(value)
@@ -319,7 +323,7 @@ def _better(index: int) -> list[list[int]]:
 
 
 def _scores_of_sides(row: Row, two: TwoAnswers) -> list[float] | None:
-    """The scores of two answers, under keys that end as theirs do."""
+    """Return the scores of two answers from keys with the same endings; None if one is missing."""
     for name in ("score", "rating", "reward"):
         values = [
             row.get(f"{name}_{side}", row.get(f"{name}_{side.upper()}")) for side in two.sides
@@ -331,7 +335,8 @@ def _scores_of_sides(row: Row, two: TwoAnswers) -> list[float] | None:
 
 
 def _two_messages(row: Row, two: TwoAnswers) -> tuple[Messages, Messages]:
-    """The prompt and the two answers, which may be whole conversations."""
+    """Return the prompt and the two answers, which may be whole conversations. Raises Unreadable if
+    they are neither two texts nor two chats."""
     first, second = (unpacked(row[key]) for key in two.keys)
     if is_chat(first) and is_chat(second):
         prompt, *answers = split_pair(None, first, second)
@@ -342,7 +347,8 @@ def _two_messages(row: Row, two: TwoAnswers) -> tuple[Messages, Messages]:
 
 
 def _chat_before(row: Row) -> Messages | None:
-    """The chat that the answers go on with, with the system text beside it."""
+    """Return the chat that the answers continue, with the system prompt beside it; None if there is
+    none."""
     for key in CHATS:
         if is_chat(row.get(key)):
             system = next((row[name] for name in SYSTEMS if row.get(name)), None)
@@ -351,7 +357,7 @@ def _chat_before(row: Row) -> Messages | None:
 
 
 def _prompt(row: Row) -> Messages:
-    """What was asked, also as HelpSteer 3, SHP and WebGPT have it."""
+    """Return the prompt, also in the forms of HelpSteer 3, SHP and WebGPT. Raises Unreadable."""
     prompt = row.get("prompt")
     if isinstance(prompt, str) and prompt.lstrip().startswith("["):
         prompts = unpacked(prompt)

@@ -54,7 +54,7 @@ def claims(row: Row) -> bool:
 
 
 def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
-    """A trace and what is said of it for every answer, or two traces and the preference."""
+    """Return a trace with its feedback for every answer, or two traces and the preference."""
     turns = objects_at(row, "conversations")
     metadata = {key: value for key, value in row.items() if key not in USED and value is not None}
     tools = tools_of(row.get("tools"))

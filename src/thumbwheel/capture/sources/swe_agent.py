@@ -30,7 +30,7 @@ def claims(row: Row) -> bool:
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
-    """The run as a trace."""
+    """Return the run as a trace. Raises Unreadable if no task precedes the first action."""
     info = object_at(row, "info")
     prompt = []
     for message in objects_at(row, "history"):
@@ -58,7 +58,7 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
 
 
 def _instance(row: Row, settings: Row) -> Any:
-    """The id of the task, where the file names it."""
+    """Return the id of the task if the file names it."""
     problem = settings.get("problem_statement")
     return row.get("instance_id") or (problem.get("id") if isinstance(problem, dict) else None)
 

@@ -72,7 +72,7 @@ def claims(row: Row) -> bool:
 
 
 def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
-    """The records of a row of any layout."""
+    """Return the records of a row in any of the layouts. Raises Unreadable."""
     metadata = {key: value for key, value in row.items() if key not in USED and value is not None}
     tools = tools_of(row.get("tools"))
     if tools:
@@ -118,7 +118,8 @@ def _completion(value: Any) -> dict[str, Any]:
 
 
 def _stepwise(row: Row, about: dict[str, Any]) -> list[AnyRecord]:
-    """One trace with a reasoning step for each completion, and a label on each of them."""
+    """Return one trace with a reasoning step for each completion, and a label for each step. Raises
+    Unreadable if completions and labels differ in number."""
     parts = [str(_completion(part)["content"]) for part in list_at(row, "completions")]
     labels = list_at(row, "labels")
     if not parts or len(parts) != len(labels):

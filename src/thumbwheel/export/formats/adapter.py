@@ -25,7 +25,7 @@ class AdapterFormat:
     quants = ()
 
     def default(self) -> str | None:
-        """None: that of the base."""
+        """Return None: the adapter keeps the base's precision."""
         return None
 
     def write(self, source: Source, folder: Path) -> None:
@@ -45,7 +45,7 @@ class AdapterFormat:
         hf_compat.write_tokenizer(source.base, folder, source.adapter, source.template)
 
     def open(self, folder: Path, dtype: Any) -> Opened:
-        """The base that the config names with the adapter over it, as a user of PEFT loads them.
+        """Load the base named in the config with the adapter over it, as a user of PEFT loads them.
 
         AutoPeftModel would resize the base's embedding to the tokenizer's length, which is wrong
         for some bases.
@@ -61,7 +61,7 @@ class AdapterFormat:
         return Loaded(PeftModel.from_pretrained(base, folder), folder, "float32")
 
     def usage(self, folder: str) -> str:
-        """Python with PEFT."""
+        """Return Python code that uses PEFT."""
         return (
             "from peft import PeftConfig, PeftModel\n"
             "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"

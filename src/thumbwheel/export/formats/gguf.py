@@ -24,13 +24,13 @@ class GgufFormat:
     quants = gguf_file.QUANTS
 
     def default(self) -> str | None:
-        """The precision that suits the memory of this machine."""
+        """Return the precision that suits the memory of this machine."""
         from thumbwheel.core.hardware import memory_gb
 
         return gguf_file.recommend(memory_gb()[0])
 
     def write(self, source: Source, folder: Path) -> None:
-        """`model-Q4_K_M.gguf` and the tokenizer."""
+        """Write the model as a file such as `model-Q4_K_M.gguf`, and the tokenizer."""
         quant = source.quant or self.default() or ""
         check_quantizer(quant)
         file = folder / f"model-{quant}{gguf_file.SUFFIX}"
@@ -46,11 +46,11 @@ class GgufFormat:
         hf_compat.write_tokenizer(source.base, folder, source.adapter, source.template)
 
     def open(self, folder: Path, dtype: Any) -> Opened:
-        """The model in llama.cpp, on the CPU."""
+        """Load the model in llama.cpp, on the CPU."""
         return gguf_file.GgufFile(folder, next(folder.glob(f"*{gguf_file.SUFFIX}")))
 
     def usage(self, folder: str) -> str:
-        """The command line of llama-server."""
+        """Return the command line of llama-server."""
         return f"$ llama-server -m {shlex.quote(folder)}/*.gguf\n"
 
 

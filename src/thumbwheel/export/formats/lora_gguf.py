@@ -20,7 +20,7 @@ CONFIG = "adapter_config.json"
 
 
 def why_not(config: Mapping[str, Any]) -> str | None:
-    """Why llama.cpp cannot serve an adapter with this configuration; None where it can."""
+    """Return why llama.cpp cannot serve an adapter with this configuration; None if it can."""
     replaces_layers = config.get("modules_to_save") or config.get("use_dora")
     if replaces_layers or config.get("peft_type") != "LORA":
         return (
@@ -45,7 +45,7 @@ class LoraGgufFormat:
     quants = ("F32", "BF16", "F16")
 
     def default(self) -> str | None:
-        """F32, because adapters are small."""
+        """Return F32, because adapters are small."""
         return "F32"
 
     def write(self, source: Source, folder: Path) -> None:
@@ -74,7 +74,7 @@ class LoraGgufFormat:
         hf_compat.write_tokenizer(source.base, folder, source.adapter, source.template)
 
     def open(self, folder: Path, dtype: Any) -> Opened:
-        """The adapter in llama.cpp, over the base that the config names: the GGUF file that it is
+        """Load the adapter in llama.cpp over the base named in the config: the GGUF file that it is
         served with, else the base converted to F32, because over bfloat16 llama.cpp would round its
         results."""
         from thumbwheel.models.base import gguf_file as gguf_file_of
@@ -94,7 +94,7 @@ class LoraGgufFormat:
             return gguf_file.GgufFile(folder, file, adapter)
 
     def usage(self, folder: str) -> str:
-        """The command line of llama-server."""
+        """Return the command line of llama-server."""
         return f"$ llama-server -m base.gguf --lora {shlex.quote(folder)}/*.gguf --cache-ram 0\n"
 
 

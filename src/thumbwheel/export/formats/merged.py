@@ -22,18 +22,18 @@ class MergedFormat:
     quants = ()
 
     def default(self) -> str | None:
-        """None: that of the base."""
+        """Return None: the merged model keeps the base's precision."""
         return None
 
     def write(self, source: Source, folder: Path) -> None:
-        """Merge in float32 from the pristine base, cast once, save, and add what transformers 4.x
-        needs."""
+        """Merge in float32 from the pristine base, cast once, save, and add the files that
+        transformers 4.x needs."""
         merge(source, folder)
         hf_compat.write_tokenizer(source.base, folder, source.adapter, source.template)
         hf_compat.complete_config(folder)
 
     def open(self, folder: Path, dtype: Any) -> Opened:
-        """The model as a user of transformers loads it."""
+        """Load the model as a user of transformers does."""
         from transformers import AutoModelForCausalLM
 
         stored = str(stored_dtype(str(folder))).removeprefix("torch.")
@@ -41,7 +41,7 @@ class MergedFormat:
         return Loaded(model, folder, stored)
 
     def usage(self, folder: str) -> str:
-        """Python with transformers."""
+        """Return Python code that uses transformers."""
         return (
             "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
             f"model = AutoModelForCausalLM.from_pretrained({folder!r})\n"

@@ -36,7 +36,7 @@ class OnnxFormat:
     quants = ()
 
     def default(self) -> str | None:
-        """None: always float32."""
+        """Return None: the precision is always float32."""
         return None
 
     def write(self, source: Source, folder: Path) -> None:
@@ -50,16 +50,16 @@ class OnnxFormat:
         hf_compat.complete_config(folder)
 
     def open(self, folder: Path, dtype: Any) -> Opened:
-        """The model in onnxruntime, on the CPU."""
+        """Load the model in onnxruntime, on the CPU."""
         return Session(folder)
 
     def usage(self, folder: str) -> str:
-        """Python with onnxruntime and the tokenizer."""
+        """Return Python code that uses onnxruntime and the tokenizer."""
         return USAGE.format(folder=folder, graph=str(Path(folder, f"{GRAPH}.onnx")))
 
 
 def _exported(model: Any) -> Any:
-    """The traced model; raises ModelError for one that cannot be traced."""
+    """Trace the model. Raises ModelError if it cannot be traced."""
     import torch
     from transformers import DynamicCache
     from transformers.exporters.base import ExportedComponent, ExportedModel
@@ -95,7 +95,7 @@ def _exported(model: Any) -> Any:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Inside, torch.onnx neither prints to standard output nor warns about operators that our
+    """Keep torch.onnx from printing to standard output and from warning about operators that the
     models do not have."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
@@ -123,14 +123,14 @@ class Session(Tokenized):
         )
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-        """Computed for the first half of a row at once, then for the next quarter, then token by
-        token."""
+        """Compute the logits of the first half of a row at once, then of the next quarter, then
+        token by token."""
         import torch
 
         return [torch.from_numpy(self._row(row)[-POSITIONS:]) for row in rows]
 
     def greedy(self, row: Sequence[int], most: int) -> list[int]:
-        """Generated one token at a time."""
+        """Generate one token at a time."""
         ends, cache = self.ends(), self._empty()
         tokens: list[int] = []
         new = list(row)
@@ -160,7 +160,8 @@ class Session(Tokenized):
         }
 
     def _step(self, new: Sequence[int], done: int, cache: dict[str, Any]) -> np.ndarray[Any, Any]:
-        """Logits [tokens, vocabulary] of `new` after `done` tokens; `cache` then holds them too."""
+        """Return the logits [tokens, vocabulary] of `new` after `done` tokens, and add `new` to
+        `cache`."""
         import numpy as np
 
         end = done + len(new)

@@ -28,5 +28,5 @@ _BY_PATH = {protocol.path: protocol for protocol in PROTOCOLS.values()}
 
 def protocol_of(method: str, path: str) -> Protocol | None:
     """Return the protocol of a request to `path` (as `/v1/chat/completions`, without an agent's
-    prefix); None where it is of none that is recorded."""
+    prefix); None if no recorded protocol matches."""
     return _BY_PATH.get(path.rstrip("/")) if method == "POST" else None

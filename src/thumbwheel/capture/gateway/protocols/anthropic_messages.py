@@ -35,8 +35,8 @@ RESULT_TYPE = "tool_result"
 
 
 def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
-    """System text and messages. A user message's tool results become messages of the tool, which
-    stand before the rest of it, as OpenAI orders them."""
+    """Return the system text and the messages. A user message's tool results become tool messages
+    before the rest of it, in OpenAI's order."""
     chat: list[dict[str, Any]] = []
     if body.get("system"):
         chat.append({"role": "system", "content": _content(body["system"], recorder)})
@@ -63,7 +63,7 @@ def _content(content: Any, recorder: Recorder) -> Any:
 
 
 def _part(block: Any, recorder: Recorder) -> Any:
-    """A block as a part of OpenAI's messages where it is text or an image; otherwise as it is."""
+    """Convert an image block to a part of OpenAI's messages; return any other block unchanged."""
     if not isinstance(block, Mapping):
         return block
     source = block.get("source")
@@ -110,7 +110,8 @@ def _tool_result(block: Mapping[str, Any], recorder: Recorder) -> dict[str, Any]
 
 
 def tools(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
-    """The tools in OpenAI's form; Anthropic's own tools, which have no schema, as they are."""
+    """Return the tools in OpenAI's form; Anthropic's own tools, which have no schema, keep their
+    form."""
     definitions: list[dict[str, Any]] = []
     for tool in recorder.objects(body.get("tools")):
         if "input_schema" not in tool:
@@ -126,7 +127,7 @@ def tools(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
 
 
 def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The sampling parameters."""
+    """Return the sampling parameters."""
     return selected(body, SAMPLING)
 
 
@@ -178,7 +179,7 @@ EVENTS: dict[str, Add] = {
 
 
 def whole(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
-    """A whole message."""
+    """Add a whole message."""
     draft.add_head(value)
     for block in objects(value.get("content")):
         _add_block(draft, block, None, is_start=False)
@@ -187,8 +188,8 @@ def whole(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
 
 
 def _add_block(draft: ReplyDraft, block: Mapping[str, Any], index: Any, is_start: bool) -> None:
-    """What a block holds. The input of a call that is only beginning is an empty object, which its
-    deltas replace."""
+    """Add the content of a block. The input of a call that is only beginning is an empty object,
+    which its deltas replace."""
     kind = block.get("type")
     if kind == "text":
         draft.add_text(block.get("text"))
@@ -202,7 +203,8 @@ def _add_block(draft: ReplyDraft, block: Mapping[str, Any], index: Any, is_start
 
 
 def _add_usage(draft: ReplyDraft, usage: Any) -> None:
-    """Anthropic counts the tokens of the cache apart; ours are all tokens of the prompt."""
+    """Add the token counts. Anthropic counts cached tokens apart; here the prompt count includes
+    them."""
     if not isinstance(usage, Mapping):
         return
     prompt = usage.get("input_tokens")

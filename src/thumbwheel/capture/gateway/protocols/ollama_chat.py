@@ -21,7 +21,7 @@ from thumbwheel.capture.gateway.translation.ollama import CHAT
 
 
 def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
-    """The conversation; images become references, arguments JSON text."""
+    """Return the conversation; images become references, arguments JSON text."""
     chat = []
     for message in recorder.objects(body.get("messages")):
         copy = openai_message(message, recorder)
@@ -37,7 +37,7 @@ def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]
 
 
 def add(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
-    """A line, or a whole reply, which has the same form."""
+    """Add a line, or a whole reply, which has the same form."""
     message = value.get("message")
     if isinstance(message, Mapping):
         draft.add_text(message.get("content"))

@@ -17,8 +17,8 @@ from thumbwheel.capture.gateway.translation.ollama import GENERATE
 
 
 def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
-    """System text and prompt. The `context` of an earlier reply is token ids whose text is
-    unknown, so it is not here."""
+    """Return the system text and the prompt. The `context` of an earlier reply is left out: it is
+    token ids with unknown text."""
     chat = []
     if isinstance(body.get("system"), str) and body["system"]:
         chat.append({"role": "system", "content": recorder.text(body["system"])})
@@ -31,13 +31,13 @@ def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]
 
 
 def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, and what takes the place of the model's template."""
+    """Return the options, with the fields that bypass or replace the model's template."""
     outside = {key: body[key] for key in ("suffix", "template", "raw") if body.get(key)}
     return {**options(body), **outside}
 
 
 def add(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
-    """A line, or a whole reply, which has the same form."""
+    """Add a line, or a whole reply, which has the same form."""
     draft.add_text(value.get("response"))
     draft.add_reasoning(value.get("thinking"))
     add_end(draft, value)

@@ -49,17 +49,17 @@ SAMPLING = (
 
 
 def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
-    """The conversation."""
+    """Return the conversation."""
     return openai_messages(body.get("messages"), recorder)
 
 
 def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The sampling parameters, of servers beside OpenAI's too."""
+    """Return the sampling parameters, including those of servers other than OpenAI's."""
     return selected(body, SAMPLING)
 
 
 def event(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
-    """Add a chunk, whose choices hold what is new."""
+    """Add a chunk, whose choices hold the new parts."""
     _add(draft, value, "delta")
 
 

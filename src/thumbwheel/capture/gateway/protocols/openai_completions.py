@@ -36,17 +36,17 @@ SAMPLING = (
 
 
 def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
-    """The prompt, or the prompts."""
+    """Return the prompt, or the prompts, as messages."""
     return prompt_messages(body.get("prompt"), recorder)
 
 
 def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The sampling parameters, of servers beside OpenAI's too."""
+    """Return the sampling parameters, including those of servers other than OpenAI's."""
     return selected(body, SAMPLING)
 
 
 def add(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
-    """A chunk or a whole completion, which have the same form."""
+    """Add a chunk, or a whole completion, which has the same form."""
     draft.add_head(value)
     for choice in objects(value.get("choices")):
         index = choice.get("index", 0)

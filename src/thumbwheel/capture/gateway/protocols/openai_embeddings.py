@@ -14,17 +14,17 @@ from thumbwheel.capture.gateway.reply_draft import ReplyDraft
 
 
 def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
-    """The texts, as so many messages."""
+    """Return the texts, one message each."""
     return prompt_messages(body.get("input"), recorder)
 
 
 def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
-    """What shapes the vectors."""
+    """Return the fields that shape the vectors."""
     return selected(body, ("dimensions", "encoding_format", "input_type"))
 
 
 def add(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
-    """The model and the usage."""
+    """Add the model and the usage."""
     draft.add_head(value)
     add_usage(draft, value.get("usage"))
 

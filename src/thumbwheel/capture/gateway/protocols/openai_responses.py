@@ -37,8 +37,8 @@ OUTPUT_TYPES = ("function_call_output", "custom_tool_call_output")
 
 
 def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
-    """Instructions and input items as messages. Items of a conversation that the server keeps are
-    not in the request, so they are not here either."""
+    """Return instructions and input items as messages. Items of a conversation that the server
+    keeps are not in the request, so they are missing here too."""
     chat: list[dict[str, Any]] = []
     if isinstance(body.get("instructions"), str):
         chat.append({"role": "system", "content": recorder.text(body["instructions"])})
@@ -70,7 +70,7 @@ def _add_item(chat: list[dict[str, Any]], item: Mapping[str, Any], recorder: Rec
 
 
 def tools(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
-    """Functions nested as in chat requests; the provider's own tools as they are."""
+    """Return functions nested as in chat requests; the provider's own tools stay unchanged."""
     definitions = []
     for tool in recorder.objects(body.get("tools")):
         definition = recorder.mapping(tool)
@@ -82,7 +82,7 @@ def tools(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
 
 
 def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The sampling parameters."""
+    """Return the sampling parameters."""
     return selected(body, SAMPLING)
 
 
@@ -148,7 +148,7 @@ EVENTS: dict[str, Add] = {
 
 
 def whole(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
-    """A whole response: the items of its output, then how it ended."""
+    """Add a whole response: the items of its output, then how it ended."""
     for item in objects(value.get("output")):
         kind = item.get("type")
         if kind == "message":

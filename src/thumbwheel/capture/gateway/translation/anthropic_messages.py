@@ -95,7 +95,7 @@ class Writer:
         return _event("message_start", message=message)
 
     def piece(self, piece: ChatPiece) -> bytes:
-        """Fill the open block, or close it and open the next."""
+        """Return the bytes of a piece: fill the open block, or close it and open the next."""
         written = b""
         if piece.reasoning and self._shows_thoughts:
             written += self._text("thinking", piece.reasoning)

@@ -134,7 +134,7 @@ class ChatReplyReader:
             yield from self._call_piece(draft, arguments)
 
     def _call_piece(self, draft: ToolCallDraft, arguments: str) -> Iterator[CallPiece]:
-        """Yield the piece, once the call has a name: nobody can begin a call without one."""
+        """Yield the piece once the call has a name: no API begins a call without one."""
         key = id(draft)
         if key not in self._numbers:
             if not draft.name:

@@ -60,8 +60,8 @@ def chat_fields(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def prompt_fields(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sampling fields of a chat request for a prompt; raises InputError for a request
-    that goes around the chat template."""
+    """Return the sampling fields of a chat request for a prompt. Raises InputError for a request
+    that bypasses the chat template."""
     for name in ("suffix", "template", "raw", "context"):
         if body.get(name):
             why = "this model is asked by its own chat template"
@@ -90,7 +90,7 @@ class Writer:
         return b""
 
     def piece(self, piece: ChatPiece) -> bytes:
-        """Write a line of what is new."""
+        """Return the bytes of a line for a piece; empty if it has neither text nor thoughts."""
         self._first = self._first or time.perf_counter_ns()
         for call in piece.calls:
             self._calls.setdefault(call.number, []).append(call)

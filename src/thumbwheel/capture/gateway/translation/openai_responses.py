@@ -46,8 +46,8 @@ LOGPROBS = "message.output_text.logprobs"
 
 
 def chat_fields(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sampling fields of a chat request; raises InputError for what only OpenAI's
-    servers keep."""
+    """Return the sampling fields of a chat request. Raises InputError if the request needs state
+    that only OpenAI's servers keep."""
     _check_state(body)
     fields = {name: body[name] for name in SAME if body.get(name) is not None}
     if body.get("max_output_tokens") is not None:
@@ -72,7 +72,7 @@ def chat_fields(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_state(body: Mapping[str, Any]) -> None:
-    """Raise InputError for a request that needs what OpenAI's servers keep between requests."""
+    """Raise InputError if the request needs state that OpenAI's servers keep between requests."""
     for name, why in KEPT_ELSEWHERE.items():
         if body.get(name):
             raise untranslatable(name, why, "Send the whole conversation as `input`")
@@ -131,7 +131,7 @@ class Writer:
         return created + self._event("response.in_progress", response=self._response)
 
     def piece(self, piece: ChatPiece) -> bytes:
-        """Fill the open item, or close it and open the next."""
+        """Return the bytes of a piece: fill the open item, or close it and open the next."""
         written = b""
         if piece.reasoning:
             written += self._reasoning(piece.reasoning)

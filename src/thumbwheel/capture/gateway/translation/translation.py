@@ -21,7 +21,7 @@ class ReplyWriter(Protocol):
         """Write the head of the reply."""
 
     def piece(self, piece: ChatPiece) -> bytes:
-        """Write what is new."""
+        """Return the bytes that write a piece."""
 
     def end(self, end: ReplyEnd) -> bytes:
         """Write how it ended."""
@@ -70,8 +70,8 @@ def json_schema_format(schema: Any, name: Any = None, strict: Any = None) -> dic
 
 
 def arguments_object(text: str) -> dict[str, Any]:
-    """Return a tool call's arguments for APIs that want an object. Of arguments that were cut, as
-    by a limit of tokens, it has the fields that came.
+    """Return a tool call's arguments for APIs that want an object. If the arguments were cut, for
+    example by a token limit, return the fields that came; if they are no object, {}.
 
     >>> arguments_object('{"city": "Bern", "day": "Fri'), arguments_object("no JSON")
     ({'city': 'Bern'}, {})

@@ -48,7 +48,7 @@ def claims(row: Row) -> bool:
 
 
 def beside(path: Path) -> Parse:
-    """`parse` that knows the expected calls of the file beside `path`."""
+    """Return `parse` bound to the expected calls of the file beside `path`."""
     candidates = (
         path.with_name(f"{path.stem}-expected{path.suffix}"),
         path.parent / "possible_answer" / path.name,
@@ -70,7 +70,7 @@ def parse(
     expected: dict[str, Any] | None = None,
     looked_for: str = "a file beside it",
 ) -> list[AnyRecord]:
-    """The case and its gold trace."""
+    """Return the case and its gold trace. Raises Unreadable if the expected calls are missing."""
     name = text_at(row, "id")
     turns = list_at(row, "question")
     if not turns or not all(is_chat(turn) or turn == [] for turn in turns):
@@ -120,12 +120,12 @@ def parse(
 
 
 def _tool(function: Row) -> dict[str, Any]:
-    """The declaration as chat APIs take it."""
+    """Return the declaration in the form of chat APIs."""
     return {"type": "function", "function": _typed(function)}
 
 
 def _typed(value: Any) -> Any:
-    """The same with the types of JSON Schema."""
+    """Return a copy with the types of JSON Schema."""
     if isinstance(value, list):
         return [_typed(part) for part in value]
     if not isinstance(value, dict):
@@ -138,8 +138,8 @@ def _typed(value: Any) -> Any:
 
 
 def _calls(expected: Any) -> list[dict[str, Any]]:
-    """Calls that fulfil an expectation: the first allowed value of each argument, without those
-    that may be left out."""
+    """Return calls that fulfil an expectation: each with the first allowed value of every argument,
+    without optional arguments. Raises Unreadable."""
     if isinstance(expected, list):
         return list(chain.from_iterable(map(_calls, expected)))
     if isinstance(expected, str):
@@ -153,8 +153,8 @@ def _calls(expected: Any) -> list[dict[str, Any]]:
 
 
 def _first(allowed: Any) -> Any:
-    """A value that is allowed: in an object each key lists its values, and "" among them means that
-    it may be absent."""
+    """Return the first allowed value. In an object each key lists its allowed values; a key with ""
+    among them is optional and left out."""
     if isinstance(allowed, list):
         return [_first(part) for part in allowed]
     if not isinstance(allowed, dict):
@@ -168,7 +168,7 @@ def _first(allowed: Any) -> Any:
 
 
 def _parsed_call(text: str) -> dict[str, Any]:
-    """The call that is written as a Python expression."""
+    """Parse a call that is written as a Python expression. Raises Unreadable."""
     import ast
 
     try:

@@ -39,7 +39,7 @@ def claims_mbpp(row: Row) -> bool:
 
 
 def parse_mbpp(row: dict[str, Any]) -> list[AnyRecord]:
-    """The case and its solution."""
+    """Return the case and its solution. Raises Unreadable if it has no tests."""
     tests = _lines(row, "test_list")
     if not tests:
         raise Unreadable("it has no tests")
@@ -63,12 +63,12 @@ def parse_mbpp(row: dict[str, Any]) -> list[AnyRecord]:
 
 
 def entry_point(solution: str, tests: list[str]) -> str | None:
-    r"""The function that the tests are about: the one that the solution defines and all tests call;
-    None where that is not clear.
+    r"""Return the name of the function under test: the one that the solution defines and all tests
+    call; None if that is ambiguous.
 
-    A class beside it only makes what it is called with. Of two functions the inner one is meant,
-    because the outer one speaks about its answer: in `assert close(area(2), 4)` the program must
-    not be asked for `close`.
+    A class beside it only builds the function's arguments. If two functions remain, the inner one
+    is under test, because the outer one takes its result: for `assert close(area(2), 4)` the prompt
+    must not ask for `close`.
 
     >>> solution = "def close(a, b): return a == b\ndef area(x): return x * x"
     >>> entry_point(solution, ["assert close(area(2), 4)"])
@@ -91,7 +91,7 @@ def entry_point(solution: str, tests: list[str]) -> str | None:
 
 
 def _definitions(body: list[ast.stmt]) -> tuple[set[str], set[str]]:
-    """(names of functions, of imports and of what is assigned; names of classes)."""
+    """Return (names of functions, imports and assigned variables; names of classes)."""
     functions, classes = set[str](), set[str]()
     for statement in body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -107,7 +107,7 @@ def _definitions(body: list[ast.stmt]) -> tuple[set[str], set[str]]:
 
 
 def _called(tree: ast.AST) -> dict[str, list[ast.Call]]:
-    """The names of which something is called, with the calls: `a` of `a(...)` and of `a.b(...)`."""
+    """Return the calls by the name they are made on: `a` for `a(...)` and for `a.b(...)`."""
     calls: dict[str, list[ast.Call]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
@@ -120,7 +120,7 @@ def _called(tree: ast.AST) -> dict[str, list[ast.Call]]:
 
 
 def _outer(tree: ast.AST, names: set[str]) -> set[str]:
-    """Those of `names` that are called with what another of them returned."""
+    """Return the `names` that are called with another one's result as an argument."""
     outer = set[str]()
     for name, calls in _called(tree).items():
         if name not in names:
@@ -139,7 +139,7 @@ def claims_humaneval(row: Row) -> bool:
 
 
 def parse_humaneval(row: dict[str, Any]) -> list[AnyRecord]:
-    """The case and its solution, which goes on where the prompt ends."""
+    """Return the case and its solution, which continues the prompt."""
     code = text_at(row, "prompt")
     task = "Complete this function; answer with the whole code."
     reference = {

@@ -45,7 +45,7 @@ def claims(row: Row) -> bool:
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
-    """The case, then trace and label of every solution."""
+    """Return the case, then the trace and label of every solution. Raises Unreadable."""
     question, truth = row.get("question"), row.get("ground_truth", row.get("answer"))
     if not isinstance(question, str) or not question.strip():
         raise Unreadable(f"question {question!r} is no text")
@@ -67,8 +67,8 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
 
 
 def _final(truth: Any) -> str:
-    """What stands after the last "####" or "A:" that begins a line, without thousands
-    separators."""
+    """Return the text after the last "####" or "A:" that begins a line, without thousands
+    separators. Raises Unreadable if there is none."""
     answers = _marked(truth) if isinstance(truth, str) else []
     if not answers:
         raise Unreadable(
@@ -78,7 +78,7 @@ def _final(truth: Any) -> str:
 
 
 def _marked(truth: str) -> list[str]:
-    """What stands after each "####" or "A:" that begins a line."""
+    """Return the text after each "####" or "A:" that begins a line."""
     answers = [ANSWER.match(line.strip()) for line in truth.splitlines()]
     texts = [answer.group("text").strip() for answer in answers if answer]
     return [text for text in texts if text]
@@ -132,7 +132,8 @@ def _contradictions(row: Row) -> Iterator[str]:
 
 
 def _comparable(answer: str) -> Decimal | str:
-    """A number where it is one, whatever stands around it; else the text in small letters."""
+    """Return the answer as a number, without currency and percent signs around it, or as casefolded
+    text if it is no number."""
     text = THOUSANDS.sub("", answer).strip(" $€£%.").casefold()
     try:
         return Decimal(text)

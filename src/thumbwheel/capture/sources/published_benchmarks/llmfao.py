@@ -43,7 +43,7 @@ def claims(row: Row) -> bool:
 
 
 def beside(path: Path) -> Parse:
-    """`parse` that knows the prompts and answers of the files beside `path`."""
+    """Return `parse` bound to the prompts and answers of the files beside `path`."""
     prompts = {str(row.get("id")): row.get("text") for row in _rows_beside(path, "prompts.jsonl")}
     answers = {}
     for row in _rows_beside(path, "results.jsonl"):
@@ -59,7 +59,8 @@ def _rows_beside(path: Path, ending: str) -> list[dict[str, Any]]:
 
 
 def _companion(path: Path, ending: str) -> Path | None:
-    """The file beside `path` with that ending and the same beginning."""
+    """Return the file beside `path` with this ending and the same beginning; None if there is
+    none."""
     for file in sorted(path.parent.glob(f"*{ending}")):
         if path.name.startswith(file.name.removesuffix(ending)):
             return file
@@ -67,7 +68,7 @@ def _companion(path: Path, ending: str) -> Path | None:
 
 
 def missing(path: Path) -> str | None:
-    """Which file is looked for beside `path` and is not there."""
+    """Return a message that names the files missing beside `path`; None if none is missing."""
     endings = ["prompts.jsonl"]
     if not path.name.endswith("results.jsonl"):
         endings.append("results.jsonl")
@@ -86,7 +87,8 @@ def parse(
     prompts: Row | None = None,
     answers: Mapping[tuple[str, str], Row] | None = None,
 ) -> list[AnyRecord]:
-    """The two answers, where they are known, and the preference; or the answer that the row is."""
+    """Return the preference with the traces of the answers that are known, or the trace of a row
+    that is an answer. Raises Unreadable."""
     prompts, answers = prompts or {}, answers or {}
     if "result" in row and "winner" not in row:
         return [_trace(row, prompts)]

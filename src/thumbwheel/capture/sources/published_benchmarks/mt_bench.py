@@ -26,7 +26,7 @@ def claims(row: Row) -> bool:
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
-    """A case for every turn that has a reference."""
+    """Return a case for every turn that has a reference. Raises Unreadable if none has."""
     turns, references = list_at(row, "turns"), list_at(row, "reference")
     name = name_of(row.get("question_id"))
     if not turns or name is None:

@@ -49,7 +49,7 @@ def claims(row: Row) -> bool:
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
-    """The case of the task, the run, and its reward."""
+    """Return the case of the task, the trace of the run, and its reward. Raises Unreadable."""
     task_id, trial = name_of(row.get("task_id")), name_of(row.get("trial"))
     messages = chat(objects_at(row, "traj"))
     if task_id is None:
@@ -97,7 +97,7 @@ def _calls(message: Row) -> list[dict[str, Any]]:
 
 
 def _case(first: Row, task: Row, task_id: str) -> CaseRecord:
-    """The case of a task; where the first message is the policy, it is asked with it."""
+    """Return the case of a task. If the first message is the policy, it is part of the prompt."""
     instruction = task.get("instruction")
     if not isinstance(instruction, str):
         raise Unreadable(f"info.task.instruction {clip(instruction)} is no text")
