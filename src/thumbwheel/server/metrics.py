@@ -53,7 +53,8 @@ class _Samples(Collector):
     failures: int = 0
 
     def collect(self) -> Iterator[Metric]:
-        """The samples, and how often one could not be read."""
+        """Yield the samples, and the number of failed reads. A sample that cannot be read is left
+        out."""
         for sample in self.samples:
             try:
                 values = sample.read()
@@ -65,7 +66,7 @@ class _Samples(Collector):
         yield CounterMetricFamily("thumbwheel_unread_samples", help, self.failures)
 
     def describe(self) -> list[Metric]:
-        """Nothing, so that being registered reads no sample."""
+        """Return an empty list, so that registering reads no sample."""
         return []
 
 
@@ -146,7 +147,8 @@ class Metrics:
 
 
 def router(metrics: Metrics) -> APIRouter:
-    """The route `/metrics`, in the form that is asked for: Prometheus' or OpenMetrics'."""
+    """Return the router for `/metrics`, in the format that the client accepts: Prometheus or
+    OpenMetrics."""
     routes = APIRouter()
 
     @routes.get("/metrics", response_class=Response, dependencies=[needs("read")])

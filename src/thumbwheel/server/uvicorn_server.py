@@ -30,7 +30,8 @@ class Server(uvicorn.Server):
         answers: Callable[[], None],
         is_passed: bool,
     ) -> None:
-        """`is_passed`: whether the socket is a service manager's and stays open."""
+        """Initialize the server. `is_passed`: the socket belongs to a service manager and stays
+        open."""
         super().__init__(config)
         self._leaving, self._answers, self._is_passed = leaving, answers, is_passed
         self._has_successor = False
@@ -41,7 +42,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
-        """Listen."""
+        """Listen, and report that the server answers."""
         await super().startup(sockets)
         self._answers()
 

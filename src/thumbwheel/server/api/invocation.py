@@ -68,14 +68,14 @@ class Download:
 
     @classmethod
     def below(cls, cache: Path) -> Download:
-        """A new one."""
+        """Create a new temporary folder below `cache`."""
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix="download-", dir=cache))
         return cls(folder, folder / "files")
 
     def response(self, name: str) -> Response:
-        """The file, or the folder as a tar file, called `name`; the folder is removed once it is
-        sent."""
+        """Return the file, or the folder as a tar file, called `name`; the folder is removed once
+        it is sent."""
         if self.target.is_dir():
             file, media, file_name = self.folder / "files.tar", "application/x-tar", f"{name}.tar"
             with tarfile.open(file, "w") as archive:

@@ -43,7 +43,8 @@ class RequestKey:
 
     @classmethod
     def of(cls, request: Request, values: object) -> RequestKey | None:
-        """That of a request with these parameters; None where it has none. Raises InputError."""
+        """Return the key of a request with these parameters; None if it has none or is a GET.
+        Raises InputError."""
         text = request.headers.get(HEADER)
         if text is None or request.method == "GET":
             return None

@@ -35,7 +35,7 @@ class PageRoute(APIRoute):
     """A route that answers a browser's failed request with a page, and others with a problem."""
 
     def get_route_handler(self) -> Callable[[Request], Any]:
-        """The handler of FastAPI's, with pages for errors."""
+        """Return FastAPI's handler, which shows errors to browsers as pages."""
         handle = super().get_route_handler()
 
         async def answer(request: Request) -> Any:
