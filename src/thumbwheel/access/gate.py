@@ -73,7 +73,7 @@ class AccessGate:
     seal: Seal
 
     def identify(self, credentials: Credentials) -> Identity | None:
-        """Who presents these; None where nobody that is here does."""
+        """Return the identity that presents these credentials; None if nobody here does."""
         for value in credentials.keys:
             principal = self._of_key(value)
             if principal is not None:
@@ -89,8 +89,9 @@ class AccessGate:
         return Identity(principal, session, self._csrf(credentials.session))
 
     def admits(self, credentials: Credentials) -> bool:
-        """Whether an app on this machine that presents these, none of which is known, needs no
-        key. One that means to present a key of ours is told that it is none any more."""
+        """Return whether an app on this machine that presents these credentials, none of them
+        known, needs no key. An app that presents something like a key of this home is refused, so
+        that it learns that the key no longer works."""
         return self.admits_apps and not credentials.are_of_ours
 
     def open_session(self, user_id: str | None) -> OpenedSession:
@@ -125,7 +126,8 @@ class AccessGate:
         self.directory.refresh()
 
     def make_web_token(self, principal: Principal, bound: Grants | None) -> tuple[str, int]:
-        """(a token that stands for the principal, its seconds); with a `bound`, for less."""
+        """Return (a token for the principal, its lifetime in seconds); `bound` limits its
+        grants."""
         seconds = int(self.config.token_minutes * 60)
         grants = principal.grants if bound is None else narrowed(principal.grants, bound)
         return self.web_tokens.make(principal, grants, seconds), seconds
@@ -140,7 +142,8 @@ class AccessGate:
         return None
 
     def _of_web_token(self, token: str) -> Principal | None:
-        """Who a token stands for, with what both it and they may now."""
+        """Return the principal of a token, with the grants that both have now; None if it is not
+        valid."""
         content = self.web_tokens.read(token)
         if content is None:
             return None
@@ -165,8 +168,8 @@ class AccessGate:
 def opened_gate(
     ws: Workspace, config: AccessConfig, *, local: bool, apps: bool
 ) -> Iterator[AccessGate]:
-    """The gate of a server of this home. `local`: only this machine reaches it, so that the token
-    of the home counts; `apps`: apps on this machine need no key."""
+    """Yield the gate of a server of this home. `local`: only this machine reaches the server, so
+    the home's token counts. `apps`: apps on this machine need no key."""
     token = LocalToken.of_file(ws.home.access_token) if local else None
     with Directory(ws) as directory, closing(PasswordChecks()) as passwords:
         yield AccessGate(

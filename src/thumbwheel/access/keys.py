@@ -117,13 +117,13 @@ def revoke(ws: Workspace, name: str, *, actor: str = audit.COMMAND_LINE) -> ApiK
 
 
 def listed(ws: Workspace) -> list[ApiKey]:
-    """All keys, the newest last."""
+    """Return all keys, newest last."""
     with ws.db.read() as connection:
         return [key for key, _ in store.keys(connection)]
 
 
 def mac_of(seal: Seal, secret: str) -> str:
-    """The keyed hash by which a key is known."""
+    """Return the keyed hash under which a key is stored."""
     return seal.of(KIND, secret)
 
 

@@ -39,7 +39,7 @@ class LoginCodes:
         return code
 
     def redeem(self, code: str) -> bool:
-        """Use a code up; returns whether it was one that still counted."""
+        """Use up a code; return whether it was valid."""
         file = self._file(code)
         try:
             age = time.time() - file.stat().st_mtime

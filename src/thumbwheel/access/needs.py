@@ -105,7 +105,7 @@ def needs(
     elsewhere: Callable[[str], bool] | None = None,
     recorded: bool = True,
 ) -> Any:
-    """The dependency of a route that needs `verb`; see Need."""
+    """Return the dependency of a route that needs `verb`; see Need."""
     return Depends(Need(verb, by_row, ingest, elsewhere, recorded))
 
 
@@ -118,7 +118,7 @@ def require_agents(request: Request, agents: Iterable[str]) -> None:
 
 
 def public(reason: str) -> Any:
-    """The dependency of a route that anybody may ask, for this reason."""
+    """Return the dependency of a public route, with the reason why it is public."""
     return Depends(Public(reason))
 
 
@@ -133,8 +133,8 @@ def check_routes(api: FastAPI) -> None:
 
 
 def needs_of(api: FastAPI) -> dict[str, Need | Public | None]:
-    """`METHOD path` -> what the route needs; None where it does not say. FastAPI's own document is
-    left out: it shows what the documentation shows."""
+    """Return `METHOD path` -> what the route needs; None if it does not declare anything. FastAPI's
+    own document is left out: it shows only what the documentation shows."""
     needed: dict[str, Need | Public | None] = {}
     for route in iter_route_contexts(api.routes):
         if route.path != api.openapi_url:
@@ -168,7 +168,7 @@ def _unidentified(gate: AccessGate, credentials: Credentials, request: Request) 
 
 
 def address_of(request: Request) -> str:
-    """The address of the client."""
+    """Return the client's address, or `unknown`."""
     return request.client.host if request.client is not None else "unknown"
 
 
@@ -214,7 +214,7 @@ def _act(request: Request, principal: Principal, agent: str | None) -> Act:
 
 
 def _agent(path_params: Mapping[str, Any]) -> str | None:
-    """The agent in the path, as its rows name it."""
+    """Return the agent in the path, in the spelling of its rows; None if the path has none."""
     agent = path_params.get("agent")
     if agent is None:
         return None

@@ -46,7 +46,7 @@ class PasswordChecks:
             self._waiting -= 1
 
     def close(self) -> None:
-        """End the threads; logins that wait are not answered."""
+        """Stop the threads; waiting logins get no answer."""
         self._threads.shutdown(cancel_futures=True)
 
 

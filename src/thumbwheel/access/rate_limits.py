@@ -84,8 +84,8 @@ class RateLimits:
 
     @contextmanager
     def waiting(self, principal: Principal) -> Iterator[None]:
-        """Inside, a request of the key or user waits for what comes; raises Busy where too many
-        others of it do. To be used on the event loop alone."""
+        """Count a waiting request of the key or user while the context is open. Raises Busy if too
+        many already wait. Only for use on the event loop."""
         if principal.kind not in ("key", "user"):
             yield
             return

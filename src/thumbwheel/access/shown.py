@@ -94,5 +94,5 @@ def _plain(row: ApiKey | User | AuditEntry) -> dict[str, Any]:
 
 
 def grants_json(grants: Grants) -> dict[str, list[str]]:
-    """Grants as JSON has them."""
+    """Return the grants as a JSON value."""
     return {agent: sorted(verbs) for agent, verbs in grants.items()}

@@ -25,13 +25,13 @@ def insert_key(connection: sa.Connection, key: ApiKey, mac: str) -> None:
 
 
 def keys(connection: sa.Connection) -> list[tuple[ApiKey, str]]:
-    """All keys, each with its hash; the newest last."""
+    """Return all keys, each with its hash, newest last."""
     query = sa.select(api_keys).order_by(api_keys.c.id)
     return [(_key(row), row.mac) for row in connection.execute(query)]
 
 
 def key_named(connection: sa.Connection, name: str) -> ApiKey | None:
-    """The key of that name."""
+    """Return the key with this name, or None."""
     row = connection.execute(sa.select(api_keys).where(api_keys.c.name == name)).first()
     return None if row is None else _key(row)
 
@@ -42,7 +42,7 @@ def delete_key(connection: sa.Connection, key_id: str) -> None:
 
 
 def mark_used(connection: sa.Connection, used: Mapping[str, datetime]) -> None:
-    """Note when keys were last used."""
+    """Store when keys were last used."""
     for key_id, used_at in used.items():
         query = sa.update(api_keys).where(api_keys.c.id == key_id).values(used_at=used_at)
         connection.execute(query)
@@ -62,7 +62,7 @@ def insert_user(connection: sa.Connection, user: User, password: str | None) -> 
 
 
 def all_users(connection: sa.Connection) -> list[User]:
-    """Every user with their roles, the newest last."""
+    """Return all users with their roles, newest last."""
     roles: dict[str, dict[str, Role]] = {}
     for row in connection.execute(sa.select(user_roles).order_by(user_roles.c.agent)):
         roles.setdefault(row.user_id, {})[row.agent] = row.role
@@ -71,12 +71,12 @@ def all_users(connection: sa.Connection) -> list[User]:
 
 
 def user_named(connection: sa.Connection, name: str) -> User | None:
-    """The user of that name."""
+    """Return the user with this name, or None."""
     return _user_where(connection, users.c.name == name)
 
 
 def require_user(connection: sa.Connection, name: str) -> User:
-    """The user of that name; raises NotFound."""
+    """Return the user with this name. Raises NotFound."""
     user = user_named(connection, name)
     if user is None:
         names = [existing.name for existing in all_users(connection)]
@@ -90,13 +90,13 @@ def require_user(connection: sa.Connection, name: str) -> User:
 
 
 def user_of_provider(connection: sa.Connection, issuer: str, external_id: str) -> User | None:
-    """The user whom a provider knows by that id."""
+    """Return the user whom a provider knows by this id, or None."""
     condition = sa.and_(users.c.issuer == issuer, users.c.external_id == external_id)
     return _user_where(connection, condition)
 
 
 def password_of(connection: sa.Connection, user_id: str) -> str | None:
-    """The hash of a user's password."""
+    """Return the hash of a user's password; None without one."""
     query = sa.select(users.c.password).where(users.c.id == user_id)
     return connection.execute(query).scalar()
 
@@ -114,7 +114,7 @@ def delete_user(connection: sa.Connection, user_id: str) -> None:
 
 
 def set_role(connection: sa.Connection, user_id: str, agent: str, role: Role | None) -> None:
-    """What a user is for an agent from now on; None for nothing."""
+    """Set a user's role for an agent; None removes it."""
     is_theirs = sa.and_(user_roles.c.user_id == user_id, user_roles.c.agent == agent)
     connection.execute(sa.delete(user_roles).where(is_theirs))
     if role is not None:
@@ -130,7 +130,7 @@ def insert_session(connection: sa.Connection, session: LoginSession, mac: str) -
 
 
 def sessions(connection: sa.Connection) -> list[tuple[LoginSession, str]]:
-    """All sessions, each with the hash of its cookie."""
+    """Return all sessions, each with the hash of its cookie."""
     result = []
     for row in connection.execute(sa.select(login_sessions)):
         session = LoginSession(row.id, row.user_id, row.expires_at, row.recorded_at)
@@ -159,26 +159,27 @@ def insert_audit(connection: sa.Connection, entry: AuditEntry) -> None:
 
 
 def last_audit(connection: sa.Connection) -> AuditEntry | None:
-    """The newest row of the audit log."""
+    """Return the newest row of the audit log; None if it is empty."""
     query = sa.select(audit).order_by(audit.c.number.desc()).limit(1)
     row = connection.execute(query).first()
     return None if row is None else _entry(row)
 
 
 def last_number(connection: sa.Connection) -> int:
-    """The number of the newest row of the audit log: another one after every change of keys, users
-    and sessions, because each of them writes such a row."""
+    """Return the number of the newest row of the audit log, 0 if it is empty. Every change of keys,
+    users and sessions writes such a row, so the number changes with each."""
     return connection.execute(sa.select(sa.func.max(audit.c.number))).scalar() or 0
 
 
 def audit_entries(connection: sa.Connection) -> Iterator[AuditEntry]:
-    """The audit log from its beginning."""
+    """Yield the audit log from its beginning."""
     for row in streamed(connection, sa.select(audit).order_by(audit.c.number)):
         yield _entry(row)
 
 
 def newest_audit(connection: sa.Connection, limit: int, before: int | None) -> list[AuditEntry]:
-    """Rows of the audit log, the newest first."""
+    """Return up to `limit` rows of the audit log, newest first; with `before`, only those with
+    smaller numbers."""
     query = sa.select(audit).order_by(audit.c.number.desc()).limit(limit)
     if before is not None:
         query = query.where(audit.c.number < before)
