@@ -55,7 +55,7 @@ def slack_body(notice: Notice, link: str) -> bytes:
 
 
 def _escaped(text: str) -> str:
-    """Spell out the characters that mean something to Slack."""
+    """Escape the characters that Slack treats as markup."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
