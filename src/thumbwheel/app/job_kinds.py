@@ -61,7 +61,7 @@ def _names() -> list[str]:
 
 @cache
 def job_kind(name: str) -> Kind:
-    """The kind of this name; raises InputError."""
+    """Return the kind with this name. Raises InputError."""
     names = _names()
     if name not in names:
         raise InputError(
@@ -84,5 +84,5 @@ def verb_of(kind: str) -> Verb:
 
 
 def job_kinds() -> dict[str, Kind]:
-    """All kinds by name."""
+    """Return name -> kind for all kinds."""
     return {name: job_kind(name) for name in _names()}

@@ -51,7 +51,7 @@ class OpenHome:
         self.close()
 
     def close(self) -> None:
-        """Finish writing and let go of the files."""
+        """Finish writing and close the files."""
         self._ws.__exit__(None, None, None)
 
     @property
@@ -231,7 +231,7 @@ class OpenAgent:
         return evaluate(self._ws, self.version(version), config, against=incumbent)
 
     def gate(self, evaluation: Evaluation) -> StoredDecision:
-        """Have the gate decide by the policy that is declared for the agent."""
+        """Return the gate's decision by the agent's declared policy."""
         from thumbwheel.evaluation.gate import gate
 
         return gate(self._ws, evaluation)

@@ -26,10 +26,10 @@ class Opener(Protocol):
     """Opens the home; `app/open.py` has it."""
 
     def __call__(self) -> Workspace:
-        """The open home."""
+        """Return the open home."""
 
     def settings_fingerprint(self) -> str:
-        """The same for two processes that work with the same settings."""
+        """Return a hash that is equal for two processes with the same settings."""
 
 
 def run_or_submit(opener: Opener, kind: str, spec: Config, *, here: bool = False) -> Any:

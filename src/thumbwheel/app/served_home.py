@@ -64,7 +64,7 @@ class ServedHome:
         yield self.ws  # the server closes it
 
     def __call__(self) -> Any:
-        """The open home."""
+        """Return the open home."""
         return self._shared()
 
     def job_for(self, kind: str, spec: Config, *, here: bool = False) -> Job | None:
@@ -91,8 +91,8 @@ class ServedHome:
         return accepted
 
     def _handed_over(self, upload: Upload, spec: dict[str, Any]) -> dict[str, Any]:
-        """The spec of the job to which the file is left. The same request with the same idempotency
-        key and the same file is the same job."""
+        """Hand the uploaded file over to a job, and return the job's spec. A request with the same
+        idempotency key, values and file gets the same job."""
         named = {**spec, "path": upload.path.name}
         upload_id = ids.new("upl")
         if self.asking.key:
@@ -102,8 +102,8 @@ class ServedHome:
         return {**named, "upload": upload_id}
 
     def _job_of_empty_upload(self, kind: str) -> Job | None:
-        """The job that the same request was, where it comes again without the file: only its
-        result is wanted."""
+        """Return the earlier job of a request that is repeated without the file, because only the
+        result is wanted; else None."""
         if self.upload is None or self.upload.size or self.asking.key is None:
             return None
         earlier = job_of_key(self.home, self.asking.key)
@@ -115,7 +115,7 @@ class ServedHome:
         return self.home.home.path
 
     def settings(self) -> Sources:
-        """Settings of file and environment."""
+        """Return the settings of file and environment."""
         return self.home.sources
 
     @property
