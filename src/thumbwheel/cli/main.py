@@ -41,7 +41,7 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 @contextmanager
 def _visible_usage_errors() -> Iterator[None]:
-    """Escape control characters in typer's own error messages, which quote what was typed."""
+    """Escape control characters in typer's own error messages, which quote the typed text."""
     try:
         yield
     except UsageError as error:
@@ -108,7 +108,7 @@ def command_line(arguments: Collection[str] = tuple(COMMANDS)) -> Any:
 
 
 def _terminated(*_: Any) -> None:
-    """Treat SIGTERM like Ctrl-C. Programs such as `timeout` send it twice, and the second signal is
+    """Treat SIGTERM like Ctrl-C. Programs such as `timeout` send it twice; the second signal is
     ignored."""
     signal.signal(signal.SIGTERM, lambda *_: None)
     raise KeyboardInterrupt
@@ -182,8 +182,8 @@ def _invoke(path: str, leaf: Any, run_here: Callable[[Any], Any], ctx: Any) -> N
 
 
 def build(arguments: Collection[str]) -> typer.Typer:
-    """The application for these arguments: the typed command, and the others as one line of help
-    each."""
+    """Build the application for these arguments: the typed command in full, all others as one line
+    of help each."""
     app = typer.Typer(
         name="thumbwheel",
         help=INTRO,
