@@ -121,7 +121,7 @@ def enqueued(
     asked_by: str | None = None,
     now: datetime | None = None,
 ) -> Job:
-    """As `enqueue`, as a part of a write."""
+    """Enqueue a job as part of a write; see `enqueue`."""
     if key is not None:
         existing = store.by_key(connection, key)
         if existing is not None:
@@ -183,7 +183,7 @@ def _job(
 
 
 def job_of_key(ws: Workspace, key: str) -> Job | None:
-    """The job that was asked for with this idempotency key."""
+    """Return the job with this idempotency key, or None."""
     with ws.db.read() as connection:
         return store.by_key(connection, key)
 
@@ -197,9 +197,10 @@ def jobs(
     cursor: str | None = None,
     limit: int = PAGE,
 ) -> tuple[list[Job], str | None]:
-    """(the newest jobs first, the cursor of the next page); None as cursor: that was the last one.
+    """Return (the jobs, newest first, and the cursor of the next page); None as cursor means no
+    next page.
 
-    Raises InputError for a cursor that is none.
+    Raises InputError for an invalid cursor.
     """
     before = _read_cursor(cursor) if cursor is not None else None
     with ws.db.read() as connection:
@@ -235,7 +236,7 @@ def events(
     limit: int = 1000,
     kinds: Collection[EventKind] = (),
 ) -> list[JobEvent]:
-    """What happened to a job after the event of this number, in order."""
+    """Return a job's events after the event number `after`, in order."""
     with ws.db.read() as connection:
         return store.events(connection, _job(connection, job_id).id, after, limit, kinds)
 
@@ -260,8 +261,8 @@ def cancel(ws: Workspace, job_id: str) -> Job:
 
 
 def cancel_all(connection: sa.Connection) -> int:
-    """Cancel every job that has not ended, of rows that no worker of this home has; return how
-    many."""
+    """Cancel every job that has not ended, in a database whose workers do not belong to this home;
+    return how many."""
     now = datetime.now(UTC)
     states = (JobState.QUEUED, JobState.RUNNING, JobState.CANCELLING)
     unfinished = store.in_states(connection, states)
@@ -279,8 +280,8 @@ def resume(ws: Workspace, job_id: str) -> Job:
 
 
 def retry(ws: Workspace, job_id: str) -> Job:
-    """Try a failed job again; what it did before it failed is used. Raises Conflict for any
-    other."""
+    """Queue a failed job again; its earlier progress is used. Raises Conflict unless it has
+    failed."""
     return _again(ws, job_id, JobState.FAILED, "Only a failed job is tried again")
 
 
@@ -303,13 +304,13 @@ def _again(ws: Workspace, job_id: str, required: JobState, rule: str) -> Job:
 
 
 def counts(ws: Workspace) -> dict[str, int]:
-    """State -> jobs."""
+    """Return state -> number of jobs."""
     with ws.db.read() as connection:
         return store.count(connection)
 
 
 def live_workers(ws: Workspace) -> list[WorkerRow]:
-    """The workers that gave a sign of life within the last minute."""
+    """Return the workers that gave a sign of life within the last minute."""
     now = datetime.now(UTC)
     with ws.db.read() as connection:
         rows = store.all_workers(connection)
@@ -317,7 +318,7 @@ def live_workers(ws: Workspace) -> list[WorkerRow]:
 
 
 def standstill(ws: Workspace, seconds: float = LIVE_SECONDS) -> str | None:
-    """What is wrong where jobs wait and nobody is there to do them; None where nothing is."""
+    """Return a message if a job has been queued for `seconds` and no worker is alive, else None."""
     now = datetime.now(UTC)
     with ws.db.read() as connection:
         waiting = store.queued(connection, 1)
@@ -359,7 +360,7 @@ def crashing(ws: Workspace) -> str | None:
 def follow(
     ws: Workspace, job_id: str, after: int = 0, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[JobEvent]:
-    """The events of a job as they come, until it has ended."""
+    """Yield the events of a job as they occur, until it has ended."""
     changes = ws.db.changes()
     try:
         while True:
@@ -377,6 +378,6 @@ def follow(
 
 
 def forget(connection: sa.Connection, mentions: Callable[[str], bool]) -> int:
-    """In an erasure: take every text that `mentions` a subject out of jobs, events and schedules;
-    returns in how many rows there was one."""
+    """Erase every text that `mentions` a subject from jobs, events and schedules, as part of a
+    write; return the number of changed rows."""
     return store.forget(connection, mentions, ERASED)

@@ -65,7 +65,7 @@ class Supervisor:
             self._thread.join()
 
     def retire(self) -> None:
-        """Have the workers stop at their next checkpoint, without waiting for that."""
+        """Tell the workers to stop at their next checkpoint, without waiting for that."""
         self._stopped.set()
 
     def problem(self) -> str | None:
