@@ -90,8 +90,8 @@ def plan_cycle(ws: Workspace, agent: Agent, config: CycleConfig) -> CyclePlan:
 
 
 def default_base(ws: Workspace, agent: Agent) -> str:
-    """The name of the live version's base, else of the newest version's. Raises InputError without
-    a version."""
+    """Return the name of the live version's base, else of the newest version's. Raises InputError
+    without a version."""
     local = [version for version in versions.versions(ws, agent) if version.endpoint is None]
     if not local:
         fix = f"Name it: --base, {NAMES}"

@@ -41,7 +41,7 @@ def shortage(ws: Workspace, agent: Agent, plan: DataPlan, rules: DatasetConfig) 
 
 
 def missing_for_the_gate(ws: Workspace, agent: Agent) -> str | None:
-    """Say what the gate lacks; None where it has enough, or nothing can be trained yet."""
+    """Return which data the gate lacks; None if it has enough, or nothing can be trained yet."""
     rules = ws.settings(DatasetConfig, "dataset")
     plan = data_plan(ws, agent.slug, rules)
     lack = shortage(ws, agent, plan, rules) if plan.eligible else None

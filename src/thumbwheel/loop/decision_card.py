@@ -172,7 +172,7 @@ def _summary(version: str, evaluation: Evaluation | None, checks: Sequence[Check
 
 
 def gain_in_words(version: str, measure: Measure) -> str:
-    """Say what a version gains by its main measure.
+    """Return a sentence on what a version gains by its main measure.
 
     >>> spread = {"centre": 0.63, "error": 0.05, "degrees": 59.0, "limit": 1.0}
     >>> figures = {"before": 0.03, "after": 0.66, "gain": 0.63, "low": 0.47, "high": 0.76}
@@ -190,7 +190,7 @@ def gain_in_words(version: str, measure: Measure) -> str:
 
 
 def _checks_in_words(checks: Sequence[CheckLine]) -> list[str]:
-    """Say what got worse, what may have, and how many checks had no data."""
+    """Return phrases for how many checks got worse, may have got worse, and had no data."""
     counts = {finding: sum(check.finding is finding for check in checks) for finding in Finding}
     parts = []
     if counts[Finding.WORSE]:

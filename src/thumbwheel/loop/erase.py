@@ -211,15 +211,16 @@ def _describe(job: _Job) -> None:
 
 
 def _fitted_documents(job: _Job, earlier: Mapping[str, Any]) -> dict[str, set[str]]:
-    """Hashes, by kind, of what was fitted on the labels: found by an erasure that was stopped, or
-    there now. Where the rows are gone already, what is there was fitted without them."""
+    """Return kind -> hashes of the documents fitted on the labels, found by an interrupted erasure
+    or existing now. Once the rows are gone, existing documents were fitted without them and do not
+    count."""
     now = unlearn.fitted_documents(job.ws, job.agent.slug) if job.doomed.ids else {}
     return {kind: {*earlier.get(kind, ()), *now.get(kind, ())} for kind in unlearn.KINDS}
 
 
 def names_of(connection: sa.Connection, tainted: Tainted, agent_id: str) -> dict[str, list[str]]:
-    """What is tainted, by kind, under the names that people use. Those of another agent than
-    `agent_id` begin with its name."""
+    """Return kind -> the tainted items, under the names that people use. Names of another agent
+    than `agent_id` begin with that agent's name."""
     names = tainted.to_json()
     for kind in ("shown", *unlearn.KINDS):
         names.pop(kind)
@@ -246,7 +247,7 @@ def _numbered(
 
 
 def _report(job: _Job, state: str) -> dict[str, Any]:
-    """What is stored about the erasure: counts, our ids and keyed hashes."""
+    """Return the stored report of the erasure: counts, Thumbwheel ids and keyed hashes."""
     return {
         "state": state,
         "keys": sorted(job.keys),
@@ -280,7 +281,7 @@ def _mark(job: _Job, seal: Seal) -> None:
 
 
 def _tombstones(doomed: SubjectRows) -> Iterator[tuple[str, str]]:
-    """(kind, name) of everything that must not be imported again."""
+    """Yield (kind, name) of everything that must not be imported again."""
     names_of_kind = {
         "trace": doomed.traces,
         "feedback": doomed.feedback,
@@ -355,7 +356,7 @@ def _rewrite(job: _Job, seal: Seal, dataset_id: str, rows: set[str]) -> None:
 
 
 def scrubbed(value: Any, gone: frozenset[str]) -> Any:
-    """`value` without the objects and list entries that contain one of the ids `gone`.
+    """Return `value` without the objects and list entries that contain one of the ids `gone`.
 
     >>> manifest = {"rows": [{"id": "a", "text": "x"}, {"id": "b"}], "ids": ["a", "b"]}
     >>> scrubbed(manifest, frozenset({"a"}))

@@ -64,7 +64,7 @@ def disable(ws: Workspace, agent: Agent, clock: Clock = utc_now) -> Status:
 
 
 def schedule_name(agent: Agent) -> str:
-    """The schedule of the agent's checks, which the server's workers keep."""
+    """Return the name of the schedule for the agent's checks, which the server's workers run."""
     return ids.slug_of(f"loop-{agent.slug}")
 
 
@@ -88,7 +88,7 @@ def _unschedule(ws: Workspace, agent: Agent) -> None:
 
 
 def status(ws: Workspace, agent: Agent, clock: Clock = utc_now) -> Status:
-    """How the loop of `agent` stands now. Nothing is stored."""
+    """Return the current status of the agent's loop. Nothing is stored."""
     now = clock()
     config = trigger_config(ws, agent)
     facts = situation(ws, agent, now)
@@ -129,8 +129,8 @@ def _traffic_decisions(ws: Workspace, agent: Agent) -> list[TrafficDecision]:
 
 
 def cycle_config(ws: Workspace, agent: Agent) -> CycleConfig:
-    """The settings of a turn that begins by itself: those of the enabled loop over the section
-    `loop`."""
+    """Return the settings of a turn that starts by itself: the section `loop`, overridden by the
+    settings with which the loop was enabled."""
     with ws.db.read() as connection:
         loop = turn_store.loop_of(connection, agent.id)
     return _cycle_config(ws, loop.settings if loop else {})
@@ -147,7 +147,7 @@ def _part(
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """As they are stored: paths as text, tuples as lists."""
+    """Return the options as they are stored: paths as text, tuples as lists."""
     plain = {}
     for name, value in options.items():
         is_list = isinstance(value, list | tuple)

@@ -151,7 +151,8 @@ def _name_pattern(name: str) -> str:
 
 
 def mentions(names: Collection[str]) -> Callable[[str], bool]:
-    """Whether a text contains one of `names`; a short name has to be the whole text."""
+    """Return a function that tells whether a text contains one of `names`; a short name must be the
+    whole text."""
     short = {name for name in names if len(name) < SHORT}
     long = [re.escape(name) for name in sorted(names) if len(name) >= SHORT]
     pattern = re.compile(rf"(?<!\w)({'|'.join(long)})(?!\w)") if long else None
@@ -163,7 +164,7 @@ def mentions(names: Collection[str]) -> Callable[[str], bool]:
 
 
 def _unescaped(line: str) -> str:
-    """A refused line with the escapes of both levels of JSON undone."""
+    """Return a refused line with the escapes of both levels of JSON undone."""
     with suppress(ValueError):
         outer = json.loads(line)
         text = str(outer.get("text", ""))
@@ -208,7 +209,7 @@ def _noted_reports(ws: Workspace) -> list[dict[str, Any]]:
 
 
 def _noted_copies(ws: Workspace, tainted: Tainted) -> list[str]:
-    """The folders with copies of reward models that judged tainted versions."""
+    """Return the folders with copies of reward models that judged tainted versions."""
     copies = [line for line in _noted_lines(ws) if "folder" in line]
     return [line["folder"] for line in copies if line["version"] in tainted.versions]
 
@@ -235,8 +236,8 @@ def _remove_reports(ws: Workspace, tainted: Tainted) -> int:
 
 
 def changed_reports(ws: Workspace, tainted: Tainted) -> list[str]:
-    """Reports of tainted versions that were changed since they were written; they are left to their
-    owner."""
+    """Return the paths of tainted versions' reports that were changed after they were written;
+    their owner must delete them."""
     changed = set()
     for report in _noted_reports(ws):
         path = Path(report["path"])

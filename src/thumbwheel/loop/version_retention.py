@@ -70,7 +70,7 @@ def retain_versions(
 
 
 def _earlier_aliases(ws: Workspace, agent: Agent) -> set[str]:
-    """The versions at which an alias pointed before."""
+    """Return the ids of the versions in the newest switches of each alias."""
     earlier: set[str] = set()
     for alias in versions.aliases_of(ws, agent):
         history = effective_switches(versions.switches(ws, agent, alias))
