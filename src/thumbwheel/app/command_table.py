@@ -302,4 +302,4 @@ def _attach(app: typer.Typer, name: str, command: Any, line: str) -> None:
 
 
 def _stub() -> None:
-    """A placeholder in the list of commands for one that was not typed."""
+    """Stand in for a command that was not typed, in the list of commands."""
