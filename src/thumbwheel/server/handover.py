@@ -54,7 +54,7 @@ class Taken:
 
 
 def served_urls(home: Path) -> list[str]:
-    """Return where servers of this home listen, as far as they left a note."""
+    """Return the URLs of this home's servers that left a note."""
     urls = []
     for note in sorted((home / FOLDER).glob("*")):
         with suppress(OSError, ValueError):
@@ -129,8 +129,8 @@ def offered(
 
 
 def _attend(door: socket.socket, listener: socket.socket, leave: Callable[[], None]) -> None:
-    """Give the socket to whoever asks, until one of them answers calls. A server that stops closes
-    the socket, and then nobody gets it."""
+    """Offer the socket to each server that connects, until one of them answers calls. A server that
+    stops closes `door`, which ends the offer."""
     while True:
         try:
             connection, _ = door.accept()
@@ -165,7 +165,7 @@ def passed_socket() -> socket.socket | None:
 
 
 def notify_manager(*states: str) -> None:
-    """Tell a service manager that waits for it (`NOTIFY_SOCKET`) how things stand, as READY=1."""
+    """Tell a service manager that listens (`NOTIFY_SOCKET`) the server's state, such as READY=1."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

@@ -61,7 +61,7 @@ class TimeLimited:
         self._last: tuple[float, str | None] = (-math.inf, None)
 
     def __call__(self) -> str | None:
-        """Return what is wrong, or that it could not be read for some time."""
+        """Return the problem or None, or a message if the state could not be read for some time."""
         with self._guard:
             reading = self._reading
             if reading is None:

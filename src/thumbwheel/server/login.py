@@ -199,7 +199,7 @@ def _add_provider(routes: APIRouter, gate: AccessGate, provider: Provider) -> No
 def _log_in(
     request: Request, response: Response, gate: AccessGate, user_id: str | None
 ) -> OpenedSession:
-    """Give the browser a new session, and end the one that it had."""
+    """Give the browser a new session, and end its previous one."""
     earlier = gate.identify(Credentials.of(request.headers))
     if earlier is not None and earlier.session is not None:
         gate.close_session(earlier.session)

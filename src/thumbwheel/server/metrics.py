@@ -123,16 +123,16 @@ class Metrics:
         )
 
     def add(self, *samples: Sample) -> None:
-        """Show these, too."""
+        """Add samples to the metrics."""
         self._samples.samples.extend(samples)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a request that was answered."""
+        """Count an answered request."""
         self._requests.labels(method, route, str(status)).inc()
         self._request_seconds.labels(route).observe(seconds)
 
     def call(self, exchange: Exchange) -> None:
-        """Count a call that is over."""
+        """Count a completed model call."""
         agent, version = exchange.agent, exchange.choice.version
         status = LEFT if exchange.cause == CLIENT_LEFT else str(exchange.status)
         self._calls.labels(agent, version, status).inc()

@@ -64,7 +64,7 @@ class Patience(HttpToolsProtocol):
         super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing any more."""
+        """Stop waiting."""
         self._stop_waiting()
         super().connection_lost(exc)
 

@@ -201,7 +201,8 @@ def assembled(
 
 
 def _add_further_routes(dialects: Sequence[str], api: FastAPI) -> None:
-    """Add what the commands do, the dialects, the pages, and logins, keys and users."""
+    """Add the routes of the commands, the dialects, the pages and MCP, and put all behind the
+    gate."""
     from starlette.routing import Route
 
     from thumbwheel.server.access import protect
@@ -399,7 +400,7 @@ def serve(
 
 
 def _start_successor(port: int) -> None:
-    """Run this command once more, in place of this process."""
+    """Start this command once more, as the successor of this process."""
     command = [sys.executable, "-m", "thumbwheel", *sys.argv[1:]]
     if "--replace" not in command:
         command.append("--replace")

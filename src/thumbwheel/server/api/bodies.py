@@ -65,7 +65,8 @@ def uploaded(name_parameter: str) -> Callable[[Request], AsyncIterator[Upload]]:
     """Return a FastAPI dependency that yields the uploaded file.
 
     The query parameter `name_parameter` names the file; the dependency raises InputError unless
-    that is a plain file name."""
+    that is a plain file name.
+    """
 
     async def receive(request: Request) -> AsyncIterator[Upload]:
         ws: Workspace = request.app.state.workspace
@@ -88,8 +89,8 @@ def uploaded(name_parameter: str) -> Callable[[Request], AsyncIterator[Upload]]:
 
 
 async def _write(request: Request, upload: Upload) -> None:
-    """Write the body of the request into the file of the upload, with its size and hash. Raises
-    StorageError where the disk does not take it, HTTPException beyond MOST_UPLOADED."""
+    """Write the request's body into the upload's file, and set its size and hash. Raises
+    StorageError if the disk does not accept it, HTTPException beyond MOST_UPLOADED."""
     content_hash = hashlib.sha256()
     try:
         upload.folder.mkdir(mode=0o700, parents=True)

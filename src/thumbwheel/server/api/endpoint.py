@@ -63,7 +63,7 @@ def _begun(
     answer: present.Answer[Any] | JobRequest[Any, Any],
     respond: Callable[[present.Answer[Any]], Response],
 ) -> Response | Waiting:
-    """Return the response to what a command returned, or the job that it waits for."""
+    """Return the response to a command's answer, or the job that the request waits for."""
     if not isinstance(answer, JobRequest):
         return respond(answer)
     show = answer.show
@@ -154,7 +154,7 @@ class Operation:
         return response
 
     def _require_further(self, principal: Principal, values: Mapping[str, Any]) -> None:
-        """Raise Forbidden where an option that is set needs a verb which the principal lacks."""
+        """Raise Forbidden if an option is set that needs a verb which the principal lacks."""
         for parameter in self.signature.parameters:
             verb = self.route.further_needs.get(parameter.name)
             is_set = values.get(parameter.argument, parameter.default) != parameter.default
@@ -235,7 +235,7 @@ class Operation:
             raise
 
     def _check_state(self, home: ServedHome, request: Request, values: Mapping[str, Any]) -> None:
-        """Raise Changed where If-Match names another state than that which is."""
+        """Raise Changed if If-Match names another state than the current one."""
         wanted = request.headers.get("if-match")
         if wanted is None or wanted.strip() == "*" or self.state is None:
             return

@@ -77,7 +77,8 @@ def file_of(export: Export, name: str) -> Path:
     """Return the path of the export's file with exactly this name.
 
     Raises NotFound for any other name, even if it is a valid path or the file is gone, and Conflict
-    for an export that must be withdrawn."""
+    for an export that must be withdrawn.
+    """
     folder = export.path.resolve()
     if name not in export.files:
         fix = f"It has: {', '.join(export.files)}.{nearest(name, export.files)}"

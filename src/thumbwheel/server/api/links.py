@@ -17,7 +17,7 @@ SUCCESS = re.compile("2..")
 
 
 def add_links(document: dict[str, Any]) -> None:
-    """Add the links to a document of OpenAPI."""
+    """Add the links to an OpenAPI document."""
     for path, operation in _operations(document):
         gives: Mapping[str, str] = operation.get("x-thumbwheel", {}).get("gives", {})
         links: dict[str, Any] = {}
@@ -34,7 +34,8 @@ def _links(
     """Return name -> link for each operation below the path `prefix`.
 
     Its last path parameter is read at `pointer` in the result; the others come from the request's
-    own path."""
+    own path.
+    """
     links = {}
     for path, target in _operations(document):
         if path != prefix and not path.startswith(f"{prefix}/"):

@@ -28,7 +28,8 @@ def model_name(ws: Workspace, parameter: str, value: Any) -> Any:
     """Return the value of a parameter in the form that the command takes.
 
     Raises InputError for a base that is neither one of this home nor a Hugging Face id, and for a
-    reward model that is a folder."""
+    reward model that is a folder.
+    """
     if not isinstance(value, str):
         return value
     if parameter in BASES:

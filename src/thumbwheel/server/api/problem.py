@@ -58,7 +58,7 @@ def documented() -> dict[int | str, dict[str, Any]]:
 
 
 def add_handlers(api: FastAPI) -> None:
-    """Let the application answer every error with a problem."""
+    """Make the application answer every error with a problem."""
 
     @api.exception_handler(ThumbwheelError)
     def refuse(request: Request, error: ThumbwheelError) -> JSONResponse:

@@ -65,10 +65,10 @@ def operations() -> dict[str, Operation]:
 
 @cache
 def api_router() -> APIRouter:
-    """Make the routes of all commands, once a process.
+    """Return the router of all commands, built once per process.
 
-    The more words a path has, the earlier it is compared, so that a name of the path takes no word
-    of another.
+    Paths with more fixed words are matched first, so that a path parameter does not take a fixed
+    word of another path.
     """
     routes = APIRouter(route_class=BoundedRoute)
     routes.include_router(events.router())

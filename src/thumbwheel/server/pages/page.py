@@ -61,8 +61,8 @@ class PageRequest:
         return require_agent(self.ws, self.parts["agent"])
 
     def waiting_of(self, agent: Agent) -> Attention:
-        """Return what of the agent waits for a person. The page and its navigation both ask, and it
-        is looked up once a request."""
+        """Return the agent's items that wait for a person. They are looked up once per request,
+        since both the page and its navigation need them."""
         if agent.slug not in self._waiting:
             self._waiting[agent.slug] = attention(self.ws, agent, self.down)
         return self._waiting[agent.slug]

@@ -157,7 +157,8 @@ def excerpt(text: str, width: int, needle: str | None = None) -> Markup:
 
 
 def _position_of(needle: str, text: str) -> int:
-    """Return where the needle stands, in either case if that keeps every character's place."""
+    """Return the position of the needle, -1 without one. Case is ignored unless lower-casing
+    changes positions."""
     small_text, small_needle = text.lower(), needle.lower()
     if (len(small_text), len(small_needle)) != (len(text), len(needle)):
         return text.find(needle)

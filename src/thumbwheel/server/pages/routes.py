@@ -57,7 +57,7 @@ class PageRoute(APIRoute):
 
 @cache
 def router() -> APIRouter:
-    """Make the routes of all pages, once a process."""
+    """Return the router of all pages, built once per process."""
     routes = APIRouter(route_class=PageRoute)
     for page in sorted(PAGES, key=lambda page: page.path.count("{")):
         _add(routes, page)
