@@ -65,12 +65,12 @@ class AuditVerdict:
 
 
 def record(ws: Workspace, act: Act) -> None:
-    """Write a row; returns when it is on disk."""
+    """Write a row; return once it is on disk."""
     write(ws, lambda connection: (None, act))
 
 
 def write(ws: Workspace, work: Callable[[sa.Connection], tuple[T, Act]]) -> T:
-    """Run `work` in a transaction that also has the row about it, and return its result."""
+    """Run `work` and write the row about it in one transaction; return the result of `work`."""
     seal = make_seal(ws.home.access_key)
 
     def run(connection: sa.Connection) -> tuple[T, AuditEntry]:
@@ -83,7 +83,7 @@ def write(ws: Workspace, work: Callable[[sa.Connection], tuple[T, Act]]) -> T:
 
 
 def append(connection: sa.Connection, seal: Seal, act: Act) -> AuditEntry:
-    """Add a row to the chain, in a transaction of the writer."""
+    """Add a row to the chain, within a write transaction."""
     last = store.last_audit(connection)
     number = 1 if last is None else last.number + 1
     mac = START if last is None else last.mac

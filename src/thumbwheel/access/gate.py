@@ -95,7 +95,8 @@ class AccessGate:
         return self.admits_apps and not credentials.are_of_ours
 
     def open_session(self, user_id: str | None) -> OpenedSession:
-        """Log a browser in: with a new cookie, whatever it presented before."""
+        """Open a session with a new cookie, whatever the browser presented before. Without a user
+        it is the home owner's."""
         cookie = secrets.token_urlsafe(32)
         now = datetime.now(UTC)
         lifetime = timedelta(hours=self.config.session_hours)
@@ -111,7 +112,8 @@ class AccessGate:
         return OpenedSession(cookie, self._csrf(cookie), int(lifetime.total_seconds()))
 
     def redeem(self, code: str) -> bool:
-        """Return whether a browser with this code is logged in, as the home's owner, once."""
+        """Use up a login code; return whether it was valid, so that its browser is logged in as the
+        home's owner."""
         return self.token is not None and self.codes.redeem(code)
 
     def close_session(self, session: LoginSession) -> None:
@@ -187,7 +189,7 @@ def opened_gate(
 
 
 def replace_token(ws: Workspace) -> None:
-    """Make another token of the home, and end the sessions and codes that go back to the old."""
+    """Replace the home's token, and end the sessions and codes that derive from the old one."""
 
     def end_sessions(connection: sa.Connection) -> tuple[None, Act]:
         store.delete_sessions_of_token(connection)

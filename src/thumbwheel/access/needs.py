@@ -52,7 +52,7 @@ class Need:
     """Whether this writes the audit log, and not what the route calls."""
 
     async def __call__(self, request: Request) -> None:
-        """Check a request."""
+        """Check whether a request meets the need."""
         gate: AccessGate = request.app.state.gate
         request.state.verb = self.verb
         if self.elsewhere is not None and self.elsewhere(bearer_of(request.headers)):
@@ -110,7 +110,7 @@ def needs(
 
 
 def require_agents(request: Request, agents: Iterable[str]) -> None:
-    """Raise Forbidden where the principal may not do to one of these what the route does: for
+    """Raise Forbidden unless the principal may do what the route does to each of these agents: for
     routes whose rows name their agents."""
     principal: Principal = request.state.principal
     for agent in agents:
@@ -123,8 +123,8 @@ def public(reason: str) -> Any:
 
 
 def check_routes(api: FastAPI) -> None:
-    """Raise AssertionError where a route of the application says neither what it needs nor that it
-    is public."""
+    """Raise AssertionError if a route of the application declares neither its need nor that it is
+    public."""
     unsafe = [path for path, need in needs_of(api).items() if need is None]
     if unsafe:
         raise AssertionError(
@@ -173,9 +173,11 @@ def address_of(request: Request) -> str:
 
 
 def _check_page(identity: Identity, credentials: Credentials, request: Request) -> None:
-    """Raise Forbidden where a page of another site may have sent this. Whoever sends a key means
-    it; a cookie is sent along with everything. A page that the settings name may do what an app
-    without a key may."""
+    """Raise Forbidden if a page of another site may have sent the request.
+
+    A key is sent on purpose, but a browser adds a cookie to every request. A page named in the
+    settings may do what an app without a key may.
+    """
     is_proved = identity.session is None and identity.principal is not ANONYMOUS
     if is_proved:
         return
@@ -196,7 +198,8 @@ def _check_page(identity: Identity, credentials: Credentials, request: Request) 
 
 
 def _is_named_page(identity: Identity, request: Request) -> bool:
-    """Return whether a page that may ask this route sends the request, without a cookie."""
+    """Return whether the request comes without a session, from a page whose origin may use this
+    route."""
     if identity.session is not None:
         return False
     origins: frozenset[str] = getattr(request.app.state, "dialect_origins", frozenset())

@@ -98,7 +98,7 @@ def audit_answer(
 
 
 def verdict_answer(verdict: AuditVerdict) -> present.Answer[ShownAuditVerdict]:
-    """Return what was seen of the chain; the exit code says whether it is whole."""
+    """Return the answer about the audit chain; its exit code is not 0 if the chain is broken."""
     content = ShownAuditVerdict(whole=verdict.problem is None, **vars(verdict))
     if verdict.problem is None:
         return present.page(content, [f"the audit log is whole: {verdict.rows} rows"])

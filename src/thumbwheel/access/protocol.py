@@ -31,8 +31,8 @@ def encode_request(
 ) -> tuple[str, bytes | None]:
     """Return (path with its query, body) of a request with these JSON values.
 
-    The values have all names of the path. The others are the JSON body, or the query where the
-    route takes none; the names `in_query` are in the query in any case.
+    `values` must have all parameters of the path. The others form the JSON body, or the query if
+    the route takes no body; the names `in_query` are always in the query.
 
     >>> encode_request("/api/agents/{agent}/traces", {"agent": "a b", "n": 1}, has_body=False)
     ('/api/agents/a%20b/traces?n=1', None)

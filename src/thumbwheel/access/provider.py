@@ -87,7 +87,7 @@ class Provider:
         return url, f"{content}.{self.seal.of('login attempt', content)}"
 
     def returned(self, cookie: str, parameters: Mapping[str, str]) -> LoginAttempt:
-        """Return the attempt that this browser began and that came back to it; raises
+        """Return the login attempt that this browser began and returned with. Raises
         Unauthenticated. The provider is not asked."""
         attempt = self._attempt(cookie)
         if not hmac.compare_digest(parameters.get("state", "").encode(), attempt.state.encode()):
@@ -99,7 +99,7 @@ class Provider:
         return attempt
 
     def finish(self, attempt: LoginAttempt, parameters: Mapping[str, str]) -> ProviderIdentity:
-        """Ask the provider for whom it vouches; raises Unauthenticated."""
+        """Return the identity that the provider confirms. Raises Unauthenticated."""
         with self._client(attempt.redirect_uri) as client:
             try:
                 answer = client.fetch_token(

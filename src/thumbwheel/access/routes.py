@@ -297,7 +297,7 @@ def _add_audit(routes: APIRouter, gate: AccessGate) -> None:
 
 
 def _require_own(principal: Principal, agents: Iterable[str | None]) -> None:
-    """Raise Forbidden where the principal does not own all of these."""
+    """Raise Forbidden unless the principal owns all of these agents."""
     for agent in agents:
         principal.require("own", agent)
 

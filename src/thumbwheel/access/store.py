@@ -18,7 +18,7 @@ Fields = Mapping[str, Any]
 
 
 def insert_key(connection: sa.Connection, key: ApiKey, mac: str) -> None:
-    """Store a key by its hash."""
+    """Store a key with its hash."""
     grants = {agent: sorted(verbs) for agent, verbs in key.grants.items()}
     values = vars(key) | {"grants": grants, "mac": mac}
     connection.execute(sa.insert(api_keys).values(values))
@@ -37,7 +37,7 @@ def key_named(connection: sa.Connection, name: str) -> ApiKey | None:
 
 
 def delete_key(connection: sa.Connection, key_id: str) -> None:
-    """Forget a key."""
+    """Delete a key."""
     connection.execute(sa.delete(api_keys).where(api_keys.c.id == key_id))
 
 
@@ -107,7 +107,7 @@ def update_user(connection: sa.Connection, user_id: str, fields: Fields) -> None
 
 
 def delete_user(connection: sa.Connection, user_id: str) -> None:
-    """Forget a user, with their roles, keys and sessions."""
+    """Delete a user with their roles, keys and sessions."""
     for table in (user_roles, api_keys, login_sessions):
         connection.execute(sa.delete(table).where(table.c.user_id == user_id))
     connection.execute(sa.delete(users).where(users.c.id == user_id))
@@ -123,7 +123,7 @@ def set_role(connection: sa.Connection, user_id: str, agent: str, role: Role | N
 
 
 def insert_session(connection: sa.Connection, session: LoginSession, mac: str) -> None:
-    """Store a session by the hash of its cookie; forget those that have expired."""
+    """Store a session with the hash of its cookie; delete expired sessions."""
     expired = login_sessions.c.expires_at < session.recorded_at
     connection.execute(sa.delete(login_sessions).where(expired))
     connection.execute(sa.insert(login_sessions).values(vars(session) | {"mac": mac}))
@@ -141,7 +141,7 @@ def sessions(connection: sa.Connection) -> list[tuple[LoginSession, str]]:
 def delete_sessions(
     connection: sa.Connection, *, session_id: str | None = None, user_id: str | None = None
 ) -> None:
-    """Forget one session, or all of a user."""
+    """Delete one session, or all of a user."""
     column, value = login_sessions.c.id, session_id
     if session_id is None:
         column, value = login_sessions.c.user_id, user_id
@@ -149,7 +149,7 @@ def delete_sessions(
 
 
 def delete_sessions_of_token(connection: sa.Connection) -> None:
-    """Forget the sessions that were opened as the home's owner."""
+    """Delete the sessions that were opened as the home's owner."""
     connection.execute(sa.delete(login_sessions).where(login_sessions.c.user_id.is_(None)))
 
 

@@ -38,7 +38,7 @@ Grants = Mapping[str, frozenset[Verb]]
 
 
 def grants_of(stored: Mapping[str, list[str]]) -> Grants:
-    """Read grants as they are stored and sent. Who may deploy may also decide what goes live.
+    """Read grants from JSON. The verb `deploy` includes `decide`.
 
     >>> grants_of({"support": ["call", "rate"]}) == {"support": frozenset({"call", "rate"})}
     True
@@ -78,7 +78,8 @@ class Principal:
         return any(verb in verbs for verbs in self.grants.values())
 
     def require(self, verb: Verb, agent: str | None) -> None:
-        """Raise Forbidden where they may not do that to the agent; without one, to everything."""
+        """Raise Forbidden unless the principal may do this to the agent; without one, to
+        everything."""
         if not self.may(verb, agent):
             raise forbidden(self, verb, agent)
 

@@ -46,9 +46,8 @@ def add(
 ) -> User:
     """Add a user with a role for an agent (default: every one).
 
-    Without a password they log in by the OIDC provider of the settings, under that name. Raises
-    InputError for what cannot be a name, a password or a role, Conflict for a name that somebody
-    has.
+    Without a password they log in through the OIDC provider of the settings, under that name.
+    Raises InputError for an invalid name, password or role, Conflict for a name in use.
     """
     if not 1 <= len(name) <= LONGEST_NAME or not name.isprintable() or name != name.strip():
         raise InputError(
@@ -99,7 +98,7 @@ def set_role(
 def set_password(
     ws: Workspace, name: str, password: str, *, actor: str = audit.COMMAND_LINE
 ) -> User:
-    """Change a password; all sessions of the user end."""
+    """Change a user's password and end all their sessions. Raises NotFound, InputError."""
     hashed = hash_of(password)
 
     def change(connection: sa.Connection) -> tuple[User, Act]:
@@ -112,8 +111,8 @@ def set_password(
 
 
 def remove(ws: Workspace, name: str, *, actor: str = audit.COMMAND_LINE) -> User:
-    """Remove a user with their keys and sessions. The audit log goes on to say what they did, by an
-    id that nothing leads from to a name any more."""
+    """Remove a user with their keys and sessions. The audit log keeps their acts under an id that
+    no longer leads to a name."""
 
     def delete(connection: sa.Connection) -> tuple[User, Act]:
         ws.db.prepare_erasure(connection)
@@ -156,7 +155,8 @@ def of_provider(ws: Workspace, issuer: str, external_id: str, name: str) -> User
     """Return the user whom a provider knows by this id.
 
     At the first login that is the user who was added without a password under the name that the
-    provider vouches for; the id is stored. Raises Unauthenticated for anybody else."""
+    provider vouches for; the id is stored. Raises Unauthenticated for anybody else.
+    """
     with ws.db.read() as connection:
         user = store.user_of_provider(connection, issuer, external_id)
         candidate = store.user_named(connection, name)

@@ -134,7 +134,7 @@ class WebTokens:
         return new
 
     def _reload(self) -> None:
-        """Read the keys where the file is another one than last time."""
+        """Read the keys again if the file has changed."""
         try:
             status = self._path.stat()
         except FileNotFoundError:
