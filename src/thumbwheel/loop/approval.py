@@ -81,7 +81,7 @@ def _words_of(by: str, reason: str | None) -> str:
 
 
 def _require_permitted(pending: Pending, alias: str | None) -> None:
-    """Raise InputError or Conflict for an alias behind which this step does not put a version."""
+    """Raise InputError or Conflict if this step may not move the alias to a version."""
     if alias is None:
         return
     if alias not in (LIVE, CANARY):
@@ -105,7 +105,7 @@ def why_not_live(pending: Pending) -> str | None:
 def _require_current(
     ws: Workspace, agent: Agent, pending: Pending, version: ModelVersion, clock: Clock
 ) -> None:
-    """Raise Conflict, and mark the decision moot, where a newer version is live or the version is
+    """Raise Conflict, and mark the decision moot, if a newer version is live or the version is
     tainted."""
     live_id = versions.aliases_of(ws, agent).get(LIVE)
     why = None

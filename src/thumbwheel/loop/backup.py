@@ -142,8 +142,8 @@ class _Tar:
 
 
 def back_up(ws: Workspace, target: Path) -> Backup:
-    """Write a backup of the home to `target`, a folder, or a file where the name ends with .tar; it
-    appears when it is whole.
+    """Write a backup of the home to `target`, a folder, or a tar file if the name ends with .tar.
+    It appears once it is complete.
 
     Raises Conflict if `target` exists, StorageError if it cannot be written.
     """
@@ -261,11 +261,11 @@ def _named_blobs(rows: Path) -> set[str]:
 
 
 def restore(home: Home, backend: Backend, source: Path) -> Backup:
-    """Make `home`, whose rows go into `backend`, what it was when the backup `source` was taken.
-    Every file is compared with its hash before anything is written.
+    """Restore `home` from the backup `source`, with its rows in `backend`. Every file is compared
+    with its hash before anything is written.
 
     Raises Conflict if the home has rows already, InputError if `source` is no backup or damaged.
-    After a kill the same call finishes.
+    After a kill, the same call completes the restore.
     """
     _require_new(home, backend)
     with TemporaryDirectory(prefix="thumbwheel-") as temporary, _opened_source(source) as opened:
@@ -405,8 +405,8 @@ def _put_back(source: _Source, name: str, home: Home, blobs: Artifacts, scratch:
 
 
 def _store_rows(rows: Path, home: Home, backend: Sqlite) -> None:
-    """Make the file `rows` the database of the home; raises Conflict where somebody has begun to
-    use the home meanwhile."""
+    """Make the file `rows` the database of the home. Raises Conflict if the home has been used
+    meanwhile."""
     unfinished = home.path / f".{ROWS}.{os.getpid()}.tmp"
     try:
         shutil.copyfile(rows, unfinished)

@@ -78,7 +78,7 @@ class CycleState:
         return state
 
     def check_base(self, base: Base) -> None:
-        """Raise Conflict where the weights of `base` were changed since the cycle began: its
+        """Raise Conflict if the weights of `base` were changed since the cycle began: its
         candidates could not be compared."""
         if self.base_fingerprint not in (None, base.fingerprint):
             raise Conflict(

@@ -124,7 +124,7 @@ class DecisionCard:
 
 
 def decision_card(ws: Workspace, pending: Pending) -> DecisionCard:
-    """Put a decision into words, by the newest decision of the gate about its version."""
+    """Return a decision in plain words, with the gate's newest decision about its version."""
     version = versions.by_id(ws, pending.version_id)
     decided = decisions_of(ws, version)
     stored = decided[-1] if decided else None
@@ -158,7 +158,7 @@ def _evaluation_of(
 
 
 def _question(pending: Pending) -> str:
-    """Ask in a few words; where nothing shorter is right, as the turn asked."""
+    """Return the question to show: a short form if there is one, else the turn's own."""
     if pending.kind is Wish.PROMOTE:
         return f"Make {pending.version} live?"
     return pending.question[:1].upper() + pending.question[1:]

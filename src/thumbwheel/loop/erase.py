@@ -87,12 +87,12 @@ def erase(
     dry_run: bool = False,
     stage: Callable[[str], None] = lambda name: None,
 ) -> Erasure:
-    """Erase everything about `subject` (its name in the sources, or our id) of `agent`. `stage` is
-    called with each stage as it begins.
+    """Erase everything about `subject` (its name in the sources, or Thumbwheel's id) of `agent`.
+    `stage` is called with each stage as it begins.
 
     With `dry_run` nothing is changed. Raises NotFound for a subject about which nothing was ever
-    stored, Conflict while a run trains, StorageError where the disk is full or another program
-    holds a file; the same call then goes on.
+    stored, Conflict while a run trains, StorageError if the disk is full or another program holds a
+    file; the same call then continues.
     """
     drain_inbox(ws, everything=True)
     seal = read_seal(ws.home.secret) if dry_run else make_seal(ws.home.secret)
@@ -146,7 +146,7 @@ def _plan(ws: Workspace, agent: Agent, subject: str, seal: Seal | None) -> _Job:
 
 
 def _describe(job: _Job) -> None:
-    """Find what descends from the rows and fill `job.tainted` and `job.result`."""
+    """Find all descendants of the rows, and fill `job.tainted` and `job.result`."""
     ws, result = job.ws, job.result
     # An erasure that was stopped had found things that are gone by now.
     earlier = job.unfinished["report"] if job.unfinished else {}
@@ -324,7 +324,7 @@ def _datasets(job: _Job, seal: Seal) -> None:
 
 def _rewrite(job: _Job, seal: Seal, dataset_id: str, rows: set[str]) -> None:
     """Write new files of one dataset, under the same id; its old hashes become tombstones. `rows`
-    are the ids of the rows that go."""
+    are the ids of the rows to remove."""
     dataset = by_id(job.ws, dataset_id)
     rewritten = rewrite_without(job.ws, dataset, job.doomed.ids)
 
@@ -413,8 +413,8 @@ def _rows(job: _Job, seal: Seal) -> None:
 def _forget_answers(
     ws: Workspace, connection: sa.Connection, evaluation_id: str, names: set[str]
 ) -> None:
-    """Remove the answers that an evaluation shows, and slices whose name contains one of `names`.
-    Its figures stay."""
+    """Remove the answers in an evaluation, and the slices whose name contains one of `names`. Its
+    figures stay."""
     row = store.row_by_id(connection, schema.evaluations, evaluation_id) or {}
     results = dict(row["results"])
     results["examples"] = []

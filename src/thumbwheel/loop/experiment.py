@@ -53,7 +53,8 @@ class AliasEffects:
             switch.promote(self.ws, version, alias, reason=reason, checks_fit=False)
 
     def _misfits(self, version: ModelVersion) -> list[str]:
-        """Return what last week's calls used and the winner's target cannot do."""
+        """Return remarks on features that last week's calls used and the winner's target does not
+        support."""
         deployment = routing.answering(self.ws, version, LIVE)
         agent = Agent.named(version.agent)
         return fitness.misfits(self.ws, agent, deployment.target, deployment)
@@ -61,7 +62,8 @@ class AliasEffects:
     def roll_back(
         self, loser: ModelVersion, control: ModelVersion, alias: str, reason: str
     ) -> None:
-        """Let the control answer in place of the loser, under the alias and as the canary."""
+        """Move the alias and the canary alias from the loser to the control, if they point at the
+        loser."""
         for name in (alias, CANARY):
             current = versions.aliases_of(self.ws, Agent.named(loser.agent)).get(name)
             if current == loser.id:
@@ -70,8 +72,8 @@ class AliasEffects:
 
 
 def ask_about_winner(ws: Workspace, winner: ModelVersion, reason: str) -> str:
-    """Put the question whether a version that won its experiment becomes live, unless it was put
-    before; returns it."""
+    """Ask whether a version that won its experiment goes live, once per version; return the
+    question."""
     cycle = CycleReport(winner.agent, version=winner.name, reasons=[reason])
     return ask(ws, winner, Wish.PROMOTE, CycleConfig(), cycle)
 

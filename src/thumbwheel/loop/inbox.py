@@ -50,7 +50,7 @@ def ask(
     cycle: CycleReport,
     clock: Clock = utc_now,
 ) -> str:
-    """Put a question into the inbox, unless it was put before; returns it."""
+    """Store a question for a person, once per version and kind; return the question."""
     agent = Agent.named(version.agent)
     version = versions.by_id(ws, version.id)  # the gate may have decided since it was looked up
     settings = config.model_dump(mode="json", include=set(KEPT_SETTINGS))
@@ -164,7 +164,7 @@ def answer(
     reason: str | None,
     clock: Clock,
 ) -> None:
-    """Record an answer."""
+    """Store the answer to a decision, if it still waits."""
     now = clock()
     ws.db.write(
         lambda connection: turn_store.answer_pending(

@@ -206,8 +206,8 @@ class LoopCheckSpec(Config):
 
 
 def run_check(ws: Workspace, spec: LoopCheckSpec) -> CheckResult:
-    """Look at whether a turn is due. A worker then asks for the turn as a job of its own; a command
-    makes it."""
+    """Check whether a turn is due. If it is, a worker enqueues the turn as its own job; a command
+    runs it."""
     learner = require_agent(ws, spec.agent)
     for question in ask_about_winners(ws, learner):
         log.say(f"waits for a person: {question}")
@@ -244,6 +244,6 @@ class LoopApproveSpec(Config):
 
 
 def run_approve(ws: Workspace, spec: LoopApproveSpec) -> Answered:
-    """Take the step that was approved."""
+    """Approve a decision and take its step; see `approve`."""
     agent = require_agent(ws, spec.agent)
     return approve(ws, agent, spec.decision, spec.by, spec.reason, spec.alias)

@@ -39,8 +39,9 @@ SHOWN_TURNS, SHOWN_CHECKS = 5, 10
 def enable(
     ws: Workspace, agent: Agent, options: Mapping[str, Any], clock: Clock = utc_now
 ) -> Status:
-    """Enable the loop of `agent` with these settings of `TriggerConfig` and `CycleConfig`; what is
-    not among them stays as it was. Raises ConfigError, and what would stop every turn."""
+    """Enable the loop of `agent` with these settings of `TriggerConfig` and `CycleConfig`; other
+    settings stay unchanged. Return the status. Raises ConfigError, and any error that would stop
+    every turn."""
     with ws.db.read() as connection:
         loop = turn_store.loop_of(connection, agent.id)
     settings = {**CAREFUL, **(loop.settings if loop else {}), **_plain(options)}
@@ -56,7 +57,7 @@ def enable(
 
 
 def disable(ws: Workspace, agent: Agent, clock: Clock = utc_now) -> Status:
-    """Disable the loop of `agent`; its settings stay for the next time."""
+    """Disable the loop of `agent`; its settings are kept for the next time."""
     now = clock()
     ws.db.write(lambda c: turn_store.set_loop(c, agent.id, False, None, now))
     _unschedule(ws, agent)
@@ -69,8 +70,8 @@ def schedule_name(agent: Agent) -> str:
 
 
 def _schedule(ws: Workspace, agent: Agent) -> None:
-    """Let the agent's checks come by the stored settings. Where another server enables the same
-    loop at this moment, one schedule is left."""
+    """Schedule the agent's checks by the stored settings. If another server enables the same loop
+    at the same time, one schedule remains."""
     spec = {"agent": agent.slug}
     while True:
         _unschedule(ws, agent)

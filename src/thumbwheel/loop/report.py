@@ -70,8 +70,8 @@ class Report:
 def report(
     ws: Workspace, version: ModelVersion, to: Path | None = None, json_to: Path | None = None
 ) -> Report:
-    """Write the report of `version` as HTML to `to` and as JSON to `json_to`, where these are
-    named. Each file is there whole or not at all."""
+    """Write the report of `version` as HTML to `to` and as JSON to `json_to`, if given. Each file
+    is written whole or not at all."""
     value = collect(ws, version)
     files = {}
     if to is not None:

@@ -73,9 +73,10 @@ def retain(
     now: datetime | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[Retained]:
-    """Remove what the settings (`retention`) keep no longer, of all agents; with `dry_run` nothing
-    is changed. Once `stop` says so it leaves the rest for the next time. Raises StorageError where
-    a file of a dataset is missing: nobody knows then what stands on what."""
+    """Remove data older than the settings (`retention`) allow, of all agents; with `dry_run`
+    nothing is changed. Once `stop` returns True, the rest is left for the next time. Raises
+    StorageError if a file of a dataset is missing, because it is then unknown which data is in
+    use."""
     config = ws.settings(RetentionConfig, "retention")
     moment = now or datetime.now(UTC)
     results = []

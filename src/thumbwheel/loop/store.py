@@ -262,7 +262,7 @@ def aliases_at(connection: sa.Connection, version_ids: Iterable[str]) -> list[tu
 def record_tombstones(
     connection: sa.Connection, agent_id: str, keys: Iterable[tuple[str, str]], erased_at: datetime
 ) -> None:
-    """Record (kind, key) as erased at this time; a tombstone that is there gets the later time."""
+    """Record (kind, key) as erased at this time; an existing tombstone gets the later time."""
     for kind, key in keys:
         same = (
             (tombstones.c.agent_id == agent_id)
@@ -403,8 +403,8 @@ def ids_of(rows: Iterable[Any]) -> set[str]:
 
 
 def _add_traces_and_sessions(connection: sa.Connection, doomed: SubjectRows) -> None:
-    """Add traces without a subject that are the subject's all the same, and sessions that have no
-    trace left."""
+    """Add traces without a subject that belong to the subject all the same, and sessions that have
+    no other trace."""
     columns = [traces.c.id, traces.c.session_id, traces.c.subject_id]
     no_subject = traces.c.subject_id.is_(None)
     while True:
@@ -490,8 +490,8 @@ def _raters_of(connection: sa.Connection, doomed: SubjectRows) -> set[str]:
 def unneeded_cases_and_messages(
     connection: sa.Connection, agent_id: str, doomed: SubjectRows
 ) -> None:
-    """Add cases whose prompt is a part or a continuation of one that only these traces have, and
-    messages that nobody else uses."""
+    """Add to `doomed` the cases whose prompt is a part or a continuation of one that only these
+    traces have, and the messages that nothing else uses."""
     inputs = ids_of(select(connection, [traces.c.input_id], traces.c.id, doomed.traces))
     parents = related_messages(connection, inputs)
     trace_columns = [traces.c.input_id, traces.c.id]
@@ -552,14 +552,14 @@ def _with_ancestors(message_ids: Iterable[str], parents: Mapping[str, str | None
 
 
 def forget_requests(connection: sa.Connection, agent: str) -> None:
-    """Delete the stored answers to requests with idempotency keys, but those to requests about
+    """Delete the stored answers to requests with idempotency keys, except for requests about
     another agent."""
     about = request_keys.c.agent
     connection.execute(request_keys.delete().where((about == agent) | about.is_(None)))
 
 
 def forget_replies(connection: sa.Connection, agent_id: str) -> None:
-    """Delete the stored replies of models in evaluations of the agent."""
+    """Delete the stored model replies in the agent's evaluations."""
     connection.execute(answers.delete().where(answers.c.agent_id == agent_id))
 
 
@@ -592,8 +592,8 @@ def delete(connection: sa.Connection, doomed: SubjectRows) -> None:
 
 
 def _delete_review(connection: sa.Connection, doomed: SubjectRows) -> None:
-    """Delete the items of rating queues that are about the subject's traces and cases, and what
-    they did as a rater."""
+    """Delete the items of rating queues about the subject's traces and cases, and the subject's
+    acts as a rater."""
     about = ids_of(
         select(connection, [review_targets.c.item_id], review_targets.c.trace_id, doomed.traces)
     )
@@ -614,7 +614,7 @@ def _delete_review(connection: sa.Connection, doomed: SubjectRows) -> None:
 
 
 def _forget_rater(connection: sa.Connection, doomed: SubjectRows) -> None:
-    """Delete what the subject did, held or was to do as a rater in queues of the same agent."""
+    """Delete the subject's acts, leases and assignments as a rater in queues of the same agent."""
     names = sorted(doomed.names.get("named_raters", set()) | doomed.names.get("subjects", set()))
     agent_ids = ids_of(select(connection, [subjects.c.agent_id], subjects.c.id, doomed.subjects))
     agent_ids |= ids_of(select(connection, [raters.c.agent_id], raters.c.id, doomed.named_raters))
@@ -633,7 +633,7 @@ def _forget_rater(connection: sa.Connection, doomed: SubjectRows) -> None:
 
 
 def _recount_queues(connection: sa.Connection, queue_ids: Iterable[str]) -> None:
-    """Count the items of these queues anew."""
+    """Count the items of these queues again."""
     for queue_id in sorted(queue_ids):
         config = connection.execute(
             sa.select(review_queues.c.config).where(review_queues.c.id == queue_id)

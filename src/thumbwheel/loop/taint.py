@@ -99,7 +99,7 @@ def descendants(
 
 
 def _add_children(tainted: Tainted, family: _Family) -> None:
-    """Add what was made with something that is tainted."""
+    """Add everything made from a tainted item."""
     tainted_names = {
         (version["agent_id"], f"v{version['number']}")
         for version in family.versions

@@ -40,7 +40,7 @@ class TrafficWatch:
         return self._served_since(self.clock() - RECENT)
 
     def wait_until_calm(self) -> None:
-        """Return once nobody was served for `calm`."""
+        """Wait until no call has been served for `calm`."""
         with log.progress("people are served; the training waits", None):
             while self._served_since(self.clock() - self.calm):
                 time.sleep(BETWEEN_LOOKS)

@@ -61,7 +61,8 @@ class Situation:
 
 
 def check(ws: Workspace, agent: Agent, clock: Clock = utc_now) -> Check:
-    """Look at whether a turn is due, and store the line."""
+    """Check whether a turn is due; store and return the check. Bursts of feedback are held
+    first."""
     now = clock()
     config = trigger_config(ws, agent)
     for quarantine in hold_bursts(ws, agent, config, now):
@@ -124,8 +125,8 @@ def is_turning(ws: Workspace, agent: Agent) -> bool:
 
 
 def judge_situation(facts: Situation, config: TriggerConfig, now: datetime) -> Verdict:
-    """Return the verdict of the first rule that decides, or that the gate could not decide on the
-    result."""
+    """Return the verdict of the first rule that decides. With `only_decidable`, a turn on whose
+    result the gate could not decide is not due (Rule.UNDECIDED)."""
     verdict = _by_events(facts, config, now)
     if verdict.fired and config.only_decidable:
         lack = facts.missing()

@@ -49,7 +49,7 @@ def set_loop(
     settings: Mapping[str, Any] | None,
     now: datetime,
 ) -> None:
-    """Enable or disable the agent's loop; `settings` None leaves them as they are."""
+    """Enable or disable the agent's loop; with `settings` None its settings stay unchanged."""
     values: dict[str, Any] = {"enabled": enabled, "recorded_at": now}
     if settings is not None:
         values["settings"] = dict(settings)
@@ -84,7 +84,7 @@ def last_success(connection: sa.Connection, agent_id: str) -> Turn | None:
 
 
 def add_turn(connection: sa.Connection, agent_id: str, turn: Turn) -> None:
-    """Record a turn that begins. Raises Conflict while another one of the agent runs."""
+    """Store a turn that begins. Raises Conflict while another one of the agent runs."""
     running = sa.select(cycles.c.id).where(
         cycles.c.agent_id == agent_id, cycles.c.state == TurnState.RUNNING
     )
@@ -148,7 +148,7 @@ def has_served_calls(connection: sa.Connection, since: datetime) -> bool:
 
 
 def add_check(connection: sa.Connection, agent_id: str, check: Check) -> None:
-    """Record a check, and forget those beyond MOST_CHECKS."""
+    """Store a check, and delete those beyond MOST_CHECKS."""
     connection.execute(
         loop_checks.insert().values(
             id=check.id,
@@ -192,7 +192,7 @@ def checks(connection: sa.Connection, agent_id: str, most: int) -> list[Check]:
 
 
 def add_pending(connection: sa.Connection, agent_id: str, pending: Pending) -> None:
-    """Record what waits for a person."""
+    """Store a decision that waits for a person."""
     connection.execute(
         loop_decisions.insert().values(
             id=pending.id,
