@@ -240,7 +240,8 @@ HELP = {"import": "thumbwheel.capture.commands:import_help"}
 
 
 def add_commands(app: typer.Typer, names: Collection[str]) -> None:
-    """Add the commands with these names to `app`, and the others as one line of help each."""
+    """Add the commands with these names to `app` in full, and all others as one line of help
+    each."""
     for name, (location, line) in COMMANDS.items():
         command = load(location) if name in names else None
         if command is not None:

@@ -78,8 +78,8 @@ def job_kind(name: str) -> Kind:
 
 
 def verb_of(kind: str) -> Verb:
-    """Return what somebody has to be allowed to do to an agent before they may ask for such a job,
-    by a request or by the clock, and steer it."""
+    """Return the verb that a principal needs on an agent to enqueue, schedule or control a job of
+    this kind."""
     return LOCATIONS[kind].verb if kind in LOCATIONS else "run"
 
 

@@ -11,7 +11,7 @@ from thumbwheel.core import log
 
 
 def show_progress(events: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-    """Show the events of a job, (kind, content) each, until they end."""
+    """Show the events of a job, given as (kind, content), until they end."""
     work, advance, done = None, None, 0.0
     with ExitStack() as bar:
         for kind, content in events:

@@ -59,7 +59,7 @@ class Opener:
         return ws
 
     def performed(self, request: JobRequest[R, V]) -> Answer[V]:
-        """Return the answer of a long operation (app/run_or_submit.py)."""
+        """Perform a long operation and return its answer (app/run_or_submit.py)."""
         from thumbwheel.app.run_or_submit import run_or_submit
 
         return request.show(run_or_submit(self, request.kind, request.spec, here=request.here))

@@ -102,7 +102,7 @@ class RoutingTable:
         return self._refreshed.problem
 
     def refresh(self) -> None:
-        """Look for changes now."""
+        """Check for changes now."""
         self._refreshed.refresh()
 
     def served(self) -> list[Deployment]:
@@ -111,7 +111,7 @@ class RoutingTable:
         return list(self._routes.served.values())
 
     def read_again(self) -> None:
-        """Read the rows anew: a server ended, or was started again."""
+        """Read the rows again, because a server ended or was restarted."""
         self._is_asked_again.set()
         self.refresh()
 
