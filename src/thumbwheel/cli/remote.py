@@ -83,7 +83,8 @@ class RemoteServer:
         """Return the server at `url`, with the key of a file, else of THUMBWHEEL_KEY; on this
         machine, else with the token of `home`.
 
-        Raises InputError for an invalid address or an unreadable key file."""
+        Raises InputError for an invalid address or an unreadable key file.
+        """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
             raise InputError(
@@ -105,7 +106,7 @@ class RemoteServer:
         return cls(url.rstrip("/"), key)
 
     def run(self, command: str, parameters: list[Any], context: Any) -> None:
-        """Run the command with what was typed."""
+        """Run the command on the server with the typed parameters."""
         values = _typed(parameters, context)
         as_json = any(is_json_flag(each) and context.params[each.name] for each in parameters)
         if command == LOG and values.pop("follow", False):
@@ -389,7 +390,7 @@ def _pieces(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _show(response: HTTPResponse, *, as_json: bool) -> int:
-    """Show the result; returns the exit code."""
+    """Show the result; return the exit code."""
     content = _json(response)
     if as_json or response.headers.get_content_type() != PAGE:
         present.show_json(content)
@@ -399,8 +400,8 @@ def _show(response: HTTPResponse, *, as_json: bool) -> int:
 
 
 def _write(response: HTTPResponse, target: Path | None) -> int:
-    """Write the answer as the file or folder `target`; without it, as what the server calls it.
-    Returns the exit code."""
+    """Write the answer to the file or folder `target`; by default to the name that the server
+    gives. Return the exit code."""
     disposition = response.headers.get_filename() or "answer"
     if response.headers.get_content_type() == "application/x-tar":
         _unpack(response, target or Path(disposition).with_suffix(""))
@@ -414,7 +415,8 @@ def _write(response: HTTPResponse, target: Path | None) -> int:
 
 
 def _unpack(response: HTTPResponse, folder: Path) -> None:
-    """Write the files of a tar stream, whose top folder becomes `folder`."""
+    """Write the files of a tar stream, whose top folder becomes `folder`. Raises InputError unless
+    that is new or empty."""
     import tarfile
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
