@@ -55,8 +55,8 @@ def claim(
     now: datetime,
     urgent: Collection[str] = (),
 ) -> Job | None:
-    """Take the job whose turn it is, whose kind is in `needs`, and whose resources are free.
-    None: there is none."""
+    """Claim the next job whose kind is in `needs` and whose resources are free; return it, or None
+    if there is none."""
     in_use = [
         resource
         for job in store.held(connection)
@@ -105,7 +105,7 @@ def finish(
     result: Any = None,
     error: Mapping[str, str] | None = None,
 ) -> None:
-    """Write down how the job of this worker ended; raises Fenced where it is not its any more."""
+    """Store how the job of this worker ended. Raises Fenced if the worker no longer holds it."""
     store.require_fence(connection, job.id, job.fence)
     current = store.by_id(connection, job.id)[0]
     store.move(
@@ -136,7 +136,8 @@ def take_over(
     """Remove a dead worker and return its jobs to the queue.
 
     A job under which too many workers died fails instead. Returns the jobs as they were; an empty
-    list if the worker has given a sign of life since it was last read."""
+    list if the worker has given a sign of life since it was last read.
+    """
     current = {row.id: row for row in store.all_workers(connection)}.get(worker.id)
     if current is None or current.beat != worker.beat:
         return []
@@ -174,7 +175,8 @@ def orphaned(connection: sa.Connection) -> list[Job]:
 
 
 def release_orphan(connection: sa.Connection, job: Job, now: datetime) -> None:
-    """Bring a job back to the queue whose worker was forgotten, unless something happened to it."""
+    """Return a job whose worker no longer exists to the queue, unless it was changed since it was
+    read."""
     current = store.by_id(connection, job.id)[0]
     if current.fence == job.fence and current.state is job.state:
         _release(connection, current, now)
@@ -269,7 +271,7 @@ class Watch:
     observations: dict[str, Observation] = field(default_factory=dict)
 
     def update(self, workers: Iterable[WorkerRow]) -> None:
-        """Take in what the database says now."""
+        """Update the observations from the workers' rows."""
         now, current = self.clock(), {}
         for worker in workers:
             observation = self.observations.get(worker.id)

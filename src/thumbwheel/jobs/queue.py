@@ -60,10 +60,11 @@ def enqueue(
     parent: str | None = None,
     asked_by: str | None = None,
 ) -> Job:
-    """Ask for a job. `key` makes the request repeatable: the job of the same key is returned.
+    """Enqueue a job and return it. `key` makes the request repeatable: the job with the same key is
+    returned.
 
-    Raises Conflict where that one is of another kind or spec, Busy where too many jobs of
-    `asked_by` wait, and InputError for an address with a password.
+    Raises Conflict if that job has another kind or spec, Busy if too many jobs of `asked_by` are
+    queued, and InputError for an address with a password.
     """
     require_no_password(spec)
 
@@ -85,7 +86,8 @@ def enqueue(
 
 
 def require_no_password(spec: Mapping[str, Any]) -> None:
-    """Raise InputError for an address with a password: specs are stored, listed and logged."""
+    """Raise InputError for an address with a password, because specs are stored, listed and
+    logged."""
     for shown in addresses_with_secrets(spec):
         raise InputError(
             f"address {shown!r}",
@@ -96,7 +98,7 @@ def require_no_password(spec: Mapping[str, Any]) -> None:
 
 
 def _require_room(connection: sa.Connection, ws: Workspace, asked_by: str | None) -> None:
-    """Raise Busy where a key or user has as many jobs in the queue as it may have."""
+    """Raise Busy if a key or user already has the allowed number of queued jobs."""
     if asked_by is None or asked_by == OWNER:
         return
     most = ws.settings(JobsConfig, "jobs").queued_per_key
@@ -162,8 +164,8 @@ def enqueued(
 
 
 def job(ws: Workspace, job_id: str, is_visible: Callable[[Job], bool] | None = None) -> Job:
-    """Return the job with this id, or the beginning of it; raises NotFound, also for one that is
-    not visible to whoever asks."""
+    """Return the job whose id is, or begins with, `job_id`. Raises NotFound, also for a job that is
+    not visible to the principal."""
     with ws.db.read() as connection:
         return _job(connection, job_id, is_visible)
 
@@ -242,8 +244,9 @@ def events(
 
 
 def cancel(ws: Workspace, job_id: str) -> Job:
-    """Ask a job to stop. One that waits is cancelled at once; one that runs stops at a checkpoint.
-    Asking twice changes nothing. Raises Conflict for one that has ended."""
+    """Cancel a job and return it. A queued one is cancelled at once; a running one stops at a
+    checkpoint. Cancelling twice changes nothing. Raises Conflict for a job that has succeeded or
+    failed."""
 
     def work(connection: sa.Connection) -> Job:
         current, now = _job(connection, job_id), datetime.now(UTC)
@@ -275,7 +278,8 @@ def cancel_all(connection: sa.Connection) -> int:
 
 
 def resume(ws: Workspace, job_id: str) -> Job:
-    """Let a cancelled job go on where it stopped. Raises Conflict for any other."""
+    """Queue a cancelled job again, so that it continues where it stopped. Raises Conflict for any
+    other."""
     return _again(ws, job_id, JobState.CANCELLED, "Only a cancelled job is resumed")
 
 
@@ -329,9 +333,9 @@ def standstill(ws: Workspace, seconds: float = LIVE_SECONDS) -> str | None:
 
 
 def crashing(ws: Workspace) -> str | None:
-    """Return a message if attempts at jobs crash again and again, else None: the newest jobs that
-    ended crashed, or workers die under one that goes on. Who asks for health needs no key, so the
-    message names the kind of the exception and leaves its text out, which may quote somebody."""
+    """Return a message if jobs crash again and again, else None: the newest ended jobs crashed, or
+    workers die under a job that is retried. Health needs no key, so the message names the kind of
+    the exception and omits its text, which may quote somebody."""
     with ws.db.read() as connection:
         held_or_queued = [*store.queued(connection, LOOKED_AT), *store.held(connection)]
         newest = store.listed(

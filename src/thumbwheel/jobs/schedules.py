@@ -47,7 +47,7 @@ def next_time(cron: str, timezone: str, after: datetime) -> datetime | None:
 
 
 def check(cron: str, timezone: str) -> None:
-    """Raise InputError for an expression or a zone that is none."""
+    """Raise InputError for an invalid cron expression or time zone."""
     try:
         ZoneInfo(timezone)
     except (KeyError, ValueError, OSError):
@@ -119,15 +119,15 @@ def pause_all(connection: sa.Connection) -> int:
 
 
 def schedules(ws: Workspace, agent: str | None = None) -> list[Schedule]:
-    """Return the schedules, by name; of `agent` alone where one is named."""
+    """Return the schedules, by name; with `agent` only that agent's."""
     with ws.db.read() as connection:
         rows = store.all_schedules(connection)
     return [row for row in rows if agent is None or row.agent == agent]
 
 
 def named(ws: Workspace, name: str, is_visible: Callable[[Schedule], bool]) -> Schedule:
-    """Return the schedule of that name; raises NotFound, also for one that is not visible to
-    whoever asks."""
+    """Return the schedule with this name. Raises NotFound, also for one that is not visible to the
+    principal."""
     with ws.db.read() as connection:
         return _named(connection, name, is_visible)
 
@@ -179,7 +179,7 @@ def pause(ws: Workspace, name: str, paused: bool = True, now: datetime | None = 
 
 
 def remove(ws: Workspace, name: str) -> Schedule:
-    """Delete a schedule; jobs that it asked for stay. Raises NotFound."""
+    """Delete a schedule; the jobs that it enqueued stay. Raises NotFound."""
 
     def work(connection: sa.Connection) -> Schedule:
         schedule = _named(connection, name)

@@ -69,8 +69,8 @@ class JobSink:
     def flush(
         self, write: Callable[[Callable[[sa.Connection], None]], None], now: datetime, end: bool
     ) -> None:
-        """Write what is new, by `write`; where that raises, it is written next time. At the `end`
-        the last progress becomes a point of its series."""
+        """Write the new lines and progress through `write`; if that raises, they are written next
+        time. At the `end` the last progress becomes a point of its series."""
         with self._flushing:
             self._flush(write, now, end)
 

@@ -92,8 +92,8 @@ def queued(connection: sa.Connection, limit: int) -> list[Job]:
 
 
 def in_turn(connection: sa.Connection, limit: int, urgent: Collection[str]) -> list[Job]:
-    """Return jobs that wait, in the order in which they are claimed: urgent kinds first, then turns
-    by agent. The agent whose last job began longest ago comes first, with its oldest job."""
+    """Return the queued jobs, in the order in which they are claimed: urgent kinds first, then by
+    agent. The agent whose last job began longest ago comes first, with its oldest job."""
     # an agent with thousands of jobs that wait takes no more of the list than one with a few
     turn = sa.func.row_number().over(
         partition_by=jobs.c.agent, order_by=(jobs.c.priority.desc(), jobs.c.recorded_at, jobs.c.id)
@@ -133,7 +133,7 @@ def in_turn(connection: sa.Connection, limit: int, urgent: Collection[str]) -> l
 
 
 def waiting_of(connection: sa.Connection, asked_by: str) -> int:
-    """Return how many jobs wait that one principal asked for."""
+    """Return the number of queued jobs that a principal requested."""
     query = sa.select(sa.func.count()).where(
         jobs.c.state == JobState.QUEUED, jobs.c.asked_by == asked_by
     )
@@ -159,8 +159,8 @@ def count(connection: sa.Connection) -> dict[str, int]:
 def move(
     connection: sa.Connection, job: Job, state: JobState, now: datetime, **values: Any
 ) -> None:
-    """Bring `job`, as it was read in this write, into another state; raises Conflict for a move
-    that is none."""
+    """Set the state of `job`, which was read in this write. Raises Conflict for a transition that
+    is not allowed."""
     if state not in MOVES[job.state]:
         raise Conflict(
             f"job {job.id!r}", f"it is {job.state}, and cannot become {state}", "Look: jobs show"
@@ -196,7 +196,7 @@ def add_event(
     content: Mapping[str, Any],
     now: datetime,
 ) -> None:
-    """Store what happened, under the next number of the job."""
+    """Store an event of the job, under its next number."""
     update = jobs.update().where(jobs.c.id == job_id).values(last_event=jobs.c.last_event + 1)
     number = connection.execute(update.returning(jobs.c.last_event)).scalar_one()
     connection.execute(
@@ -279,7 +279,7 @@ def _without(value: Any, mentions: Callable[[str], bool], erased: str) -> Any:
 
 
 def add_worker(connection: sa.Connection, worker: WorkerRow) -> None:
-    """Store a worker that begins."""
+    """Store a new worker."""
     connection.execute(workers.insert().values(**asdict(worker)))
 
 
@@ -341,5 +341,5 @@ def pause_schedules(connection: sa.Connection) -> int:
 
 
 def remove_schedule(connection: sa.Connection, schedule_id: str) -> None:
-    """Delete a schedule; the jobs that it asked for stay."""
+    """Delete a schedule; the jobs that it enqueued stay."""
     connection.execute(schedules.delete().where(schedules.c.id == schedule_id))

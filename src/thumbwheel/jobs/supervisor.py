@@ -69,7 +69,7 @@ class Supervisor:
         self._stopped.set()
 
     def problem(self) -> str | None:
-        """Return what is wrong with the workers, or None where all run."""
+        """Return a message if workers do not run or keep ending early, else None."""
         ended = [slot for slot in self._slots if slot.process.poll() not in (None, SPENT)]
         if ended:
             return f"{len(ended)} of {self.n_workers} workers do not run, and are started again"

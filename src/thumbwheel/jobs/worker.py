@@ -141,7 +141,7 @@ class Worker:
                 self._wake.wait()
 
     def wake(self) -> None:
-        """Let the main thread look for work."""
+        """Wake the main thread to look for work."""
         self._wake.set()
 
     def _signalled(self, _: int, frame: FrameType | None) -> None:
@@ -309,7 +309,8 @@ class Pulse:
         self._alive_at = self._beat_at = began
 
     def _look(self) -> None:
-        """Read the rows, because somebody has written."""
+        """Read the rows after a change: release orphans, wake the main thread for queued jobs, and
+        stop a cancelled attempt."""
         with self._db.read() as connection:
             waiting = store.queued(connection, claims.CLAIMABLE)
             rows = store.all_workers(connection)
@@ -352,8 +353,8 @@ class Pulse:
             self._checked_at = time.monotonic()
 
     def _check_schedules(self) -> None:
-        """Set right what waits too long, by the clock of the database: whose own is behind would
-        ask for jobs of times that are over."""
+        """Fire schedules whose next time is too late, by the database's clock: a worker whose own
+        clock is behind would enqueue jobs for times that have passed."""
         if not self._schedules:
             return
         with self._db.read() as connection:
@@ -362,7 +363,7 @@ class Pulse:
             self._write(lambda connection: schedules.fire(connection, now))
 
     def _mind_attempt(self) -> None:
-        """Write down what the job says, and interrupt it where it has to stop."""
+        """Write down the job's lines and progress, and interrupt the job if it has to stop."""
         attempt = self._worker.attempt
         if attempt is None:
             return
@@ -450,8 +451,8 @@ class Pulse:
     def finish(
         self, attempt: Attempt, state: JobState, result: Any, error: dict[str, str] | None
     ) -> JobState:
-        """Write down how the attempt ended, as soon as the database takes it; the state of the job
-        afterwards. QUEUED gives it back, which cancels a job that was to be cancelled."""
+        """Store how the attempt ended, retrying until the database accepts it; return the job's
+        state. QUEUED returns it to the queue, or cancels a job that is to be cancelled."""
         job = attempt.job
         attempt.ending = True
 
