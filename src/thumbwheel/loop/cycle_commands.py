@@ -40,7 +40,7 @@ train = typer.Typer(help="Train a LoRA adapter over a base model, in a process o
 
 @loop.callback()
 def _group() -> None:
-    """Makes `run` a subcommand."""
+    """Make `run` a subcommand."""
 
 
 def run(
