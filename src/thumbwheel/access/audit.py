@@ -65,12 +65,12 @@ class AuditVerdict:
 
 
 def record(ws: Workspace, act: Act) -> None:
-    """Write a row; returns when it is on disk."""
+    """Write a row; return once it is on disk."""
     write(ws, lambda connection: (None, act))
 
 
 def write(ws: Workspace, work: Callable[[sa.Connection], tuple[T, Act]]) -> T:
-    """Run `work` in a transaction that also has the row about it, and return its result."""
+    """Run `work` and write the row about it in one transaction; return the result of `work`."""
     seal = make_seal(ws.home.access_key)
 
     def run(connection: sa.Connection) -> tuple[T, AuditEntry]:
@@ -83,7 +83,7 @@ def write(ws: Workspace, work: Callable[[sa.Connection], tuple[T, Act]]) -> T:
 
 
 def append(connection: sa.Connection, seal: Seal, act: Act) -> AuditEntry:
-    """Add a row to the chain, in a transaction of the writer."""
+    """Add a row to the chain, within a write transaction."""
     last = store.last_audit(connection)
     number = 1 if last is None else last.number + 1
     mac = START if last is None else last.mac
@@ -96,7 +96,8 @@ def append(connection: sa.Connection, seal: Seal, act: Act) -> AuditEntry:
 
 
 def sign_head(ws: Workspace, seal: Seal, entry: AuditEntry) -> None:
-    """Note the row as the newest, unless a newer one is noted already."""
+    """Write the entry as the newest one, signed, unless a newer one is already noted. A failed
+    write is only logged."""
     path = ws.home.audit_head
     signature = seal.of("audit head", f"{entry.number}\0{entry.mac}")
     content = {"number": entry.number, "mac": entry.mac, "signature": signature}
@@ -111,7 +112,8 @@ def sign_head(ws: Workspace, seal: Seal, entry: AuditEntry) -> None:
 
 
 def read_head(path: Path, seal: Seal) -> Head | None:
-    """The head in the file; None where there is no file. Raises StorageError for a forged one."""
+    """Return the head in the file; None without a file. Raises StorageError if it is forged or
+    unreadable."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         head = Head(int(content["number"]), str(content["mac"]))
@@ -126,7 +128,8 @@ def read_head(path: Path, seal: Seal) -> Head | None:
 
 
 def verify(ws: Workspace) -> AuditVerdict:
-    """Follow the chain from its beginning to the signed head."""
+    """Verify the chain from its beginning to the signed head; return the number of rows that were
+    read and the first problem."""
     seal = make_seal(ws.home.access_key)
     try:
         head = read_head(ws.home.audit_head, seal)
@@ -154,7 +157,8 @@ def verify(ws: Workspace) -> AuditVerdict:
 
 
 def entries(ws: Workspace, limit: int = 100, before: int | None = None) -> list[AuditEntry]:
-    """Rows of the log, the newest first; with `before`, those of smaller numbers."""
+    """Return up to `limit` rows of the log, newest first; with `before`, only those with smaller
+    numbers."""
     with ws.db.read() as connection:
         return store.newest_audit(connection, limit, before)
 

@@ -45,7 +45,7 @@ class Credentials:
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> Credentials:
-        """Those in `headers`, whose names are in lower case."""
+        """Read the credentials in `headers`, whose names are in lower case."""
         return cls(
             keys=_keys(headers),
             session=_cookie(headers.get("cookie", "")),
@@ -55,12 +55,12 @@ class Credentials:
 
     @classmethod
     def of_keys(cls, headers: Mapping[str, str]) -> Credentials:
-        """The keys in `headers`; what a browser sends along by itself does not count."""
+        """Read the keys in `headers`; what a browser sends by itself does not count."""
         return cls(keys=_keys(headers), session=None, csrf=None, is_foreign=False)
 
 
 def bearer_of(headers: Mapping[str, str]) -> str:
-    """What the Authorization header has after Bearer; empty where it has none.
+    """Return the text after Bearer in the Authorization header; empty without one.
 
     >>> bearer_of({"authorization": "bearer  tw_1"})
     'tw_1'
@@ -72,8 +72,8 @@ def bearer_of(headers: Mapping[str, str]) -> str:
 
 
 def password_of(headers: Mapping[str, str]) -> str:
-    """The password of basic authentication, where clients of Langfuse put their secret key; empty
-    without any.
+    """Return the password of basic authentication, where Langfuse clients put their secret key;
+    empty without one.
 
     >>> password_of({"authorization": "Basic cGs6dHdfMQ=="})
     'tw_1'
@@ -103,7 +103,7 @@ def _cookie(header: str) -> str | None:
 
 
 def _is_foreign(headers: Mapping[str, str]) -> bool:
-    """Whether the page that sends the request is of another site than the server."""
+    """Return whether the page that sends the request belongs to another site than the server."""
     origin = headers.get("origin")
     if origin is None:
         return headers.get("sec-fetch-site", "same-origin") in ("cross-site", "same-site")

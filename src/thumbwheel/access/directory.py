@@ -67,15 +67,15 @@ class Directory:
             written.result()
 
     def problem(self) -> str | None:
-        """Why the directory may be old; None where it is not."""
+        """Return why the directory may be out of date; None if it is not."""
         return self._refreshed.problem
 
     def is_empty(self) -> bool:
-        """Whether nobody could present anything: there is neither a key nor a user."""
+        """Return whether there is neither a key nor a user."""
         return not self._current().principals
 
     def of_key(self, mac: str) -> Principal | None:
-        """Who presents the key of this hash."""
+        """Return the principal of the key with this hash; None if it is unknown or expired."""
         entries = self._current_with(lambda entries: mac in entries.keys)
         key = entries.keys.get(mac)
         now = datetime.now(UTC)
@@ -85,7 +85,8 @@ class Directory:
         return entries.principals[key.id]
 
     def of_session(self, mac: str) -> tuple[LoginSession, Principal] | None:
-        """The session of the cookie of this hash, and who is logged in by it."""
+        """Return the session of the cookie with this hash, and its principal; None if it is unknown
+        or expired."""
         entries = self._current_with(lambda entries: mac in entries.sessions)
         session = entries.sessions.get(mac)
         if session is None or session.expires_at <= datetime.now(UTC):
@@ -96,7 +97,7 @@ class Directory:
         return None if principal is None else (session, principal)
 
     def of_id(self, principal_id: str) -> Principal | None:
-        """The key or user of this id, as they are now."""
+        """Return the current key or user with this id; None if it is unknown or expired."""
         entries = self._current_with(lambda entries: principal_id in entries.principals)
         for key in entries.keys.values():
             is_expired = key.expires_at is not None and key.expires_at <= datetime.now(UTC)
@@ -105,7 +106,7 @@ class Directory:
         return entries.principals.get(principal_id)
 
     def refresh(self) -> None:
-        """Have all that was written before."""
+        """Read again, so that everything written before this call is included."""
         self._refreshed.ask(age=0)
 
     def _current(self) -> Entries:
@@ -113,8 +114,8 @@ class Directory:
         return self._entries
 
     def _current_with(self, has: Callable[[Entries], bool]) -> Entries:
-        """The entries, read once more where they lack what is looked for: another process may just
-        have written it."""
+        """Return the entries, after reading them again if `has` does not hold: another process may
+        just have written the missing one."""
         entries = self._current()
         if has(entries):
             return entries
@@ -148,7 +149,8 @@ class Directory:
         self._marker = marker
 
     def _write_used(self) -> Future[None] | None:
-        """Have the last uses written, as soon as there is room; no request waits for it."""
+        """Submit the last uses for writing, without waiting; return None if there is nothing to
+        write or the queue is full."""
         used = dict(self._used)
         self._used_written = datetime.now(UTC)
         if not used:
@@ -163,7 +165,7 @@ class Directory:
 
 
 def narrowed(grants: Grants, bound: Grants) -> Grants:
-    """What both allow.
+    """Return the grants that both allow.
 
     >>> narrowed({"*": frozenset({"read"})}, {"support": frozenset({"read", "rate"})})
     {'support': frozenset({'read'})}

@@ -73,7 +73,7 @@ class AccessGate:
     seal: Seal
 
     def identify(self, credentials: Credentials) -> Identity | None:
-        """Who presents these; None where nobody that is here does."""
+        """Return the identity that presents these credentials; None if nobody here does."""
         for value in credentials.keys:
             principal = self._of_key(value)
             if principal is not None:
@@ -89,12 +89,14 @@ class AccessGate:
         return Identity(principal, session, self._csrf(credentials.session))
 
     def admits(self, credentials: Credentials) -> bool:
-        """Whether an app on this machine that presents these, none of which is known, needs no
-        key. One that means to present a key of ours is told that it is none any more."""
+        """Return whether an app on this machine that presents these credentials, none of them
+        known, needs no key. An app that presents something like a key of this home is refused, so
+        that it learns that the key no longer works."""
         return self.admits_apps and not credentials.are_of_ours
 
     def open_session(self, user_id: str | None) -> OpenedSession:
-        """Log a browser in: with a new cookie, whatever it presented before."""
+        """Open a session with a new cookie, whatever the browser presented before. Without a user
+        it is the home owner's."""
         cookie = secrets.token_urlsafe(32)
         now = datetime.now(UTC)
         lifetime = timedelta(hours=self.config.session_hours)
@@ -110,7 +112,8 @@ class AccessGate:
         return OpenedSession(cookie, self._csrf(cookie), int(lifetime.total_seconds()))
 
     def redeem(self, code: str) -> bool:
-        """Return whether a browser with this code is logged in, as the home's owner, once."""
+        """Use up a login code; return whether it was valid, so that its browser is logged in as the
+        home's owner."""
         return self.token is not None and self.codes.redeem(code)
 
     def close_session(self, session: LoginSession) -> None:
@@ -125,7 +128,8 @@ class AccessGate:
         self.directory.refresh()
 
     def make_web_token(self, principal: Principal, bound: Grants | None) -> tuple[str, int]:
-        """(a token that stands for the principal, its seconds); with a `bound`, for less."""
+        """Return (a token for the principal, its lifetime in seconds); `bound` limits its
+        grants."""
         seconds = int(self.config.token_minutes * 60)
         grants = principal.grants if bound is None else narrowed(principal.grants, bound)
         return self.web_tokens.make(principal, grants, seconds), seconds
@@ -140,7 +144,8 @@ class AccessGate:
         return None
 
     def _of_web_token(self, token: str) -> Principal | None:
-        """Who a token stands for, with what both it and they may now."""
+        """Return the principal of a token, with the grants that both have now; None if it is not
+        valid."""
         content = self.web_tokens.read(token)
         if content is None:
             return None
@@ -165,8 +170,8 @@ class AccessGate:
 def opened_gate(
     ws: Workspace, config: AccessConfig, *, local: bool, apps: bool
 ) -> Iterator[AccessGate]:
-    """The gate of a server of this home. `local`: only this machine reaches it, so that the token
-    of the home counts; `apps`: apps on this machine need no key."""
+    """Yield the gate of a server of this home. `local`: only this machine reaches the server, so
+    the home's token counts. `apps`: apps on this machine need no key."""
     token = LocalToken.of_file(ws.home.access_token) if local else None
     with Directory(ws) as directory, closing(PasswordChecks()) as passwords:
         yield AccessGate(
@@ -184,7 +189,7 @@ def opened_gate(
 
 
 def replace_token(ws: Workspace) -> None:
-    """Make another token of the home, and end the sessions and codes that go back to the old."""
+    """Replace the home's token, and end the sessions and codes that derive from the old one."""
 
     def end_sessions(connection: sa.Connection) -> tuple[None, Act]:
         store.delete_sessions_of_token(connection)

@@ -46,11 +46,11 @@ def add(
     user: str | None = None,
     actor: str = audit.COMMAND_LINE,
 ) -> NewKey:
-    """Make a key for these verbs (default: call and rate) on these agents (default: every one).
+    """Create a key for these verbs (default: call and rate) on these agents (default: every one).
 
-    With a `user` it goes with that user, and may at most what they may. Raises InputError for a
-    name, verb or time that is none, Conflict for a name that another key has, NotFound for a user
-    who is not here.
+    With a `user` it is deleted with that user, and may never do more than the user. Raises
+    InputError for an invalid name, verb or time, Conflict for a name in use, NotFound for an
+    unknown user.
     """
     if not NAME.fullmatch(name):
         raise InputError(
@@ -98,7 +98,7 @@ def add(
 
 
 def revoke(ws: Workspace, name: str, *, actor: str = audit.COMMAND_LINE) -> ApiKey:
-    """Forget a key: nothing that presents it is let in any more. Raises NotFound."""
+    """Delete a key, so that it is no longer accepted. Raises NotFound."""
 
     def delete(connection: sa.Connection) -> tuple[ApiKey, Act]:
         key = store.key_named(connection, name)
@@ -117,13 +117,13 @@ def revoke(ws: Workspace, name: str, *, actor: str = audit.COMMAND_LINE) -> ApiK
 
 
 def listed(ws: Workspace) -> list[ApiKey]:
-    """All keys, the newest last."""
+    """Return all keys, newest last."""
     with ws.db.read() as connection:
         return [key for key, _ in store.keys(connection)]
 
 
 def mac_of(seal: Seal, secret: str) -> str:
-    """The keyed hash by which a key is known."""
+    """Return the keyed hash under which a key is stored."""
     return seal.of(KIND, secret)
 
 

@@ -30,10 +30,9 @@ class LocalToken:
 
     @classmethod
     def of_file(cls, path: Path) -> LocalToken:
-        """Return the token in `path`, which is made where there is none, readable by its owner
-        only.
+        """Return the token in `path`; create it if there is none, readable by its owner only.
 
-        Raises StorageError where the file holds something else or cannot be written.
+        Raises StorageError if the file holds something else or cannot be written.
         """
         token = cls(path)
         try:
@@ -44,7 +43,7 @@ class LocalToken:
         return token
 
     def read(self) -> str:
-        """Return what the file holds now; raises StorageError where that is no token."""
+        """Return the file's current token. Raises StorageError if it holds none."""
         path = self.path
         try:
             value = path.read_text(encoding="ascii", errors="replace").strip()
@@ -59,7 +58,7 @@ class LocalToken:
         return value
 
     def equals(self, value: str) -> bool:
-        """Return whether `value` is the token, in a time that does not say how much of it is
+        """Return whether `value` is the token, in a time that does not depend on how much of it is
         right."""
         if not TOKEN.fullmatch(value):
             return False
@@ -69,7 +68,7 @@ class LocalToken:
             return False
 
     def replace(self) -> None:
-        """Make another token; the one before opens nothing any more."""
+        """Write another token; the previous one is no longer accepted."""
         try:
             replace(self.path, _new_line(), mode=0o600)
         except OSError as error:
@@ -81,7 +80,7 @@ def _new_line() -> str:
 
 
 def _create(path: Path) -> None:
-    """Write a new token, whole or not at all, where there is none."""
+    """Write a new token if there is none, whole or not at all."""
     if path.exists():
         return
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")

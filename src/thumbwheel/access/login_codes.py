@@ -28,7 +28,7 @@ class LoginCodes:
     folder: Path
 
     def make(self) -> str:
-        """Return a new code; raises StorageError where the home cannot be written."""
+        """Return a new code. Raises StorageError if the home cannot be written."""
         code = secrets.token_urlsafe(24)
         try:
             self.folder.mkdir(mode=0o700, exist_ok=True)
@@ -39,7 +39,7 @@ class LoginCodes:
         return code
 
     def redeem(self, code: str) -> bool:
-        """Use a code up; returns whether it was one that still counted."""
+        """Use up a code; return whether it was valid."""
         file = self._file(code)
         try:
             age = time.time() - file.stat().st_mtime
@@ -51,7 +51,7 @@ class LoginCodes:
         return abs(age) < SECONDS  # a clock that was set back lets no code live longer
 
     def forget(self) -> None:
-        """Let no code count any more."""
+        """Delete all codes."""
         for file in self.folder.glob("*"):
             with suppress(FileNotFoundError):
                 file.unlink()

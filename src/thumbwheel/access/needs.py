@@ -52,7 +52,7 @@ class Need:
     """Whether this writes the audit log, and not what the route calls."""
 
     async def __call__(self, request: Request) -> None:
-        """Check a request."""
+        """Check whether a request meets the need."""
         gate: AccessGate = request.app.state.gate
         request.state.verb = self.verb
         if self.elsewhere is not None and self.elsewhere(bearer_of(request.headers)):
@@ -105,12 +105,12 @@ def needs(
     elsewhere: Callable[[str], bool] | None = None,
     recorded: bool = True,
 ) -> Any:
-    """The dependency of a route that needs `verb`; see Need."""
+    """Return the dependency of a route that needs `verb`; see Need."""
     return Depends(Need(verb, by_row, ingest, elsewhere, recorded))
 
 
 def require_agents(request: Request, agents: Iterable[str]) -> None:
-    """Raise Forbidden where the principal may not do to one of these what the route does: for
+    """Raise Forbidden unless the principal may do what the route does to each of these agents: for
     routes whose rows name their agents."""
     principal: Principal = request.state.principal
     for agent in agents:
@@ -118,13 +118,13 @@ def require_agents(request: Request, agents: Iterable[str]) -> None:
 
 
 def public(reason: str) -> Any:
-    """The dependency of a route that anybody may ask, for this reason."""
+    """Return the dependency of a public route, with the reason why it is public."""
     return Depends(Public(reason))
 
 
 def check_routes(api: FastAPI) -> None:
-    """Raise AssertionError where a route of the application says neither what it needs nor that it
-    is public."""
+    """Raise AssertionError if a route of the application declares neither its need nor that it is
+    public."""
     unsafe = [path for path, need in needs_of(api).items() if need is None]
     if unsafe:
         raise AssertionError(
@@ -133,8 +133,8 @@ def check_routes(api: FastAPI) -> None:
 
 
 def needs_of(api: FastAPI) -> dict[str, Need | Public | None]:
-    """`METHOD path` -> what the route needs; None where it does not say. FastAPI's own document is
-    left out: it shows what the documentation shows."""
+    """Return `METHOD path` -> what the route needs; None if it does not declare anything. FastAPI's
+    own document is left out: it shows only what the documentation shows."""
     needed: dict[str, Need | Public | None] = {}
     for route in iter_route_contexts(api.routes):
         if route.path != api.openapi_url:
@@ -168,14 +168,16 @@ def _unidentified(gate: AccessGate, credentials: Credentials, request: Request) 
 
 
 def address_of(request: Request) -> str:
-    """The address of the client."""
+    """Return the client's address, or `unknown`."""
     return request.client.host if request.client is not None else "unknown"
 
 
 def _check_page(identity: Identity, credentials: Credentials, request: Request) -> None:
-    """Raise Forbidden where a page of another site may have sent this. Whoever sends a key means
-    it; a cookie is sent along with everything. A page that the settings name may do what an app
-    without a key may."""
+    """Raise Forbidden if a page of another site may have sent the request.
+
+    A key is sent on purpose, but a browser adds a cookie to every request. A page named in the
+    settings may do what an app without a key may.
+    """
     is_proved = identity.session is None and identity.principal is not ANONYMOUS
     if is_proved:
         return
@@ -196,7 +198,8 @@ def _check_page(identity: Identity, credentials: Credentials, request: Request) 
 
 
 def _is_named_page(identity: Identity, request: Request) -> bool:
-    """Return whether a page that may ask this route sends the request, without a cookie."""
+    """Return whether the request comes without a session, from a page whose origin may use this
+    route."""
     if identity.session is not None:
         return False
     origins: frozenset[str] = getattr(request.app.state, "dialect_origins", frozenset())
@@ -214,7 +217,7 @@ def _act(request: Request, principal: Principal, agent: str | None) -> Act:
 
 
 def _agent(path_params: Mapping[str, Any]) -> str | None:
-    """The agent in the path, as its rows name it."""
+    """Return the agent in the path, in the spelling of its rows; None if the path has none."""
     agent = path_params.get("agent")
     if agent is None:
         return None

@@ -32,8 +32,8 @@ class PasswordChecks:
         self._waiting = 0
 
     async def authenticate(self, ws: Workspace, name: str, password: str) -> User:
-        """Return the user of that name and password; raises Unauthenticated, and Busy where too
-        many others log in."""
+        """Return the user with this name and password. Raises Unauthenticated, and Busy if too many
+        others log in."""
         if self._waiting >= MOST_WAITING:
             raise Busy(
                 "the login", f"{MOST_WAITING} others log in at this moment", "Try again in a second"
@@ -46,13 +46,13 @@ class PasswordChecks:
             self._waiting -= 1
 
     def close(self) -> None:
-        """End the threads; logins that wait are not answered."""
+        """Stop the threads; waiting logins get no answer."""
         self._threads.shutdown(cancel_futures=True)
 
 
 def _stand_back() -> None:
-    """Let requests of others go first where both want the processor. On Linux a thread has a
-    niceness of its own, which the threads that Argon2 starts take over."""
+    """Lower the priority of this thread, so that other requests get the processor first. On Linux
+    each thread has its own niceness, which the threads that Argon2 starts inherit."""
     if sys.platform == "linux":
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

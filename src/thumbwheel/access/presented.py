@@ -25,13 +25,13 @@ from thumbwheel.db.workspace import Workspace
 
 
 def grants_text(grants: Grants) -> str:
-    """Grants in one line: `support: call, rate`."""
+    """Return the grants in one line: `support: call, rate`."""
     parts = [f"{agent}: {', '.join(sorted(verbs))}" for agent, verbs in grants.items()]
     return "; ".join(parts)
 
 
 def new_key_answer(new: NewKey) -> present.Answer[ShownNewKey]:
-    """A key that was just made, with the key itself."""
+    """Return the answer for a new key, including its secret."""
     grants = grants_text(new.key.grants)
     note = f"{new.key.name} may {grants}; this is the only time that it is shown:"
     parts: list[present.Part] = [present.Note(note), new.secret]
@@ -39,7 +39,7 @@ def new_key_answer(new: NewKey) -> present.Answer[ShownNewKey]:
 
 
 def keys_answer(listed: Sequence[ApiKey]) -> present.Answer[list[ShownKey]]:
-    """Keys, without the keys themselves."""
+    """Return the answer that lists keys, without their secrets."""
     columns = {
         "name": lambda key: key.name,
         "begins": lambda key: key.prefix,
@@ -52,12 +52,12 @@ def keys_answer(listed: Sequence[ApiKey]) -> present.Answer[list[ShownKey]]:
 
 
 def revoked_answer(key: ApiKey) -> present.Answer[ShownKey]:
-    """A key that was forgotten."""
+    """Return the answer for a revoked key."""
     return present.message(ShownKey.of(key), f"{key.name} opens nothing any more")
 
 
 def users_answer(listed: Sequence[User]) -> present.Answer[list[ShownUser]]:
-    """Users with their roles."""
+    """Return the answer that lists users with their roles."""
     columns = {
         "name": lambda user: user.name,
         "roles": lambda user: ", ".join(f"{agent}: {role}" for agent, role in user.roles.items()),
@@ -69,20 +69,20 @@ def users_answer(listed: Sequence[User]) -> present.Answer[list[ShownUser]]:
 
 
 def role_answer(user: User, role: str, agent: str | None) -> present.Answer[ShownUser]:
-    """What a user is from now on."""
+    """Return the answer for a changed role."""
     whose = "every agent" if agent is None else f"agent {agent}"
     return present.message(ShownUser.of(user), f"{user.name} is {role} of {whose}")
 
 
 def user_answer(user: User, text: str) -> present.Answer[ShownUser]:
-    """What happened to a user."""
+    """Return the answer for a change to a user; `text` follows the name."""
     return present.message(ShownUser.of(user), f"{user.name} {text}")
 
 
 def audit_answer(
     ws: Workspace, limit: int, before: int | None
 ) -> present.Answer[list[ShownAuditEntry]]:
-    """Rows of the audit log, with the names that their actors have here."""
+    """Return the answer that lists rows of the audit log, with the current names of the actors."""
     entries = audit.entries(ws, limit, before)
     names = actor_names(ws)
     columns = {
@@ -98,7 +98,7 @@ def audit_answer(
 
 
 def verdict_answer(verdict: AuditVerdict) -> present.Answer[ShownAuditVerdict]:
-    """Return what was seen of the chain; the exit code says whether it is whole."""
+    """Return the answer about the audit chain; its exit code is not 0 if the chain is broken."""
     content = ShownAuditVerdict(whole=verdict.problem is None, **vars(verdict))
     if verdict.problem is None:
         return present.page(content, [f"the audit log is whole: {verdict.rows} rows"])
@@ -111,7 +111,7 @@ def verdict_answer(verdict: AuditVerdict) -> present.Answer[ShownAuditVerdict]:
 
 
 def actor_names(ws: Workspace) -> dict[str, str]:
-    """Id of a user or key -> its name. Whoever is not here any more has none."""
+    """Return id -> name for users and keys. Deleted ones are missing."""
     names = {user.id: user.name for user in users.listed(ws)}
     return names | {key.id: key.name for key in keys.listed(ws)}
 

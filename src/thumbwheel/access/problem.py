@@ -19,7 +19,7 @@ CONTENT_TYPE = "application/problem+json"
 
 
 def problem(error: ThumbwheelError, status: int | None = None) -> JSONResponse:
-    """The response that says what `error` says."""
+    """Return the error as a problem response, with its own status or `status`."""
     code = status or error.http_status
     content = {
         "type": PROBLEM_TYPE + type(error).__name__,
@@ -41,17 +41,17 @@ def problem(error: ThumbwheelError, status: int | None = None) -> JSONResponse:
 
 
 def shown_to(request: Request, error: ThumbwheelError) -> ThumbwheelError:
-    """The error without names of what whoever asks may not see."""
+    """Return the error without names that the principal may not see."""
     principal: Principal | None = getattr(request.state, "principal", None)
     return error.shown(sees_everything=principal is not None and principal.may("read", None))
 
 
 def answered_with(status: int, error: ThumbwheelError) -> ThumbwheelError:
-    """The error, whose answer has this status instead of that of its class."""
+    """Set the error's HTTP status, instead of the one of its class, and return it."""
     error.http_status = status
     return error
 
 
 def _text(text: str) -> str:
-    """The text without what JSON in UTF-8 cannot hold."""
+    """Return the text with escapes for characters that JSON in UTF-8 cannot hold."""
     return text.encode("utf-8", "backslashreplace").decode()

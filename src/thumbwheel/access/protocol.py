@@ -18,7 +18,7 @@ PROBLEM_TYPE = "urn:thumbwheel:error:"
 
 
 def path_names(path: str) -> list[str]:
-    """The parameters that are parts of a route's path, in its order.
+    """Return the parameters in a route's path, in order.
 
     >>> path_names("/api/agents/{agent}/runs/{run}/metrics")
     ['agent', 'run']
@@ -29,10 +29,10 @@ def path_names(path: str) -> list[str]:
 def encode_request(
     path: str, values: Mapping[str, Any], *, has_body: bool, in_query: Collection[str] = ()
 ) -> tuple[str, bytes | None]:
-    """(path with its query, body) of a request with these JSON values.
+    """Return (path with its query, body) of a request with these JSON values.
 
-    The values have all names of the path. The others are the JSON body, or the query where the
-    route takes none; the names `in_query` are in the query in any case.
+    `values` must have all parameters of the path. The others form the JSON body, or the query if
+    the route takes no body; the names `in_query` are always in the query.
 
     >>> encode_request("/api/agents/{agent}/traces", {"agent": "a b", "n": 1}, has_body=False)
     ('/api/agents/a%20b/traces?n=1', None)

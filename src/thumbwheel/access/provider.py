@@ -67,7 +67,8 @@ class Provider:
     _metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def begin(self, redirect_uri: str) -> tuple[str, str]:
-        """(where the browser is sent, what it keeps until it comes back)."""
+        """Return (the URL to which the browser is sent, the sealed attempt that it keeps until it
+        returns)."""
         attempt = LoginAttempt(
             state=secrets.token_urlsafe(32),
             nonce=secrets.token_urlsafe(32),
@@ -86,7 +87,7 @@ class Provider:
         return url, f"{content}.{self.seal.of('login attempt', content)}"
 
     def returned(self, cookie: str, parameters: Mapping[str, str]) -> LoginAttempt:
-        """Return the attempt that this browser began and that came back to it; raises
+        """Return the login attempt that this browser began and returned with. Raises
         Unauthenticated. The provider is not asked."""
         attempt = self._attempt(cookie)
         if not hmac.compare_digest(parameters.get("state", "").encode(), attempt.state.encode()):
@@ -98,7 +99,7 @@ class Provider:
         return attempt
 
     def finish(self, attempt: LoginAttempt, parameters: Mapping[str, str]) -> ProviderIdentity:
-        """Ask the provider for whom it vouches; raises Unauthenticated."""
+        """Return the identity that the provider confirms. Raises Unauthenticated."""
         with self._client(attempt.redirect_uri) as client:
             try:
                 answer = client.fetch_token(
@@ -136,7 +137,8 @@ class Provider:
         )
 
     def _endpoint(self, name: str) -> str:
-        """What the provider says of itself; raises ConfigError where it says it wrongly."""
+        """Return an entry of the provider's metadata; empty if missing. Raises ConfigError if the
+        provider names another issuer."""
         if not self._metadata:
             issuer = self.config.issuer
             metadata = _json(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
@@ -150,7 +152,8 @@ class Provider:
         return str(self._metadata.get(name, ""))
 
     def _claims(self, token: str, attempt: LoginAttempt) -> Mapping[str, Any]:
-        """What an id token says, once it is known to be for this login."""
+        """Return the claims of an id token. Raises Unauthenticated unless it is valid for this
+        login."""
         try:
             header = jwt.get_unverified_header(token)
             key = self._key(header.get("kid"))
@@ -172,8 +175,9 @@ class Provider:
         return claims
 
     def _key(self, kid: object) -> jwt.PyJWK:
-        """The key that the provider publishes under this id; asked for anew at each login, so that
-        one that it took back is none any more."""
+        """Return the key that the provider publishes under this id. It is fetched anew at each
+        login, so that a withdrawn key no longer counts. Raises jwt.InvalidKeyError if there is
+        none."""
         keys = jwt.PyJWKSet.from_dict(dict(_json(self._endpoint("jwks_uri")))).keys
         for key in keys:
             if key.key_id == kid or (kid is None and len(keys) == 1):
@@ -181,8 +185,8 @@ class Provider:
         raise jwt.InvalidKeyError("no published key has its kid")
 
     def _name(self, claims: Mapping[str, Any]) -> str:
-        """The name under which the user was added here; raises Unauthenticated where the provider
-        gives none that it vouches for."""
+        """Return the name under which the user was added here. Raises Unauthenticated if the
+        provider gives none, or has not verified the email address."""
         claim = self.config.claim
         name = claims.get(claim)
         if not isinstance(name, str) or not name:

@@ -64,28 +64,28 @@ class RateLimits:
         return SlidingWindowCounterRateLimiter(MemoryStorage())
 
     def count_request(self, principal_id: str) -> None:
-        """Count a request of a key or user; raises TooOften."""
+        """Count a request of a key or user. Raises TooOften."""
         self._count(self.requests_per_minute, "request", principal_id, "the key or user")
 
     def count_failure(self, address: str) -> None:
-        """Count a request that presented what is none of ours; raises TooOften."""
+        """Count a request with unknown credentials. Raises TooOften."""
         self._count(FAILURES_PER_MINUTE, "failure", address, "the address")
 
     def count_login(self, address: str, name: str) -> None:
-        """Count an attempt to log in, before the password is looked at; raises TooOften."""
+        """Count a login attempt, before the password is checked. Raises TooOften."""
         self._count(LOGINS_OF_ADDRESS, "login", address, "the address of the login")
         self._count(LOGINS_OF_NAME, "login as", name, "the name of the login")
         both = f"{address} {name}"
         self._count(LOGINS_PER_MINUTE, "login of", both, "the login")
 
     def count_page(self, token: str) -> None:
-        """Count a request with this feedback token, which holds; raises TooOften."""
+        """Count a request with this valid feedback token. Raises TooOften."""
         self._count(PAGES_PER_MINUTE, "page", token, "the feedback token")
 
     @contextmanager
     def waiting(self, principal: Principal) -> Iterator[None]:
-        """Inside, a request of the key or user waits for what comes; raises Busy where too many
-        others of it do. To be used on the event loop alone."""
+        """Count a waiting request of the key or user while the context is open. Raises Busy if too
+        many already wait. Only for use on the event loop."""
         if principal.kind not in ("key", "user"):
             yield
             return

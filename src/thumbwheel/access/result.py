@@ -14,12 +14,12 @@ JSON = "application/json"
 
 
 def json_of(answer: present.Answer[Any]) -> bytes:
-    """Return what `--json` prints."""
+    """Return the answer's value as JSON, as `--json` prints it."""
     return present.json_text(answer.value, indent=None).encode("utf-8", "replace")
 
 
 def page_of(answer: present.Answer[Any]) -> bytes:
-    """Return what a terminal shows, as JSON."""
+    """Return the answer's tables and lines, as a terminal shows them, as JSON."""
     parts = [present.part_to_json(part) for part in answer.parts]
     content = {"parts": parts, "exit": answer.exit_code}
     return present.json_text(content, indent=None).encode("utf-8", "replace")
@@ -34,7 +34,7 @@ def response_of(answer: present.Answer[Any], *, as_page: bool, status: int = 200
 
 
 def wants_page(request: Request) -> bool:
-    """Return whether the tables and lines are asked for."""
+    """Return whether the request accepts tables and lines instead of the value."""
     return PAGE in request.headers.get("accept", "")
 
 

@@ -53,7 +53,8 @@ MADE: dict[str, Any] = {"status_code": 201, "responses": {201: ON_A_PAGE}}
 
 
 def _giving(path: str, pointer: str) -> dict[str, Any]:
-    """Says that the operations of a path go on with what is at `pointer` in the result."""
+    """Return the extension that links the operations of a path to the value at `pointer` in the
+    result."""
     return {"openapi_extra": {"x-thumbwheel": {"gives": {path: pointer}}}}
 
 
@@ -104,7 +105,7 @@ class PasswordRequest(Config):
 
 
 def router(gate: AccessGate) -> APIRouter:
-    """The routes of keys, users and the audit log."""
+    """Return the router for keys, users and the audit log."""
     routes = APIRouter()
     _add_keys(routes, gate)
     _add_users(routes, gate)
@@ -296,7 +297,7 @@ def _add_audit(routes: APIRouter, gate: AccessGate) -> None:
 
 
 def _require_own(principal: Principal, agents: Iterable[str | None]) -> None:
-    """Raise Forbidden where the principal does not own all of these."""
+    """Raise Forbidden unless the principal owns all of these agents."""
     for agent in agents:
         principal.require("own", agent)
 
@@ -306,14 +307,15 @@ def _owns(principal: Principal, key: ApiKey) -> bool:
 
 
 def _owns_some(principal: Principal, user: User) -> bool:
-    """Whether the user is somebody for an agent of the principal's."""
+    """Return whether the user has a role for an agent that the principal owns."""
     if principal.may("own", None):
         return True
     return any(principal.may("own", agent) for agent in _agents_of(user.roles))
 
 
 def _with_roles_of(principal: Principal, user: User) -> User:
-    """The user with the roles for agents of the principal's, and for every agent."""
+    """Return the user with only the roles for every agent and for agents that the principal
+    owns."""
     roles = {
         agent: role
         for agent, role in user.roles.items()
@@ -323,5 +325,5 @@ def _with_roles_of(principal: Principal, user: User) -> User:
 
 
 def _agents_of(entries: Iterable[str]) -> list[str | None]:
-    """The agents of grants or roles; None for every one."""
+    """Return the agents of grants or roles; None stands for every agent."""
     return [None if agent == ANY_AGENT else agent for agent in entries]

@@ -27,7 +27,7 @@ class ShownKey:
 
     @classmethod
     def of(cls, key: ApiKey) -> Self:
-        """Return a key as programs read it."""
+        """Return a key in the form for JSON output."""
         return cls(**_plain(key) | {"grants": grants_json(key.grants)})
 
 
@@ -52,7 +52,7 @@ class ShownUser:
 
     @classmethod
     def of(cls, user: User) -> ShownUser:
-        """Return a user as programs read it."""
+        """Return a user in the form for JSON output."""
         return cls(**_plain(user) | {"roles": dict(user.roles)})
 
 
@@ -70,7 +70,7 @@ class ShownAuditEntry:
 
     @classmethod
     def of(cls, entry: AuditEntry) -> ShownAuditEntry:
-        """Return a row as programs read it."""
+        """Return an audit row in the form for JSON output."""
         return cls(**_plain(entry) | {"content": dict(entry.content)})
 
 
@@ -86,7 +86,7 @@ class ShownAuditVerdict:
 
 
 def _plain(row: ApiKey | User | AuditEntry) -> dict[str, Any]:
-    """Return its fields, times as text."""
+    """Return the row's fields, times as text."""
     fields = {}
     for name, value in vars(row).items():
         fields[name] = value.isoformat() if isinstance(value, datetime) else value
@@ -94,5 +94,5 @@ def _plain(row: ApiKey | User | AuditEntry) -> dict[str, Any]:
 
 
 def grants_json(grants: Grants) -> dict[str, list[str]]:
-    """Grants as JSON has them."""
+    """Return the grants as a JSON value."""
     return {agent: sorted(verbs) for agent, verbs in grants.items()}

@@ -18,31 +18,31 @@ Fields = Mapping[str, Any]
 
 
 def insert_key(connection: sa.Connection, key: ApiKey, mac: str) -> None:
-    """Store a key by its hash."""
+    """Store a key with its hash."""
     grants = {agent: sorted(verbs) for agent, verbs in key.grants.items()}
     values = vars(key) | {"grants": grants, "mac": mac}
     connection.execute(sa.insert(api_keys).values(values))
 
 
 def keys(connection: sa.Connection) -> list[tuple[ApiKey, str]]:
-    """All keys, each with its hash; the newest last."""
+    """Return all keys, each with its hash, newest last."""
     query = sa.select(api_keys).order_by(api_keys.c.id)
     return [(_key(row), row.mac) for row in connection.execute(query)]
 
 
 def key_named(connection: sa.Connection, name: str) -> ApiKey | None:
-    """The key of that name."""
+    """Return the key with this name, or None."""
     row = connection.execute(sa.select(api_keys).where(api_keys.c.name == name)).first()
     return None if row is None else _key(row)
 
 
 def delete_key(connection: sa.Connection, key_id: str) -> None:
-    """Forget a key."""
+    """Delete a key."""
     connection.execute(sa.delete(api_keys).where(api_keys.c.id == key_id))
 
 
 def mark_used(connection: sa.Connection, used: Mapping[str, datetime]) -> None:
-    """Note when keys were last used."""
+    """Store when keys were last used."""
     for key_id, used_at in used.items():
         query = sa.update(api_keys).where(api_keys.c.id == key_id).values(used_at=used_at)
         connection.execute(query)
@@ -62,7 +62,7 @@ def insert_user(connection: sa.Connection, user: User, password: str | None) -> 
 
 
 def all_users(connection: sa.Connection) -> list[User]:
-    """Every user with their roles, the newest last."""
+    """Return all users with their roles, newest last."""
     roles: dict[str, dict[str, Role]] = {}
     for row in connection.execute(sa.select(user_roles).order_by(user_roles.c.agent)):
         roles.setdefault(row.user_id, {})[row.agent] = row.role
@@ -71,12 +71,12 @@ def all_users(connection: sa.Connection) -> list[User]:
 
 
 def user_named(connection: sa.Connection, name: str) -> User | None:
-    """The user of that name."""
+    """Return the user with this name, or None."""
     return _user_where(connection, users.c.name == name)
 
 
 def require_user(connection: sa.Connection, name: str) -> User:
-    """The user of that name; raises NotFound."""
+    """Return the user with this name. Raises NotFound."""
     user = user_named(connection, name)
     if user is None:
         names = [existing.name for existing in all_users(connection)]
@@ -90,13 +90,13 @@ def require_user(connection: sa.Connection, name: str) -> User:
 
 
 def user_of_provider(connection: sa.Connection, issuer: str, external_id: str) -> User | None:
-    """The user whom a provider knows by that id."""
+    """Return the user whom a provider knows by this id, or None."""
     condition = sa.and_(users.c.issuer == issuer, users.c.external_id == external_id)
     return _user_where(connection, condition)
 
 
 def password_of(connection: sa.Connection, user_id: str) -> str | None:
-    """The hash of a user's password."""
+    """Return the hash of a user's password; None without one."""
     query = sa.select(users.c.password).where(users.c.id == user_id)
     return connection.execute(query).scalar()
 
@@ -107,14 +107,14 @@ def update_user(connection: sa.Connection, user_id: str, fields: Fields) -> None
 
 
 def delete_user(connection: sa.Connection, user_id: str) -> None:
-    """Forget a user, with their roles, keys and sessions."""
+    """Delete a user with their roles, keys and sessions."""
     for table in (user_roles, api_keys, login_sessions):
         connection.execute(sa.delete(table).where(table.c.user_id == user_id))
     connection.execute(sa.delete(users).where(users.c.id == user_id))
 
 
 def set_role(connection: sa.Connection, user_id: str, agent: str, role: Role | None) -> None:
-    """What a user is for an agent from now on; None for nothing."""
+    """Set a user's role for an agent; None removes it."""
     is_theirs = sa.and_(user_roles.c.user_id == user_id, user_roles.c.agent == agent)
     connection.execute(sa.delete(user_roles).where(is_theirs))
     if role is not None:
@@ -123,14 +123,14 @@ def set_role(connection: sa.Connection, user_id: str, agent: str, role: Role | N
 
 
 def insert_session(connection: sa.Connection, session: LoginSession, mac: str) -> None:
-    """Store a session by the hash of its cookie; forget those that have expired."""
+    """Store a session with the hash of its cookie; delete expired sessions."""
     expired = login_sessions.c.expires_at < session.recorded_at
     connection.execute(sa.delete(login_sessions).where(expired))
     connection.execute(sa.insert(login_sessions).values(vars(session) | {"mac": mac}))
 
 
 def sessions(connection: sa.Connection) -> list[tuple[LoginSession, str]]:
-    """All sessions, each with the hash of its cookie."""
+    """Return all sessions, each with the hash of its cookie."""
     result = []
     for row in connection.execute(sa.select(login_sessions)):
         session = LoginSession(row.id, row.user_id, row.expires_at, row.recorded_at)
@@ -141,7 +141,7 @@ def sessions(connection: sa.Connection) -> list[tuple[LoginSession, str]]:
 def delete_sessions(
     connection: sa.Connection, *, session_id: str | None = None, user_id: str | None = None
 ) -> None:
-    """Forget one session, or all of a user."""
+    """Delete one session, or all of a user."""
     column, value = login_sessions.c.id, session_id
     if session_id is None:
         column, value = login_sessions.c.user_id, user_id
@@ -149,7 +149,7 @@ def delete_sessions(
 
 
 def delete_sessions_of_token(connection: sa.Connection) -> None:
-    """Forget the sessions that were opened as the home's owner."""
+    """Delete the sessions that were opened as the home's owner."""
     connection.execute(sa.delete(login_sessions).where(login_sessions.c.user_id.is_(None)))
 
 
@@ -159,26 +159,27 @@ def insert_audit(connection: sa.Connection, entry: AuditEntry) -> None:
 
 
 def last_audit(connection: sa.Connection) -> AuditEntry | None:
-    """The newest row of the audit log."""
+    """Return the newest row of the audit log; None if it is empty."""
     query = sa.select(audit).order_by(audit.c.number.desc()).limit(1)
     row = connection.execute(query).first()
     return None if row is None else _entry(row)
 
 
 def last_number(connection: sa.Connection) -> int:
-    """The number of the newest row of the audit log: another one after every change of keys, users
-    and sessions, because each of them writes such a row."""
+    """Return the number of the newest row of the audit log, 0 if it is empty. Every change of keys,
+    users and sessions writes such a row, so the number changes with each."""
     return connection.execute(sa.select(sa.func.max(audit.c.number))).scalar() or 0
 
 
 def audit_entries(connection: sa.Connection) -> Iterator[AuditEntry]:
-    """The audit log from its beginning."""
+    """Yield the audit log from its beginning."""
     for row in streamed(connection, sa.select(audit).order_by(audit.c.number)):
         yield _entry(row)
 
 
 def newest_audit(connection: sa.Connection, limit: int, before: int | None) -> list[AuditEntry]:
-    """Rows of the audit log, the newest first."""
+    """Return up to `limit` rows of the audit log, newest first; with `before`, only those with
+    smaller numbers."""
     query = sa.select(audit).order_by(audit.c.number.desc()).limit(limit)
     if before is not None:
         query = query.where(audit.c.number < before)

@@ -8,7 +8,7 @@ import typer
 
 
 def typed_password(name: str) -> str:
-    """The password of this user: typed twice, unseen, or the first line of standard input."""
+    """Return this user's password: typed twice, unseen, or the first line of standard input."""
     if sys.stdin.isatty():
         prompt = f"password of {name}"
         return str(typer.prompt(prompt, hide_input=True, confirmation_prompt=True, err=True))

@@ -38,7 +38,7 @@ Grants = Mapping[str, frozenset[Verb]]
 
 
 def grants_of(stored: Mapping[str, list[str]]) -> Grants:
-    """Read grants as they are stored and sent. Who may deploy may also decide what goes live.
+    """Read grants from JSON. The verb `deploy` includes `decide`.
 
     >>> grants_of({"support": ["call", "rate"]}) == {"support": frozenset({"call", "rate"})}
     True
@@ -63,7 +63,7 @@ class Principal:
     grants: Grants
 
     def may(self, verb: Verb, agent: str | None) -> bool:
-        """Whether they may do that to the agent; without one, to everything.
+        """Return whether the principal may do this to the agent; without one, to everything.
 
         >>> rater = Principal("usr_1", "ann", "user", {"support": VERBS_OF["rater"]})
         >>> rater.may("rate", "support"), rater.may("rate", "sales"), rater.may("rate", None)
@@ -74,17 +74,18 @@ class Principal:
         return agent is not None and verb in self.grants.get(agent, ())
 
     def may_somewhere(self, verb: Verb) -> bool:
-        """Whether they may do that to any agent at all."""
+        """Return whether the principal may do this to any agent."""
         return any(verb in verbs for verbs in self.grants.values())
 
     def require(self, verb: Verb, agent: str | None) -> None:
-        """Raise Forbidden where they may not do that to the agent; without one, to everything."""
+        """Raise Forbidden unless the principal may do this to the agent; without one, to
+        everything."""
         if not self.may(verb, agent):
             raise forbidden(self, verb, agent)
 
 
 def forbidden(principal: Principal, verb: Verb, agent: str | None) -> Forbidden:
-    """The error for a principal that may not."""
+    """Return the error for a principal without this permission."""
     whose = "everything here" if agent is None else f"agent {agent!r}"
     named = "" if principal.kind in ("token", "anonymous-loopback") else f" {principal.name}"
     return Forbidden(

@@ -46,9 +46,8 @@ def add(
 ) -> User:
     """Add a user with a role for an agent (default: every one).
 
-    Without a password they log in by the OIDC provider of the settings, under that name. Raises
-    InputError for what cannot be a name, a password or a role, Conflict for a name that somebody
-    has.
+    Without a password they log in through the OIDC provider of the settings, under that name.
+    Raises InputError for an invalid name, password or role, Conflict for a name in use.
     """
     if not 1 <= len(name) <= LONGEST_NAME or not name.isprintable() or name != name.strip():
         raise InputError(
@@ -81,7 +80,8 @@ def set_role(
     agent: str | None = None,
     actor: str = audit.COMMAND_LINE,
 ) -> User:
-    """What a user is for an agent (default: every one) from now on; `none` takes the role away."""
+    """Set a user's role for an agent (default: every agent); `none` removes it. Raises NotFound for
+    an unknown user."""
     checked = None if role == NO_ROLE else _role(role)
     slug = _agent(agent)
 
@@ -98,7 +98,7 @@ def set_role(
 def set_password(
     ws: Workspace, name: str, password: str, *, actor: str = audit.COMMAND_LINE
 ) -> User:
-    """Change a password; all sessions of the user end."""
+    """Change a user's password and end all their sessions. Raises NotFound, InputError."""
     hashed = hash_of(password)
 
     def change(connection: sa.Connection) -> tuple[User, Act]:
@@ -111,8 +111,8 @@ def set_password(
 
 
 def remove(ws: Workspace, name: str, *, actor: str = audit.COMMAND_LINE) -> User:
-    """Remove a user with their keys and sessions. The audit log goes on to say what they did, by an
-    id that nothing leads from to a name any more."""
+    """Remove a user with their keys and sessions. The audit log keeps their acts under an id that
+    no longer leads to a name."""
 
     def delete(connection: sa.Connection) -> tuple[User, Act]:
         ws.db.prepare_erasure(connection)
@@ -124,14 +124,14 @@ def remove(ws: Workspace, name: str, *, actor: str = audit.COMMAND_LINE) -> User
 
 
 def listed(ws: Workspace) -> list[User]:
-    """All users, the newest last."""
+    """Return all users, newest last."""
     with ws.db.read() as connection:
         return store.all_users(connection)
 
 
 def authenticate(ws: Workspace, name: str, password: str) -> User:
-    """The user of that name and password; raises Unauthenticated, which does not say whether there
-    is such a user."""
+    """Return the user with this name and password. Raises Unauthenticated, which does not tell
+    whether the user exists."""
     from argon2.exceptions import InvalidHashError, VerificationError
 
     with ws.db.read() as connection:
@@ -152,8 +152,11 @@ def authenticate(ws: Workspace, name: str, password: str) -> User:
 
 
 def of_provider(ws: Workspace, issuer: str, external_id: str, name: str) -> User:
-    """The user whom a provider knows by that id; at the first login, the one who was added without
-    a password under the name that the provider vouches for. Raises Unauthenticated for others."""
+    """Return the user whom a provider knows by this id.
+
+    At the first login that is the user who was added without a password under the name that the
+    provider vouches for; the id is stored. Raises Unauthenticated for anybody else.
+    """
     with ws.db.read() as connection:
         user = store.user_of_provider(connection, issuer, external_id)
         candidate = store.user_named(connection, name)
@@ -170,7 +173,7 @@ def of_provider(ws: Workspace, issuer: str, external_id: str, name: str) -> User
 
 
 def hash_of(password: str) -> str:
-    """The Argon2id hash of a password; raises InputError for one that is too short or too long."""
+    """Return the Argon2id hash of a password. Raises InputError if it is too short or too long."""
     if not SHORTEST <= len(password) <= LONGEST:
         raise InputError(
             f"a password of {len(password)} characters",
@@ -183,7 +186,7 @@ def hash_of(password: str) -> str:
 
 @cache
 def hasher() -> PasswordHasher:
-    """Argon2id with the parameters that RFC 9106 recommends where memory is short."""
+    """Return an Argon2id hasher with the parameters that RFC 9106 recommends for little memory."""
     from argon2 import PasswordHasher
     from argon2.profiles import RFC_9106_LOW_MEMORY
 
@@ -192,7 +195,7 @@ def hasher() -> PasswordHasher:
 
 @cache
 def _decoy() -> str:
-    """A hash that no password has, for names that nobody has."""
+    """Return a hash that no password matches, for unknown names."""
     return hasher().hash(ids.new("decoy"))
 
 

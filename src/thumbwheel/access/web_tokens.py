@@ -46,7 +46,7 @@ class SigningKey:
     """When it stopped signing; None for the one that signs."""
 
     def is_of_use(self, now: float) -> bool:
-        """Whether a token that it signed can be valid."""
+        """Return whether a token that the key signed can still be valid."""
         return self.until is None or self.until + MOST_SECONDS > now
 
 
@@ -60,7 +60,7 @@ class WebTokens:
         self._read_from: tuple[int, int] | None = None
 
     def make(self, principal: Principal, grants: Grants, seconds: int) -> str:
-        """A token that stands for the principal; at most an hour."""
+        """Return a token for the principal, valid for `seconds` but at most an hour."""
         import jwt  # with all its kinds of keys; most servers never see a token
 
         now = int(time.time())
@@ -76,7 +76,7 @@ class WebTokens:
         return jwt.encode(claims, _private(key), ALGORITHM, headers={"kid": key.kid})
 
     def read(self, token: str) -> tuple[str, Grants] | None:
-        """(id of the principal, what the token may); None for a token that is not valid."""
+        """Return (id of the principal, grants of the token); None if the token is not valid."""
         import jwt
 
         try:
@@ -134,7 +134,7 @@ class WebTokens:
         return new
 
     def _reload(self) -> None:
-        """Read the keys where the file is another one than last time."""
+        """Read the keys again if the file has changed."""
         try:
             status = self._path.stat()
         except FileNotFoundError:
@@ -146,7 +146,7 @@ class WebTokens:
 
 
 def looks_like_token(value: str) -> bool:
-    """Whether a bearer has the form of a JWT."""
+    """Return whether a bearer value has the form of a JWT."""
     return value.count(".") == 2 and value.startswith("ey")
 
 

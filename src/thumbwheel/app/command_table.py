@@ -240,7 +240,8 @@ HELP = {"import": "thumbwheel.capture.commands:import_help"}
 
 
 def add_commands(app: typer.Typer, names: Collection[str]) -> None:
-    """Add the commands with these names to `app`, and the others as one line of help each."""
+    """Add the commands with these names to `app` in full, and all others as one line of help
+    each."""
     for name, (location, line) in COMMANDS.items():
         command = load(location) if name in names else None
         if command is not None:
@@ -258,13 +259,13 @@ def _extend(group: typer.Typer, commands: dict[str, str]) -> None:
 
 
 def load(location: str) -> Any:
-    """The command at `module:attribute`."""
+    """Return the object at `module:attribute`."""
     module, _, attribute = location.partition(":")
     return getattr(import_module(module), attribute)
 
 
 def parameter_name(parameter: Any) -> str:
-    """What a parameter of typer's is called in requests: as its option, with underscores.
+    """Return a typer parameter's name in requests: the name of its option, with underscores.
 
     >>> from types import SimpleNamespace as Option
     >>> parameter_name(Option(param_type_name="option", opts=["-a", "--agent-type"], name="agent"))
@@ -277,12 +278,12 @@ def parameter_name(parameter: Any) -> str:
 
 
 def is_json_flag(parameter: Any) -> bool:
-    """Whether it is the option that asks for the result as JSON on standard output."""
+    """Return whether the parameter is the flag that prints the result as JSON."""
     return "--json" in parameter.opts and bool(getattr(parameter, "is_flag", False))
 
 
 def leaves(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The commands at the ends of a tree of typer's, with their paths: "models list"."""
+    """Yield (path, command) for each command without subcommands, such as "models list"."""
     subcommands = getattr(command, "commands", None)
     if subcommands is None:
         yield path, command
@@ -302,4 +303,4 @@ def _attach(app: typer.Typer, name: str, command: Any, line: str) -> None:
 
 
 def _stub() -> None:
-    """A placeholder in the list of commands for one that was not typed."""
+    """Stand in for a command that was not typed, in the list of commands."""

@@ -20,8 +20,7 @@ DIALECTS: Table[Callable[[APIRouter], None]] = Table("dialect", "thumbwheel.dial
 
 
 def add_dialects(routes: APIRouter, names: Iterable[str]) -> None:
-    """Add the routes of the dialects of these names; raises NotFound for one that does not
-    exist."""
+    """Add the routes of the dialects with these names. Raises NotFound for an unknown one."""
     for name in names:
         add_routes = DIALECTS.get(name)
         add_routes(routes)

@@ -59,7 +59,7 @@ class Finding:
 
 
 def examine(opener: Opener) -> Iterator[Finding]:
-    """Yield a finding for each thing; whatever an examination raises is a finding, too."""
+    """Yield a finding for each check; an error raised by a check is a finding, too."""
     checks: dict[str, Callable[[], Finding]] = {
         "installation": _installation,
         "training": _training,
@@ -135,7 +135,7 @@ def _settings(opener: Opener) -> Finding:
 
 
 def _backend(opener: Opener) -> Backend:
-    """Return where the rows of the home are."""
+    """Return the backend of the home's rows."""
     return backend_of(Home.at(opener.home), opener.settings().environment)
 
 

@@ -337,7 +337,8 @@ def add(
 
 
 def _spec_of(kind: str, settings: list[str]) -> dict[str, Any]:
-    """The spec that `NAME=VALUE` make: fields of the kind's spec, and the others as its options."""
+    """Return the job spec from `NAME=VALUE` settings: fields of the kind's spec by name, all others
+    as its options. Raises InputError for a setting without a value."""
     import yaml
 
     from thumbwheel.app.job_kinds import job_kind

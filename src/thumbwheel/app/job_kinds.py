@@ -61,7 +61,7 @@ def _names() -> list[str]:
 
 @cache
 def job_kind(name: str) -> Kind:
-    """The kind of this name; raises InputError."""
+    """Return the kind with this name. Raises InputError."""
     names = _names()
     if name not in names:
         raise InputError(
@@ -78,11 +78,11 @@ def job_kind(name: str) -> Kind:
 
 
 def verb_of(kind: str) -> Verb:
-    """Return what somebody has to be allowed to do to an agent before they may ask for such a job,
-    by a request or by the clock, and steer it."""
+    """Return the verb that a principal needs on an agent to enqueue, schedule or control a job of
+    this kind."""
     return LOCATIONS[kind].verb if kind in LOCATIONS else "run"
 
 
 def job_kinds() -> dict[str, Kind]:
-    """All kinds by name."""
+    """Return name -> kind for all kinds."""
     return {name: job_kind(name) for name in _names()}

@@ -17,7 +17,7 @@ ADDRESS = re.compile(r"(?:/|~/|[A-Za-z]:\\)\S*[^/\s]")
 
 
 def shown_job(ws: Workspace, job: Job, owns_home: bool) -> Job:
-    """Return the job; without the addresses of files where whoever asks does not own the home."""
+    """Return the job, with file paths shortened unless the principal owns the home."""
     if owns_home:
         return job
     folder = ws.home.path
@@ -32,15 +32,15 @@ def shown_job(ws: Workspace, job: Job, owns_home: bool) -> Job:
 
 
 def shown_event(ws: Workspace, event: JobEvent, owns_home: bool) -> JobEvent:
-    """Return the event, as `shown_job` shows its job."""
+    """Return the event, with file paths shortened as in `shown_job`."""
     if owns_home:
         return event
     return replace(event, content=without_folders(event.content, ws.home.path))
 
 
 def without_folders(value: Any, home: Path) -> Any:
-    """Return a JSON value in which files of the home are named from there, and a text that is the
-    address of another file is its name.
+    """Return a JSON value in which paths below the home are relative to it, and a text that is any
+    other path is only its name.
 
     >>> without_folders({"base": "/models/small", "why": "in /srv/home/runs/r1"}, Path("/srv/home"))
     {'base': 'small', 'why': 'in runs/r1'}

@@ -11,7 +11,7 @@ from thumbwheel.core import log
 
 
 def show_progress(events: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-    """Show the events of a job, (kind, content) each, until they end."""
+    """Show the events of a job, given as (kind, content), until they end."""
     work, advance, done = None, None, 0.0
     with ExitStack() as bar:
         for kind, content in events:
@@ -28,7 +28,7 @@ def show_progress(events: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
 
 
 def event_line(kind: str, content: Mapping[str, Any], recorded_at: datetime) -> str:
-    """An event of a job as a line of its log."""
+    """Return a job's event as a line of its log."""
     if kind == "log":
         text = content["text"]
     elif kind == "state":

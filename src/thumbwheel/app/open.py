@@ -37,7 +37,7 @@ class Opener:
     log_level: str = "info"
 
     def __call__(self) -> Workspace:
-        """The open home; raises ConfigError for settings that nothing reads."""
+        """Open the home and return it. Raises ConfigError for unknown settings."""
         from thumbwheel.capture.inbox import drain_inbox
         from thumbwheel.export.unfinished import sweep
         from thumbwheel.rewards.checker import refusal
@@ -59,13 +59,13 @@ class Opener:
         return ws
 
     def performed(self, request: JobRequest[R, V]) -> Answer[V]:
-        """Return the answer of a long operation (app/run_or_submit.py)."""
+        """Perform a long operation and return its answer (app/run_or_submit.py)."""
         from thumbwheel.app.run_or_submit import run_or_submit
 
         return request.show(run_or_submit(self, request.kind, request.spec, here=request.here))
 
     def settings_fingerprint(self) -> str:
-        """The same for two processes that work with the same settings."""
+        """Return a hash that is equal for two processes with the same settings."""
         sources = self.settings()
         variables = {
             name: value
@@ -76,7 +76,8 @@ class Opener:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def command(self, *arguments: str) -> list[str]:
-        """The command line of another process of this program for the same home and settings."""
+        """Return the command line of another process of this program, for the same home and
+        settings."""
         command = [sys.executable, "-P", "-m", "thumbwheel", "--home", str(self.folder)]
         if self.config is not None:
             command += ["--config", str(self.config)]
@@ -103,14 +104,15 @@ class Opener:
         return sys.stdin.isatty()
 
     def settings(self) -> Sources:
-        """Settings of file and environment; raises ConfigError for those that nothing reads."""
+        """Return the settings of file and environment. Raises ConfigError for unknown ones."""
         sources = Sources.read(self.config)
         check_sections(sources, sections())
         return sources
 
 
 def opener(home: Path | None, config: Path | None, log_level: str) -> Opener:
-    """The opener of `home` with the settings of `config`; configures the log at `log_level`."""
+    """Configure the log at `log_level`, and return the opener of `home` with the settings of
+    `config`. Raises ConfigError for an unknown level."""
     if log_level.lower() not in LEVELS:
         raise ConfigError(
             f"--log-level {log_level!r}", "there is no such level", f"Known: {', '.join(LEVELS)}"

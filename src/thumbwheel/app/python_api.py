@@ -51,7 +51,7 @@ class OpenHome:
         self.close()
 
     def close(self) -> None:
-        """Finish writing and let go of the files."""
+        """Finish writing and close the files."""
         self._ws.__exit__(None, None, None)
 
     @property
@@ -65,7 +65,7 @@ class OpenHome:
         return [agent.slug for agent in versions.agents(self._ws)]
 
     def agent(self, name: str) -> OpenAgent:
-        """Return the agent of this name. It exists once something of it is stored."""
+        """Return the agent with this name. It exists once something of it is stored."""
         return OpenAgent(self._ws, Agent.named(name))
 
 
@@ -92,20 +92,20 @@ class OpenAgent:
         rejects: str | Path | None = None,
         dry_run: bool = False,
     ) -> ImportReport:
-        """Bring in a file, folder or address, and count what became of its lines.
+        """Import a file, folder or address, and return a report with counts of its lines.
 
         Args:
-            path: What to read.
-            source: The format; recognised by the first rows where it is None.
-            gold: Whether `reviewer` reviewed the cases in it.
-            reviewer: Who did.
-            columns: COLUMN=MEANING of a table, as the option `--column` has it.
-            scales: The ends of a scale, as the option `--scale` has them.
-            rejects: A file for every refused line.
+            path: The file, folder or address.
+            source: The format; None detects it from the first rows.
+            gold: `reviewer` has reviewed the cases in it.
+            reviewer: The reviewer's name.
+            columns: COLUMN=MEANING of a table, as in the option `--column`.
+            scales: The ends of a scale, as in the option `--scale`.
+            rejects: A file to which every refused line is written.
             dry_run: Read and check; store nothing.
 
         Raises:
-            InputError: No source reads it, or several would.
+            InputError: No source can read it, or several can.
         """
         from thumbwheel.capture.detect import Options, detect
         from thumbwheel.capture.jobs import ImportSpec, imported
@@ -128,7 +128,7 @@ class OpenAgent:
         return imported(self._ws, spec, location)
 
     def plan(self, **settings: Any) -> DataPlan:
-        """Return what the feedback permits now; `settings` are those of `dataset`.
+        """Return the current data plan; `settings` belong to the section `dataset`.
 
         Raises:
             NotFound: Nothing of the agent is stored.
@@ -141,13 +141,13 @@ class OpenAgent:
     def build(
         self, shape: str | None = None, *, method: str = "auto", **settings: Any
     ) -> FrozenDataset:
-        """Freeze a dataset; the same feedback under the same settings gives the same one.
+        """Freeze a dataset and return it. The same feedback and settings give the same one.
 
         Args:
-            shape: What the rows hold: chats, pairs, labels, scored, prompts, groups. Where it is
-                None, that of `method`.
+            shape: The kind of rows: chats, pairs, labels, scored, prompts or groups; None takes
+                the one that `method` needs.
             method: The training method; `auto` takes the one that the plan recommends.
-            settings: Those of `dataset`.
+            settings: Settings of the section `dataset`.
         """
         from thumbwheel.datasets.build import build
         from thumbwheel.datasets.types import DatasetConfig
@@ -173,15 +173,15 @@ class OpenAgent:
         callbacks: Sequence[str | type] = (),
         **settings: Any,
     ) -> RunResult:
-        """Train a candidate version and return how it went.
+        """Train a candidate version and return the result of the run.
 
         Args:
             method: sft, dpo, kto, reward, grpo, grpo_offline or ppo.
             base: A folder with a model, or its Hugging Face id.
-            dataset: What to learn from; built from the feedback in force where it is None.
+            dataset: The dataset; None builds it from the feedback in force.
             callbacks: transformers.TrainerCallback classes, as such or as "module:Class". They are
-                imported in the child process, so they have to stand in a module.
-            settings: Those of the method (`thumbwheel train METHOD --help`).
+                imported in the child process, so they must be defined in a module.
+            settings: Settings of the method (`thumbwheel train METHOD --help`).
 
         Raises:
             TrainingError: The run failed; its message names the log.
@@ -212,16 +212,17 @@ class OpenAgent:
         """Return a version by its name (`v3`), an alias, `latest` or an id.
 
         Raises:
-            NotFound: There is none; the message has the names that exist.
+            NotFound: There is no such version; the message lists the existing names.
         """
         return versions.version(self._ws, self.name, name)
 
     def evaluate(
         self, version: str = "latest", *, against: str | None = None, **settings: Any
     ) -> Evaluation:
-        """Compare a version with what answers today, or with `against`, on rows nobody trained on.
+        """Compare a version with the live one, or with `against`, on rows that neither was trained
+        on.
 
-        `settings` are those of `evaluation`. Raises DataError where no row can decide.
+        `settings` belong to the section `evaluation`. Raises DataError if no row can decide.
         """
         from thumbwheel.evaluation.evaluate import evaluate
         from thumbwheel.evaluation.types import EvaluationConfig
@@ -231,7 +232,7 @@ class OpenAgent:
         return evaluate(self._ws, self.version(version), config, against=incumbent)
 
     def gate(self, evaluation: Evaluation) -> StoredDecision:
-        """Have the gate decide by the policy that is declared for the agent."""
+        """Return the gate's decision by the agent's declared policy."""
         from thumbwheel.evaluation.gate import gate
 
         return gate(self._ws, evaluation)
@@ -244,13 +245,13 @@ class OpenAgent:
         to: str | Path | None = None,
         quant: str | None = None,
     ) -> Export:
-        """Write a version as files and compare them with the trained model.
+        """Export a version as files, compare them with the trained model, and return the export.
 
         Args:
-            version: Which version.
+            version: The version's name, an alias, `latest` or an id.
             format: adapter, merged, gguf, lora_gguf or onnx.
-            to: A new or empty folder; one in the home where it is None.
-            quant: The precision of a GGUF file, as Q8_0.
+            to: A new or empty folder; None takes one in the home.
+            quant: The precision of a GGUF file, such as Q8_0.
         """
         from thumbwheel.export.package import export
 
@@ -265,9 +266,9 @@ class OpenAgent:
         alias: str = "live",
         **settings: Any,
     ) -> DeployResult:
-        """Let a version answer on a target, and move the alias once a check has passed.
+        """Deploy a version on a target, and move the alias once a check has passed.
 
-        `settings` are those of the target. Raises Conflict where the gate did not permit it.
+        `settings` belong to the target. Raises Conflict if the gate did not permit it.
         """
         from thumbwheel.deploy.deploy import deploy
 

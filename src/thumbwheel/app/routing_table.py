@@ -47,7 +47,7 @@ class Routes:
     """(agent, version) -> the choice for a call that asks for that version, as `support:v3`."""
 
     def names(self, agent: str | None) -> list[str]:
-        """The models that clients may ask for, of one agent or of all."""
+        """Return the model names that clients may use, of one agent or of all."""
         names = []
         for slug, aliases in self.choices.items():
             if agent is None or slug == agent:
@@ -80,7 +80,7 @@ class RoutingTable:
         self._changes.close()
 
     def choose(self, request: RoutingRequest) -> Choice:
-        """Who answers; raises NotFound, Conflict or ModelError."""
+        """Return the choice of who answers. Raises NotFound, Conflict or ModelError."""
         routes = self._current()
         aliases = routes.choices.get(request.agent)
         choice = aliases.get(request.alias) if aliases else None
@@ -94,24 +94,24 @@ class RoutingTable:
         raise type(choice)(choice.what, choice.why, choice.fix)
 
     def names(self, agent: str | None = None) -> list[str]:
-        """The models that clients may ask for, of one agent or of all."""
+        """Return the model names that clients may use, of one agent or of all."""
         return self._current().names(agent)
 
     def problem(self) -> str | None:
-        """Why the table may be old; None where it is not."""
+        """Return why the table may be out of date; None if it is not."""
         return self._refreshed.problem
 
     def refresh(self) -> None:
-        """Look for changes now."""
+        """Check for changes now."""
         self._refreshed.refresh()
 
     def served(self) -> list[Deployment]:
-        """The deployments that calls may go to now, whether they answer or not."""
+        """Return the deployments that may receive calls now, even if they do not answer."""
         self.refresh()
         return list(self._routes.served.values())
 
     def read_again(self) -> None:
-        """Read the rows anew: a server ended, or was started again."""
+        """Read the rows again, because a server ended or was restarted."""
         self._is_asked_again.set()
         self.refresh()
 
@@ -174,7 +174,7 @@ class RoutingTable:
         return trials
 
     def _secrets_written(self) -> int:
-        """When a secret was set or removed."""
+        """Return when a secret was last set or removed, in nanoseconds; 0 if unknown."""
         with suppress(OSError):
             return os.stat(self._secrets).st_mtime_ns  # noqa: PTH116 - asked all the time
         return 0
@@ -196,7 +196,7 @@ class RoutingTable:
 
 
 def _deployed_versions(ws: Workspace, agent: str) -> list[str]:
-    """The versions of an agent that a deployment holds, by name."""
+    """Return the names of the agent's deployed versions, sorted."""
     deployments = routing.deployments(ws, Agent.named(agent))
     return sorted({deployment.version for deployment in deployments})
 
@@ -208,7 +208,8 @@ def _choice(
     alias: str,
     served: dict[str, Deployment],
 ) -> Choice | ThumbwheelError:
-    """Who answers for an alias, or why nobody does; `served` gets the deployments."""
+    """Return the choice for an alias, or the error why nobody answers; its deployments are added to
+    `served`."""
     try:
         deployment = routing.resolve(ws, agent if alias == LIVE else f"{agent}:{alias}")
     except ThumbwheelError as error:
@@ -240,7 +241,8 @@ def _fallbacks(
     deployment: Deployment,
     served: dict[str, Deployment],
 ) -> list[Upstream]:
-    """The upstreams that may answer in place of a deployment; `served` gets their deployments."""
+    """Return the upstreams that may answer instead of a deployment; their deployments are added to
+    `served`."""
     fallbacks = []
     for name in config.policy(agent).fallback:
         try:
@@ -258,7 +260,7 @@ def _fallbacks(
 def _stand_in(
     deployment: Deployment, alias: str, fallbacks: Sequence[Upstream], why: str
 ) -> Choice:
-    """The choice of an alias whose own deployment cannot be asked."""
+    """Return the choice for an alias whose own deployment cannot be called."""
     first, *others = fallbacks
     chosen = Choice(
         version=deployment.version,
@@ -270,8 +272,8 @@ def _stand_in(
 
 
 def upstream_of(ws: Workspace, deployment: Deployment) -> Upstream:
-    """Where a deployment answers, with its key and its price; raises ThumbwheelError where it
-    answers nowhere, or its key is not there."""
+    """Return the upstream of a deployment, with its key and price. Raises ThumbwheelError if it has
+    no endpoint or its key is missing."""
     endpoint = routing.require_endpoint(deployment)
     details: Mapping[str, Any] = endpoint.details
     prices = versions.by_id(ws, deployment.version_id).endpoint or {}

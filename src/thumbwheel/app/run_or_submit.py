@@ -26,18 +26,18 @@ class Opener(Protocol):
     """Opens the home; `app/open.py` has it."""
 
     def __call__(self) -> Workspace:
-        """The open home."""
+        """Return the open home."""
 
     def settings_fingerprint(self) -> str:
-        """The same for two processes that work with the same settings."""
+        """Return a hash that is equal for two processes with the same settings."""
 
 
 def run_or_submit(opener: Opener, kind: str, spec: Config, *, here: bool = False) -> Any:
-    """Return the result of a job of this kind. Where workers with the same settings are alive on
-    the home, one of them does it, and its progress is shown; else, or with `here`, this process
-    does.
+    """Run a job of this kind and return its result. If workers with the same settings are alive on
+    the home, one of them runs it and its progress is shown; else, or with `here`, this process runs
+    it.
 
-    Raises what the handler raises.
+    Raises any error of the handler.
     """
     with opener() as ws:
         if not here and _is_served(ws, opener):
@@ -46,12 +46,12 @@ def run_or_submit(opener: Opener, kind: str, spec: Config, *, here: bool = False
 
 
 def spec_json(spec: Config) -> dict[str, Any]:
-    """Return the fields that were set, as a job row stores them."""
+    """Return the fields that were set, as a job's row stores them."""
     return spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def checked_spec(kind: str, spec: Mapping[str, Any]) -> Config:
-    """Return the spec of a job that somebody wrote; raises ConfigError."""
+    """Return the spec of a job, validated. Raises ConfigError."""
     spec_class = job_kind(kind).spec
     assert issubclass(spec_class, Config)  # noqa: S101 - of our own table
     return build(spec_class, spec, kind)
@@ -68,7 +68,7 @@ def _is_served(ws: Workspace, opener: Opener) -> bool:
 
 
 def submitted(ws: Workspace, kind: str, spec: Config) -> Any:
-    """Return the result, which a worker of this home computes."""
+    """Enqueue a job for a worker of this home, and return its result."""
     content = spec_json(spec)
     requested = enqueue(ws, kind, content, agent=content.get("agent"), asked_by=LOCAL_TOKEN.id)
     log.say(f"job {requested.id}: a worker of this home does it (--here: this command)")
@@ -83,13 +83,13 @@ def submitted(ws: Workspace, kind: str, spec: Config) -> Any:
 
 
 def followed(ws: Workspace, job_id: str) -> Any:
-    """Return the result of a job, which is shown as it goes on."""
+    """Show the progress of a job until it ends, and return its result."""
     show_progress((event.kind, event.content) for event in follow(ws, job_id))
     return result_of(job(ws, job_id))
 
 
 def result_of(ended: Job) -> Any:
-    """Return what a job gave, as its handler returned it; raises the error of one that failed, and
+    """Return the result of a job, as its handler returned it. Raises the error of a failed job, and
     Conflict for a cancelled one."""
     if ended.state is JobState.CANCELLED:
         raise Conflict(

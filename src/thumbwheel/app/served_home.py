@@ -32,7 +32,7 @@ LOOK_EVERY = 0.2
 
 
 def accepted_response(accepted: Job) -> Response:
-    """Return the response to a request that is a job now: it says where to look for it."""
+    """Return the 202 response to a request that became a job; its Location is the job."""
     headers = {"location": f"/api/jobs/{accepted.id}"}
     return Response(present.json_text(accepted, indent=None), 202, headers, "application/json")
 
@@ -64,12 +64,12 @@ class ServedHome:
         yield self.ws  # the server closes it
 
     def __call__(self) -> Any:
-        """The open home."""
+        """Return the open home."""
         return self._shared()
 
     def job_for(self, kind: str, spec: Config, *, here: bool = False) -> Job | None:
-        """Return the job that does a long operation; None where the request itself has to, because
-        no worker is alive, or with `here`."""
+        """Return the job for a long operation; None if the request itself must do it, because no
+        worker is alive or `here` is set."""
         if here or not (self.asking.has_workers or live_workers(self.home)):
             return None
         return self._job_of_empty_upload(kind) or self._enqueued(kind, spec)
@@ -91,8 +91,8 @@ class ServedHome:
         return accepted
 
     def _handed_over(self, upload: Upload, spec: dict[str, Any]) -> dict[str, Any]:
-        """The spec of the job to which the file is left. The same request with the same idempotency
-        key and the same file is the same job."""
+        """Hand the uploaded file over to a job, and return the job's spec. A request with the same
+        idempotency key, values and file gets the same job."""
         named = {**spec, "path": upload.path.name}
         upload_id = ids.new("upl")
         if self.asking.key:
@@ -102,8 +102,8 @@ class ServedHome:
         return {**named, "upload": upload_id}
 
     def _job_of_empty_upload(self, kind: str) -> Job | None:
-        """The job that the same request was, where it comes again without the file: only its
-        result is wanted."""
+        """Return the earlier job of a request that is repeated without the file, because only the
+        result is wanted; else None."""
         if self.upload is None or self.upload.size or self.asking.key is None:
             return None
         earlier = job_of_key(self.home, self.asking.key)
@@ -115,7 +115,7 @@ class ServedHome:
         return self.home.home.path
 
     def settings(self) -> Sources:
-        """Settings of file and environment."""
+        """Return the settings of file and environment."""
         return self.home.sources
 
     @property
@@ -135,9 +135,9 @@ class ServedHome:
 
 
 async def ended_job(request: Request, accepted: Job, seconds: float) -> Job | None:
-    """Return the job once it has ended; None where it has not after so many seconds (which may be
-    infinite), where the client or the server leaves before, and at once where too many requests of
-    the same key or user wait already."""
+    """Return the job once it has ended; None if it has not after `seconds` (which may be infinite),
+    if the client or the server leaves before, or at once if too many requests of the same key or
+    user already wait."""
     gate: AccessGate = request.app.state.gate
     with ExitStack() as stack:
         try:
@@ -165,9 +165,9 @@ async def _ended(request: Request, accepted: Job, seconds: float) -> Job | None:
 async def awaited_result(
     request: Request, kind: str, spec: Mapping[str, Any], seconds: float, key: str | None = None
 ) -> Any:
-    """Return the result of a long operation that a request asks for; the job where it has not ended
-    after so many seconds (which may be infinite). Asked for again by the same `key`, it is the same
-    job; raises Conflict where no worker would take it."""
+    """Return the result of a long operation, or its job if that has not ended after `seconds`
+    (which may be infinite). A repeated request with the same `key` gets the same job. Raises
+    Conflict for a `key` while no worker is alive."""
     state = request.app.state
     ws: Workspace = state.workspace
     has_workers = getattr(state, "has_workers", False)

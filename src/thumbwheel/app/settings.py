@@ -72,5 +72,5 @@ class Sections(Mapping[str, type[Config]]):
 
 
 def sections() -> Sections:
-    """Section of the YAML file -> its class."""
+    """Return section of the YAML file -> config class."""
     return Sections()

@@ -29,7 +29,8 @@ class Lineage:
     owners: OrderedDict[str, tuple[str | None, str | None]] = field(default_factory=OrderedDict)
 
     def owner(self, request: RoutingRequest) -> tuple[str | None, str | None]:
-        """(user, session) of a call, where it names none those of its parent."""
+        """Return (user, session) of a call; what it does not name comes from its parent. Either may
+        be None."""
         user, session = request.subject, request.session
         if request.parent is not None and (user is None or session is None):
             parent_user, parent_session = self.owners.get(request.parent, (None, None))
@@ -61,7 +62,8 @@ class Trial:
         upstreams: Mapping[str, Upstream],
         lineage: Lineage,
     ) -> Trial:
-        """`upstreams`: arm -> where it answers; `control`: the choice of the alias."""
+        """Build the trial of an experiment. `upstreams`: arm -> upstream; `control`: the alias's
+        own choice."""
         shares = experiment.stratum.shares
         total = sum(shares.values())
         probabilities = {name: share / total for name, share in shares.items()}
@@ -84,7 +86,8 @@ class Trial:
         return cls(assignment, probabilities, choices, control, lineage)
 
     def choose(self, request: RoutingRequest) -> Choice:
-        """Who answers a call; raises NotFound for an arm that a client asks for in vain."""
+        """Return the choice of who answers a call. Raises NotFound if the client asks for an
+        unknown arm."""
         user, session = self.lineage.owner(request)
         if (wanted := request.headers.get(ARM_HEADER)) is not None:
             return self._override(wanted)
@@ -102,7 +105,7 @@ class Trial:
         return ExperimentDraw(assignment.experiment, assignment.stratum, draw.unit, draw.arm)
 
     def _uncounted(self, draw: Draw, why: str) -> Choice:
-        """The alias's own choice, for a call that counts for no arm."""
+        """Return the alias's own choice, for a call that does not count for any arm."""
         return replace(
             self.control,
             probabilities=self.probabilities,

@@ -41,7 +41,7 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 @contextmanager
 def _visible_usage_errors() -> Iterator[None]:
-    """Escape control characters in typer's own error messages, which quote what was typed."""
+    """Escape control characters in typer's own error messages, which quote the typed text."""
     try:
         yield
     except UsageError as error:
@@ -100,7 +100,8 @@ def main() -> None:
 
 
 def command_line(arguments: Collection[str] = tuple(COMMANDS)) -> Any:
-    """Return the command of the whole program, with the subcommands that the arguments name."""
+    """Return the command of the whole program, with those subcommands in full that the arguments
+    name."""
     command = get_command(build(arguments))
     _take_any_agent_name(command)
     show_answers(command)
@@ -108,14 +109,15 @@ def command_line(arguments: Collection[str] = tuple(COMMANDS)) -> Any:
 
 
 def _terminated(*_: Any) -> None:
-    """Treat SIGTERM like Ctrl-C. Programs such as `timeout` send it twice, and the second signal is
+    """Treat SIGTERM like Ctrl-C. Programs such as `timeout` send it twice; the second signal is
     ignored."""
     signal.signal(signal.SIGTERM, lambda *_: None)
     raise KeyboardInterrupt
 
 
 def _take_any_agent_name(command: Any) -> None:
-    """Let every command take any spelling of an agent's name, and log the slug that it becomes."""
+    """Make every command accept any spelling of an agent's name, and log the slug that it
+    becomes."""
     for subcommand in getattr(command, "commands", {}).values():
         _take_any_agent_name(subcommand)
     for parameter in command.params:
@@ -133,7 +135,7 @@ def _agent_slug(ctx: Any, parameter: Any, value: Any) -> Any:
 
 
 def show_answers(command: Any) -> None:
-    """Let every command show what it answers; with --server it runs there."""
+    """Make every command show its answer; with --server the command runs there."""
     for path, leaf in leaves(command):
         if _answers(leaf):
             leaf.params.append(_json_flag())
@@ -141,14 +143,14 @@ def show_answers(command: Any) -> None:
 
 
 def _answers(leaf: Any) -> bool:
-    """Return whether the command returns what it answers, instead of running until it is over."""
+    """Return whether the command returns an answer, instead of running until it is stopped."""
     function = getattr(leaf.callback, "__wrapped__", leaf.callback)
     return getattr(function, "__annotations__", {}).get("return") not in (None, "None")
 
 
 @cache
 def _json_flag() -> Any:
-    """Return the option `--json` of every command that answers."""
+    """Return the option `--json`, which every command with an answer has."""
 
     def flag(
         as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
@@ -182,8 +184,8 @@ def _invoke(path: str, leaf: Any, run_here: Callable[[Any], Any], ctx: Any) -> N
 
 
 def build(arguments: Collection[str]) -> typer.Typer:
-    """The application for these arguments: the typed command, and the others as one line of help
-    each."""
+    """Build the application for these arguments: the typed command in full, all others as one line
+    of help each."""
     app = typer.Typer(
         name="thumbwheel",
         help=INTRO,

@@ -80,10 +80,11 @@ class RemoteServer:
     def of_url(
         cls, url: str, key_file: Path | None, environment: Mapping[str, str], home: Path
     ) -> RemoteServer:
-        """The server at `url`, with the key of a file, else of THUMBWHEEL_KEY; on this machine,
-        else with the token of `home`.
+        """Return the server at `url`, with the key of a file, else of THUMBWHEEL_KEY; on this
+        machine, else with the token of `home`.
 
-        Raises InputError for an address that is none, and a file that cannot be read."""
+        Raises InputError for an invalid address or an unreadable key file.
+        """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
             raise InputError(
@@ -105,7 +106,7 @@ class RemoteServer:
         return cls(url.rstrip("/"), key)
 
     def run(self, command: str, parameters: list[Any], context: Any) -> None:
-        """Run the command with what was typed."""
+        """Run the command on the server with the typed parameters."""
         values = _typed(parameters, context)
         as_json = any(is_json_flag(each) and context.params[each.name] for each in parameters)
         if command == LOG and values.pop("follow", False):
@@ -168,7 +169,7 @@ class RemoteServer:
             time.sleep(LOOK_EVERY)
 
     def _value(self, path: str) -> Any:
-        """The JSON value at a path of the API."""
+        """Return the JSON value at a path of the API."""
         with closing(self._connection()) as connection:
             response = self._send(connection, "GET", (path, None), {}, None)
             if response.status >= 400:
@@ -176,8 +177,8 @@ class RemoteServer:
             return _json(response)
 
     def _events(self, job: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """(kind, content) of the events of a job. A stream that ends before the job does is taken
-        up behind its last event."""
+        """Yield (kind, content) of a job's events. A stream that ends before the job is resumed
+        after its last event."""
         last = "0"
         failures = 0
         while True:
@@ -201,8 +202,8 @@ class RemoteServer:
             time.sleep(min(failures, 5))
 
     def _operation(self, command: str, values: dict[str, Any]) -> Operation:
-        """The request of a command; the flag that chooses between several is taken out of the
-        values."""
+        """Return the request of a command. A flag that chooses between several operations is
+        removed from `values`. Raises NotFound if the server does not offer the command."""
         document = self._value(DOCUMENT)
         name = command.replace(" ", ".")
         for flag in [option for option, value in values.items() if value is True]:
@@ -218,7 +219,7 @@ class RemoteServer:
         raise NotFound(f"command {command!r} over a server", reason, fix)
 
     def _connection(self) -> HTTPConnection:
-        """A new one."""
+        """Return a new connection."""
         parts = urlsplit(self.url)
         host = str(parts.hostname)
         if parts.scheme == "https":
@@ -257,7 +258,7 @@ class RemoteServer:
 
 
 def _stream(response: HTTPResponse) -> Iterator[tuple[str, str, Any]]:
-    """(id, kind, content) of server-sent events."""
+    """Yield (id, kind, content) of server-sent events."""
     fields: dict[str, str] = {}
     for line in response:
         text = line.decode("utf-8", "replace").rstrip("\r\n")
@@ -270,7 +271,7 @@ def _stream(response: HTTPResponse) -> Iterator[tuple[str, str, Any]]:
 
 
 def _described(document: Mapping[str, Any], operation_id: str) -> Operation | None:
-    """The operation with this id; None where the server has none."""
+    """Return the operation with this id; None if the server does not have it."""
     for path, methods in document.get("paths", {}).items():
         for method, described in methods.items():
             if described.get("operationId") == operation_id:
@@ -308,7 +309,7 @@ def _is_password(schema: Mapping[str, Any]) -> bool:
 
 
 def _typed(parameters: list[Any], context: Any) -> dict[str, Any]:
-    """What was typed, by the names that requests have; the server knows the defaults."""
+    """Return the typed parameters under their names in requests; the server knows the defaults."""
     typed = {}
     for parameter in parameters:
         source = context.get_parameter_source(parameter.name)
@@ -319,14 +320,14 @@ def _typed(parameters: list[Any], context: Any) -> dict[str, Any]:
 
 
 def _passwords(operation: Operation, values: Mapping[str, Any]) -> dict[str, str]:
-    """What is asked for here, because it stands in no command."""
+    """Prompt for the passwords; they must not appear on the command line."""
     if values.get(WITHOUT_PASSWORD):
         return {}
     return {name: typed_password(str(values.get("name"))) for name in operation.passwords}
 
 
 def _target(operation: Operation, values: dict[str, Any], context: Any) -> Path | None:
-    """Where a file is written here, taken out of the values."""
+    """Return the path to which the download is written, removed from `values`; None without one."""
     if operation.download is None:
         return None
     path = values.pop(operation.download, None)
@@ -334,7 +335,8 @@ def _target(operation: Operation, values: dict[str, Any], context: Any) -> Path 
 
 
 def _file(operation: Operation, values: dict[str, Any]) -> Path | None:
-    """The file that is uploaded; its name stays in the values."""
+    """Return the file to upload, None without one; `values` keeps its name. Raises InputError
+    unless it is a file of this machine."""
     if operation.upload is None:
         return None
     path = values.get(operation.upload)
@@ -351,7 +353,8 @@ def _file(operation: Operation, values: dict[str, Any]) -> Path | None:
 def _request(
     operation: Operation, values: dict[str, Any], command: str
 ) -> tuple[str, bytes | None]:
-    """(path with its query, body)."""
+    """Return (path with its query, body). Raises InputError for a value that the operation does not
+    take or a missing path parameter."""
     for name in values:
         if name not in operation.names:
             raise InputError(
@@ -387,7 +390,7 @@ def _pieces(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _show(response: HTTPResponse, *, as_json: bool) -> int:
-    """Show the result; returns the exit code."""
+    """Show the result; return the exit code."""
     content = _json(response)
     if as_json or response.headers.get_content_type() != PAGE:
         present.show_json(content)
@@ -397,8 +400,8 @@ def _show(response: HTTPResponse, *, as_json: bool) -> int:
 
 
 def _write(response: HTTPResponse, target: Path | None) -> int:
-    """Write the answer as the file or folder `target`; without it, as what the server calls it.
-    Returns the exit code."""
+    """Write the answer to the file or folder `target`; by default to the name that the server
+    gives. Return the exit code."""
     disposition = response.headers.get_filename() or "answer"
     if response.headers.get_content_type() == "application/x-tar":
         _unpack(response, target or Path(disposition).with_suffix(""))
@@ -412,7 +415,8 @@ def _write(response: HTTPResponse, target: Path | None) -> int:
 
 
 def _unpack(response: HTTPResponse, folder: Path) -> None:
-    """Write the files of a tar stream, whose top folder becomes `folder`."""
+    """Write the files of a tar stream, whose top folder becomes `folder`. Raises InputError unless
+    that is new or empty."""
     import tarfile
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -440,7 +444,7 @@ def _json(response: HTTPResponse) -> Any:
 
 
 def _error(response: HTTPResponse) -> ThumbwheelError:
-    """The error that a problem is, of the same class as on the server."""
+    """Return the error in a problem response, of the same class as on the server."""
     content = _json(response)
     if not isinstance(content, dict) or "what" not in content:
         return InputError("the server", f"it answers HTTP {response.status}", "Is it thumbwheel's?")

@@ -55,8 +55,8 @@ def claim(
     now: datetime,
     urgent: Collection[str] = (),
 ) -> Job | None:
-    """Take the job whose turn it is, whose kind is in `needs`, and whose resources are free.
-    None: there is none."""
+    """Claim the next job whose kind is in `needs` and whose resources are free; return it, or None
+    if there is none."""
     in_use = [
         resource
         for job in store.held(connection)
@@ -84,12 +84,12 @@ def claim(
 
 
 def resources(job: Job, needs: Iterable[str]) -> list[str]:
-    """The resources that `job` holds while it runs."""
+    """Return the resources that `job` holds while it runs."""
     return [need.format(agent=job.agent or "") for need in needs]
 
 
 def guard(job: Job) -> Callable[[sa.Connection], None]:
-    """What refuses every write once another worker has the job."""
+    """Return a check that raises Fenced in every write once another worker has the job."""
 
     def require(connection: sa.Connection) -> None:
         store.require_fence(connection, job.id, job.fence)
@@ -105,7 +105,7 @@ def finish(
     result: Any = None,
     error: Mapping[str, str] | None = None,
 ) -> None:
-    """Write down how the job of this worker ended; raises Fenced where it is not its any more."""
+    """Store how the job of this worker ended. Raises Fenced if the worker no longer holds it."""
     store.require_fence(connection, job.id, job.fence)
     current = store.by_id(connection, job.id)[0]
     store.move(
@@ -114,7 +114,8 @@ def finish(
 
 
 def give_back(connection: sa.Connection, job: Job, now: datetime) -> JobState:
-    """Its worker stops: the job goes back to the queue, or is cancelled if that was asked for."""
+    """Return the job to the queue because its worker stops, or cancel it if that was requested.
+    Returns the new state. Raises Fenced."""
     store.require_fence(connection, job.id, job.fence)
     return _release(connection, store.by_id(connection, job.id)[0], now)
 
@@ -132,9 +133,11 @@ def _release(connection: sa.Connection, current: Job, now: datetime, **values: A
 def take_over(
     connection: sa.Connection, worker: WorkerRow, config: JobsConfig, now: datetime
 ) -> list[Job]:
-    """The worker is dead: forget it, and bring its jobs back to the queue, except one under which
-    too many workers died. Returns the jobs as they were; nothing happens where the worker has given
-    a sign of life since it was looked at."""
+    """Remove a dead worker and return its jobs to the queue.
+
+    A job under which too many workers died fails instead. Returns the jobs as they were; an empty
+    list if the worker has given a sign of life since it was last read.
+    """
     current = {row.id: row for row in store.all_workers(connection)}.get(worker.id)
     if current is None or current.beat != worker.beat:
         return []
@@ -166,20 +169,21 @@ def take_over(
 
 
 def orphaned(connection: sa.Connection) -> list[Job]:
-    """Jobs that are held by a worker that is not there any more."""
+    """Return the jobs held by a worker that no longer exists."""
     living = {worker.id for worker in store.all_workers(connection)}
     return [job for job in store.held(connection) if job.worker_id not in living]
 
 
 def release_orphan(connection: sa.Connection, job: Job, now: datetime) -> None:
-    """Bring a job back to the queue whose worker was forgotten, unless something happened to it."""
+    """Return a job whose worker no longer exists to the queue, unless it was changed since it was
+    read."""
     current = store.by_id(connection, job.id)[0]
     if current.fence == job.fence and current.state is job.state:
         _release(connection, current, now)
 
 
 def error_of(job: Job, error: BaseException) -> dict[str, str]:
-    """An error as a job keeps it."""
+    """Return an error in the form in which a job stores it."""
     if isinstance(error, ThumbwheelError):
         return {
             "kind": type(error).__name__,
@@ -199,23 +203,23 @@ def error_of(job: Job, error: BaseException) -> dict[str, str]:
 
 
 def host_name() -> str:
-    """This machine since it was started: after a restart it is another one, whose processes have
-    other numbers."""
+    """Return an id of this machine since its last start: after a restart the process ids belong to
+    other processes."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return socket.gethostname()
 
 
 def process_started(pid: int) -> int:
-    """When the kernel started the process, in its ticks; 0 where there is no such process, or
-    nobody tells."""
+    """Return when the kernel started the process, in its ticks; 0 if there is no such process or
+    the time is unknown."""
     fields = stat_fields(pid)
     return int(fields[19]) if fields is not None else 0
 
 
 def is_gone(worker: WorkerRow, locks: Path) -> bool:
-    """Whether a worker of this host certainly runs no more: its lock in the folder is free. (In a
-    copy of a home the folder is empty: there its workers never ran.)"""
+    """Return whether a worker of this host has certainly ended: its lock in the folder is free. (In
+    a copy of a home the folder is empty: its workers never ran there.)"""
     if worker.host != host_name():
         return False
     try:
@@ -229,8 +233,8 @@ def is_gone(worker: WorkerRow, locks: Path) -> bool:
 
 
 def kill(worker: WorkerRow, locks: Path) -> None:
-    """Kill what is left of a dead worker of this host and wait until it is gone: it may stand still
-    and hold locks. Its children go with it."""
+    """Kill the rest of a dead worker of this host and its children, and wait until it is gone: it
+    may be stuck and hold locks."""
     if worker.host == host_name() and not is_gone(worker, locks):
         if process_started(worker.pid) == worker.process_started:
             with suppress(ProcessLookupError, PermissionError):
@@ -267,7 +271,7 @@ class Watch:
     observations: dict[str, Observation] = field(default_factory=dict)
 
     def update(self, workers: Iterable[WorkerRow]) -> None:
-        """Take in what the database says now."""
+        """Update the observations from the workers' rows."""
         now, current = self.clock(), {}
         for worker in workers:
             observation = self.observations.get(worker.id)
@@ -277,7 +281,7 @@ class Watch:
         self.observations = current
 
     def dead(self) -> list[WorkerRow]:
-        """Workers that have been silent for a lease, or whose process is gone."""
+        """Return the workers that have been silent for a lease, or whose process is gone."""
         now, dead = self.clock(), []
         for observation in self.observations.values():
             if observation.gone_at is None and is_gone(observation.worker, self.locks):

@@ -21,7 +21,7 @@ _notes: dict[str, Any] = {}
 
 @contextmanager
 def doing(job: Job) -> Iterator[None]:
-    """Inside, `job` is the one that this process does."""
+    """Make `job` the current job of this process while the context is open."""
     global _job, _notes
     _job, _notes = job, dict(job.notes)
     try:
@@ -31,17 +31,17 @@ def doing(job: Job) -> Iterator[None]:
 
 
 def is_job() -> bool:
-    """Whether this is the attempt of a worker at a job."""
+    """Return whether this process is doing a job."""
     return _job is not None
 
 
 def notes() -> Mapping[str, Any]:
-    """What this attempt and those before it noted."""
+    """Return the notes of this attempt and of earlier ones."""
     return _notes
 
 
 def note(ws: Workspace, **values: Any) -> None:
-    """Note values; they are on disk when this returns."""
+    """Store notes of the job; they are on disk when this returns. Does nothing outside a job."""
     if _job is None:
         return
     job_id = _job.id

@@ -60,10 +60,11 @@ def enqueue(
     parent: str | None = None,
     asked_by: str | None = None,
 ) -> Job:
-    """Ask for a job. `key` makes the request repeatable: the job of the same key is returned.
+    """Enqueue a job and return it. `key` makes the request repeatable: the job with the same key is
+    returned.
 
-    Raises Conflict where that one is of another kind or spec, Busy where too many jobs of
-    `asked_by` wait, and InputError for an address with a password.
+    Raises Conflict if that job has another kind or spec, Busy if too many jobs of `asked_by` are
+    queued, and InputError for an address with a password.
     """
     require_no_password(spec)
 
@@ -85,7 +86,8 @@ def enqueue(
 
 
 def require_no_password(spec: Mapping[str, Any]) -> None:
-    """Raise InputError for an address with a password: specs are stored, listed and logged."""
+    """Raise InputError for an address with a password, because specs are stored, listed and
+    logged."""
     for shown in addresses_with_secrets(spec):
         raise InputError(
             f"address {shown!r}",
@@ -96,7 +98,7 @@ def require_no_password(spec: Mapping[str, Any]) -> None:
 
 
 def _require_room(connection: sa.Connection, ws: Workspace, asked_by: str | None) -> None:
-    """Raise Busy where a key or user has as many jobs in the queue as it may have."""
+    """Raise Busy if a key or user already has the allowed number of queued jobs."""
     if asked_by is None or asked_by == OWNER:
         return
     most = ws.settings(JobsConfig, "jobs").queued_per_key
@@ -121,7 +123,7 @@ def enqueued(
     asked_by: str | None = None,
     now: datetime | None = None,
 ) -> Job:
-    """As `enqueue`, as a part of a write."""
+    """Enqueue a job as part of a write; see `enqueue`."""
     if key is not None:
         existing = store.by_key(connection, key)
         if existing is not None:
@@ -162,8 +164,8 @@ def enqueued(
 
 
 def job(ws: Workspace, job_id: str, is_visible: Callable[[Job], bool] | None = None) -> Job:
-    """Return the job with this id, or the beginning of it; raises NotFound, also for one that is
-    not visible to whoever asks."""
+    """Return the job whose id is, or begins with, `job_id`. Raises NotFound, also for a job that is
+    not visible to the principal."""
     with ws.db.read() as connection:
         return _job(connection, job_id, is_visible)
 
@@ -183,7 +185,7 @@ def _job(
 
 
 def job_of_key(ws: Workspace, key: str) -> Job | None:
-    """The job that was asked for with this idempotency key."""
+    """Return the job with this idempotency key, or None."""
     with ws.db.read() as connection:
         return store.by_key(connection, key)
 
@@ -197,9 +199,10 @@ def jobs(
     cursor: str | None = None,
     limit: int = PAGE,
 ) -> tuple[list[Job], str | None]:
-    """(the newest jobs first, the cursor of the next page); None as cursor: that was the last one.
+    """Return (the jobs, newest first, and the cursor of the next page); None as cursor means no
+    next page.
 
-    Raises InputError for a cursor that is none.
+    Raises InputError for an invalid cursor.
     """
     before = _read_cursor(cursor) if cursor is not None else None
     with ws.db.read() as connection:
@@ -235,14 +238,15 @@ def events(
     limit: int = 1000,
     kinds: Collection[EventKind] = (),
 ) -> list[JobEvent]:
-    """What happened to a job after the event of this number, in order."""
+    """Return a job's events after the event number `after`, in order."""
     with ws.db.read() as connection:
         return store.events(connection, _job(connection, job_id).id, after, limit, kinds)
 
 
 def cancel(ws: Workspace, job_id: str) -> Job:
-    """Ask a job to stop. One that waits is cancelled at once; one that runs stops at a checkpoint.
-    Asking twice changes nothing. Raises Conflict for one that has ended."""
+    """Cancel a job and return it. A queued one is cancelled at once; a running one stops at a
+    checkpoint. Cancelling twice changes nothing. Raises Conflict for a job that has succeeded or
+    failed."""
 
     def work(connection: sa.Connection) -> Job:
         current, now = _job(connection, job_id), datetime.now(UTC)
@@ -260,8 +264,8 @@ def cancel(ws: Workspace, job_id: str) -> Job:
 
 
 def cancel_all(connection: sa.Connection) -> int:
-    """Cancel every job that has not ended, of rows that no worker of this home has; return how
-    many."""
+    """Cancel every job that has not ended, in a database whose workers do not belong to this home;
+    return how many."""
     now = datetime.now(UTC)
     states = (JobState.QUEUED, JobState.RUNNING, JobState.CANCELLING)
     unfinished = store.in_states(connection, states)
@@ -274,13 +278,14 @@ def cancel_all(connection: sa.Connection) -> int:
 
 
 def resume(ws: Workspace, job_id: str) -> Job:
-    """Let a cancelled job go on where it stopped. Raises Conflict for any other."""
+    """Queue a cancelled job again, so that it continues where it stopped. Raises Conflict for any
+    other."""
     return _again(ws, job_id, JobState.CANCELLED, "Only a cancelled job is resumed")
 
 
 def retry(ws: Workspace, job_id: str) -> Job:
-    """Try a failed job again; what it did before it failed is used. Raises Conflict for any
-    other."""
+    """Queue a failed job again; its earlier progress is used. Raises Conflict unless it has
+    failed."""
     return _again(ws, job_id, JobState.FAILED, "Only a failed job is tried again")
 
 
@@ -303,13 +308,13 @@ def _again(ws: Workspace, job_id: str, required: JobState, rule: str) -> Job:
 
 
 def counts(ws: Workspace) -> dict[str, int]:
-    """State -> jobs."""
+    """Return state -> number of jobs."""
     with ws.db.read() as connection:
         return store.count(connection)
 
 
 def live_workers(ws: Workspace) -> list[WorkerRow]:
-    """The workers that gave a sign of life within the last minute."""
+    """Return the workers that gave a sign of life within the last minute."""
     now = datetime.now(UTC)
     with ws.db.read() as connection:
         rows = store.all_workers(connection)
@@ -317,7 +322,7 @@ def live_workers(ws: Workspace) -> list[WorkerRow]:
 
 
 def standstill(ws: Workspace, seconds: float = LIVE_SECONDS) -> str | None:
-    """What is wrong where jobs wait and nobody is there to do them; None where nothing is."""
+    """Return a message if a job has been queued for `seconds` and no worker is alive, else None."""
     now = datetime.now(UTC)
     with ws.db.read() as connection:
         waiting = store.queued(connection, 1)
@@ -328,9 +333,9 @@ def standstill(ws: Workspace, seconds: float = LIVE_SECONDS) -> str | None:
 
 
 def crashing(ws: Workspace) -> str | None:
-    """Return a message if attempts at jobs crash again and again, else None: the newest jobs that
-    ended crashed, or workers die under one that goes on. Who asks for health needs no key, so the
-    message names the kind of the exception and leaves its text out, which may quote somebody."""
+    """Return a message if jobs crash again and again, else None: the newest ended jobs crashed, or
+    workers die under a job that is retried. Health needs no key, so the message names the kind of
+    the exception and omits its text, which may quote somebody."""
     with ws.db.read() as connection:
         held_or_queued = [*store.queued(connection, LOOKED_AT), *store.held(connection)]
         newest = store.listed(
@@ -359,7 +364,7 @@ def crashing(ws: Workspace) -> str | None:
 def follow(
     ws: Workspace, job_id: str, after: int = 0, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[JobEvent]:
-    """The events of a job as they come, until it has ended."""
+    """Yield the events of a job as they occur, until it has ended."""
     changes = ws.db.changes()
     try:
         while True:
@@ -377,6 +382,6 @@ def follow(
 
 
 def forget(connection: sa.Connection, mentions: Callable[[str], bool]) -> int:
-    """In an erasure: take every text that `mentions` a subject out of jobs, events and schedules;
-    returns in how many rows there was one."""
+    """Erase every text that `mentions` a subject from jobs, events and schedules, as part of a
+    write; return the number of changed rows."""
     return store.forget(connection, mentions, ERASED)

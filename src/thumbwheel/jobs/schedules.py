@@ -36,7 +36,8 @@ MOST_MISSED = 100
 
 
 def next_time(cron: str, timezone: str, after: datetime) -> datetime | None:
-    """The first instant of the expression after `after`, in UTC; None: there is none."""
+    """Return the first instant of the cron expression after `after`, in UTC, or None if there is
+    none."""
     for local in CronSim(cron, after.astimezone(ZoneInfo(timezone))):
         instant = local.astimezone(UTC)
         # within the hour that comes twice, the library begins with the first one
@@ -46,7 +47,7 @@ def next_time(cron: str, timezone: str, after: datetime) -> datetime | None:
 
 
 def check(cron: str, timezone: str) -> None:
-    """Raise InputError for an expression or a zone that is none."""
+    """Raise InputError for an invalid cron expression or time zone."""
     try:
         ZoneInfo(timezone)
     except (KeyError, ValueError, OSError):
@@ -76,8 +77,8 @@ def add(
     asked_by: str | None = None,
     now: datetime | None = None,
 ) -> Schedule:
-    """A new schedule. Raises InputError for an expression that is none or never comes and for an
-    address with a password, Conflict for a name that is used."""
+    """Add a schedule and return it. Raises InputError for an invalid expression, one that never
+    fires or an address with a password, and Conflict for a name in use."""
     check(cron, timezone)
     require_no_password(spec)
     now = now or datetime.now(UTC)
@@ -113,27 +114,27 @@ def add(
 
 
 def pause_all(connection: sa.Connection) -> int:
-    """Pause all schedules; return how many were not."""
+    """Pause all schedules; return how many were running."""
     return store.pause_schedules(connection)
 
 
 def schedules(ws: Workspace, agent: str | None = None) -> list[Schedule]:
-    """Return the schedules, by name; of `agent` alone where one is named."""
+    """Return the schedules, by name; with `agent` only that agent's."""
     with ws.db.read() as connection:
         rows = store.all_schedules(connection)
     return [row for row in rows if agent is None or row.agent == agent]
 
 
 def named(ws: Workspace, name: str, is_visible: Callable[[Schedule], bool]) -> Schedule:
-    """Return the schedule of that name; raises NotFound, also for one that is not visible to
-    whoever asks."""
+    """Return the schedule with this name. Raises NotFound, also for one that is not visible to the
+    principal."""
     with ws.db.read() as connection:
         return _named(connection, name, is_visible)
 
 
 def overdue(ws: Workspace, seconds: float = 60.0, now: datetime | None = None) -> str | None:
-    """What is wrong where the time of a schedule has come and nobody asks for its job; None where
-    nothing is."""
+    """Return a message if a schedule is due for more than `seconds` and its job was not enqueued,
+    else None."""
     now = now or datetime.now(UTC)
     with ws.db.read() as connection:
         late = [row for row in store.all_schedules(connection) if is_due(row, now)]
@@ -162,8 +163,8 @@ def _named(
 
 
 def pause(ws: Workspace, name: str, paused: bool = True, now: datetime | None = None) -> Schedule:
-    """Pause a schedule, or let it go on with its next time from now: what a pause left out is not
-    made up for. Raises NotFound."""
+    """Pause a schedule, or resume it with its next time from now; runs missed during the pause are
+    not made up for. Raises NotFound."""
     now = now or datetime.now(UTC)
 
     def work(connection: sa.Connection) -> Schedule:
@@ -178,7 +179,7 @@ def pause(ws: Workspace, name: str, paused: bool = True, now: datetime | None = 
 
 
 def remove(ws: Workspace, name: str) -> Schedule:
-    """Delete a schedule; jobs that it asked for stay. Raises NotFound."""
+    """Delete a schedule; the jobs that it enqueued stay. Raises NotFound."""
 
     def work(connection: sa.Connection) -> Schedule:
         schedule = _named(connection, name)
@@ -192,13 +193,13 @@ def remove(ws: Workspace, name: str) -> Schedule:
 
 
 def is_due(schedule: Schedule, now: datetime) -> bool:
-    """Whether its time has come."""
+    """Return whether the schedule's time has come and it is not paused."""
     return not schedule.paused and schedule.next_at is not None and schedule.next_at <= now
 
 
 def is_ahead(schedule: Schedule, now: datetime) -> bool:
-    """Whether its next time is not the next one, because the clock was set back, or because
-    somebody set that time whose clock is ahead."""
+    """Return whether the stored next time is later than it should be, because the clock was set
+    back or because the clock that set it is ahead."""
     if schedule.paused or schedule.next_at is None:
         return False
     expected = next_time(schedule.cron, schedule.timezone, now)
@@ -206,8 +207,8 @@ def is_ahead(schedule: Schedule, now: datetime) -> bool:
 
 
 def fire(connection: sa.Connection, now: datetime) -> list[Job]:
-    """In a write: enqueue the jobs of all schedules whose time has come, and set their next
-    times."""
+    """Enqueue the jobs of all due schedules and set their next times, as part of a write; return
+    the jobs."""
     fired = []
     for schedule in store.all_schedules(connection):
         if not is_due(schedule, now) and not is_ahead(schedule, now):
@@ -236,7 +237,7 @@ def fire(connection: sa.Connection, now: datetime) -> list[Job]:
 
 
 def _runs(schedule: Schedule, now: datetime) -> list[datetime]:
-    """The instants for which a job is enqueued now."""
+    """Return the instants for which a job is enqueued now."""
     instants: list[datetime] = []
     instant = schedule.next_at
     while instant is not None and instant <= now:
@@ -251,7 +252,8 @@ def _runs(schedule: Schedule, now: datetime) -> list[datetime]:
 
 
 def _is_busy(connection: sa.Connection, schedule: Schedule) -> bool:
-    """Whether its last job has not ended. Runs that are made up for one by one queue up."""
+    """Return whether the schedule's last job has not ended. With Missed.ALL return False: those
+    runs queue up."""
     if schedule.missed is Missed.ALL:
         return False
     last = store.listed(connection, schedule_id=schedule.id, limit=1)

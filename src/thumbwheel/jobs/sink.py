@@ -44,7 +44,8 @@ class JobSink:
     """Monotonic time of the last line or step forward."""
 
     def line(self, text: str) -> None:
-        """As the protocol says."""
+        """Add a line to the log, as the protocol requires; surplus lines and characters are
+        dropped."""
         with self._lock:
             self.moved_at = self.clock()
             self._n_lines += 1
@@ -52,7 +53,7 @@ class JobSink:
                 self._lines.append(text[:LONGEST_LINE])
 
     def progress(self, what: str, done: float, total: float | None, unit: str, note: str) -> None:
-        """As the protocol says."""
+        """Set the progress, as the protocol requires."""
         content = {"what": what, "done": done, "total": total, "unit": unit, "note": note}
         with self._lock:
             if content != self._progress:
@@ -60,7 +61,7 @@ class JobSink:
                 self._progress, self._is_new = content, True
 
     def due(self) -> bool:
-        """Whether there is something to write by now."""
+        """Return whether there is something to write and the last write is long enough ago."""
         with self._lock:
             waits = bool(self._lines) or self._is_new
         return waits and self.clock() - self._flushed_at >= FLUSH_EVERY
@@ -68,8 +69,8 @@ class JobSink:
     def flush(
         self, write: Callable[[Callable[[sa.Connection], None]], None], now: datetime, end: bool
     ) -> None:
-        """Write what is new, by `write`; where that raises, it is written next time. At the `end`
-        the last progress becomes a point of its series."""
+        """Write the new lines and progress through `write`; if that raises, they are written next
+        time. At the `end` the last progress becomes a point of its series."""
         with self._flushing:
             self._flush(write, now, end)
 

@@ -47,12 +47,12 @@ def add(connection: sa.Connection, job: Job) -> None:
 
 
 def by_id(connection: sa.Connection, job_id: str) -> list[Job]:
-    """The jobs whose id is this or begins with it."""
+    """Return the jobs whose id is `job_id` or begins with it."""
     return _jobs(connection, sa.select(jobs).where(has_id(jobs.c.id, job_id)))
 
 
 def by_key(connection: sa.Connection, key: str) -> Job | None:
-    """The job with this idempotency key."""
+    """Return the job with this idempotency key, or None."""
     for job in _jobs(connection, sa.select(jobs).where(jobs.c.key == key)):
         return job
     return None
@@ -68,7 +68,8 @@ def listed(
     before: tuple[datetime, str] | None = None,
     limit: int,
 ) -> list[Job]:
-    """The newest jobs first, `before` the (time, id) of the last one of the page before."""
+    """Return up to `limit` jobs, newest first. `before`: the (time, id) of the last job of the
+    previous page."""
     query = sa.select(jobs).order_by(jobs.c.recorded_at.desc(), jobs.c.id.desc()).limit(limit)
     if states:
         query = query.where(jobs.c.state.in_(states))
@@ -84,15 +85,15 @@ def listed(
 
 
 def queued(connection: sa.Connection, limit: int) -> list[Job]:
-    """The jobs that wait, in the order in which they are claimed."""
+    """Return the queued jobs, in the order in which they are claimed."""
     query = sa.select(jobs).where(jobs.c.state == JobState.QUEUED)
     order = (jobs.c.priority.desc(), jobs.c.recorded_at, jobs.c.id)
     return _jobs(connection, query.order_by(*order).limit(limit))
 
 
 def in_turn(connection: sa.Connection, limit: int, urgent: Collection[str]) -> list[Job]:
-    """Return jobs that wait, in the order in which they are claimed: urgent kinds first, then turns
-    by agent. The agent whose last job began longest ago comes first, with its oldest job."""
+    """Return the queued jobs, in the order in which they are claimed: urgent kinds first, then by
+    agent. The agent whose last job began longest ago comes first, with its oldest job."""
     # an agent with thousands of jobs that wait takes no more of the list than one with a few
     turn = sa.func.row_number().over(
         partition_by=jobs.c.agent, order_by=(jobs.c.priority.desc(), jobs.c.recorded_at, jobs.c.id)
@@ -132,7 +133,7 @@ def in_turn(connection: sa.Connection, limit: int, urgent: Collection[str]) -> l
 
 
 def waiting_of(connection: sa.Connection, asked_by: str) -> int:
-    """Return how many jobs wait that one principal asked for."""
+    """Return the number of queued jobs that a principal requested."""
     query = sa.select(sa.func.count()).where(
         jobs.c.state == JobState.QUEUED, jobs.c.asked_by == asked_by
     )
@@ -140,17 +141,17 @@ def waiting_of(connection: sa.Connection, asked_by: str) -> int:
 
 
 def held(connection: sa.Connection) -> list[Job]:
-    """The jobs that workers have."""
+    """Return the jobs that workers hold."""
     return in_states(connection, HELD)
 
 
 def in_states(connection: sa.Connection, states: Collection[JobState]) -> list[Job]:
-    """The jobs in one of these states."""
+    """Return the jobs in one of these states."""
     return _jobs(connection, sa.select(jobs).where(jobs.c.state.in_(states)))
 
 
 def count(connection: sa.Connection) -> dict[str, int]:
-    """State -> jobs."""
+    """Return state -> number of jobs."""
     rows = connection.execute(sa.select(jobs.c.state, sa.func.count()).group_by(jobs.c.state))
     return {row[0]: row[1] for row in rows}
 
@@ -158,8 +159,8 @@ def count(connection: sa.Connection) -> dict[str, int]:
 def move(
     connection: sa.Connection, job: Job, state: JobState, now: datetime, **values: Any
 ) -> None:
-    """Bring `job`, as it was read in this write, into another state; raises Conflict for a move
-    that is none."""
+    """Set the state of `job`, which was read in this write. Raises Conflict for a transition that
+    is not allowed."""
     if state not in MOVES[job.state]:
         raise Conflict(
             f"job {job.id!r}", f"it is {job.state}, and cannot become {state}", "Look: jobs show"
@@ -173,7 +174,7 @@ def move(
 
 
 def require_fence(connection: sa.Connection, job_id: str, fence: int) -> JobState:
-    """The state of a job that this worker still has; raises Fenced."""
+    """Return the state of a job that this worker still holds. Raises Fenced if it does not."""
     query = sa.select(jobs.c.state, jobs.c.fence).where(jobs.c.id == job_id)
     row = connection.execute(query).first()
     if row is None or row.fence != fence or row.state not in HELD:
@@ -184,7 +185,7 @@ def require_fence(connection: sa.Connection, job_id: str, fence: int) -> JobStat
 
 
 def set_values(connection: sa.Connection, job_id: str, **values: Any) -> None:
-    """Change columns that are no state."""
+    """Change columns other than the state."""
     connection.execute(jobs.update().where(jobs.c.id == job_id).values(**values))
 
 
@@ -195,7 +196,7 @@ def add_event(
     content: Mapping[str, Any],
     now: datetime,
 ) -> None:
-    """Store what happened, under the next number of the job."""
+    """Store an event of the job, under its next number."""
     update = jobs.update().where(jobs.c.id == job_id).values(last_event=jobs.c.last_event + 1)
     number = connection.execute(update.returning(jobs.c.last_event)).scalar_one()
     connection.execute(
@@ -212,7 +213,7 @@ def events(
     limit: int,
     kinds: Collection[EventKind] = (),
 ) -> list[JobEvent]:
-    """The events with a higher number than `after`, in order."""
+    """Return the events with a higher number than `after`, in order."""
     query = sa.select(job_events).where(job_events.c.job_id == job_id, job_events.c.number > after)
     if kinds:
         query = query.where(job_events.c.kind.in_(kinds))
@@ -236,8 +237,8 @@ def _jobs(connection: sa.Connection, query: sa.Select[Any]) -> list[Job]:
 
 
 def forget(connection: sa.Connection, mentions: Callable[[str], bool], erased: str) -> int:
-    """In all that jobs, their events and schedules hold, each text that `mentions` somebody becomes
-    `erased`. Returns how many rows that were."""
+    """Replace each text that `mentions` somebody by `erased`, in jobs, their events and schedules.
+    Returns the number of changed rows."""
     changed = 0
     for table, columns in (
         (jobs, ("spec", "notes", "progress", "result", "error")),
@@ -260,7 +261,8 @@ def forget(connection: sa.Connection, mentions: Callable[[str], bool], erased: s
 
 
 def _without(value: Any, mentions: Callable[[str], bool], erased: str) -> Any:
-    """A JSON value in which no text and no key mentions anybody."""
+    """Return a JSON value in which each text and key that mentions somebody is replaced by
+    `erased`."""
     if isinstance(value, str):
         return erased if mentions(value) else value
     if isinstance(value, list):
@@ -277,12 +279,12 @@ def _without(value: Any, mentions: Callable[[str], bool], erased: str) -> Any:
 
 
 def add_worker(connection: sa.Connection, worker: WorkerRow) -> None:
-    """Store a worker that begins."""
+    """Store a new worker."""
     connection.execute(workers.insert().values(**asdict(worker)))
 
 
 def beat(connection: sa.Connection, worker_id: str, now: datetime) -> None:
-    """The worker gives a sign of life; raises Fenced where it was declared dead."""
+    """Record a sign of life of the worker. Raises Fenced if the worker was declared dead."""
     update = workers.update().where(workers.c.id == worker_id)
     result = connection.execute(update.values(beat=workers.c.beat + 1, beaten_at=now))
     if result.rowcount == 0:
@@ -294,12 +296,12 @@ def beat(connection: sa.Connection, worker_id: str, now: datetime) -> None:
 
 
 def remove_worker(connection: sa.Connection, worker_id: str) -> None:
-    """The worker has ended, or counts as dead."""
+    """Delete a worker that has ended or counts as dead."""
     connection.execute(workers.delete().where(workers.c.id == worker_id))
 
 
 def all_workers(connection: sa.Connection) -> list[WorkerRow]:
-    """The workers, oldest first."""
+    """Return the workers, oldest first."""
     query = sa.select(workers).order_by(workers.c.recorded_at, workers.c.id)
     return [WorkerRow(**row) for row in connection.execute(query).mappings()]
 
@@ -313,13 +315,13 @@ def add_schedule(connection: sa.Connection, schedule: Schedule) -> None:
 
 
 def database_time(connection: sa.Connection) -> datetime:
-    """What the database's clock says, which is one for all workers."""
+    """Return the time of the database's clock, in UTC; all workers share it."""
     instant = connection.execute(sa.select(sa.func.now())).scalar_one()
     return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
 
 
 def all_schedules(connection: sa.Connection) -> list[Schedule]:
-    """The schedules, by name."""
+    """Return the schedules, by name."""
     query = sa.select(schedules).order_by(schedules.c.name)
     return [
         Schedule(**{**row, "missed": Missed(row["missed"])})
@@ -333,11 +335,11 @@ def set_schedule(connection: sa.Connection, schedule_id: str, **values: Any) -> 
 
 
 def pause_schedules(connection: sa.Connection) -> int:
-    """Pause all schedules; return how many were not."""
+    """Pause all schedules; return how many were running."""
     runs = schedules.c.paused == sa.false()
     return connection.execute(schedules.update().where(runs).values(paused=True)).rowcount
 
 
 def remove_schedule(connection: sa.Connection, schedule_id: str) -> None:
-    """Delete a schedule; the jobs that it asked for stay."""
+    """Delete a schedule; the jobs that it enqueued stay."""
     connection.execute(schedules.delete().where(schedules.c.id == schedule_id))

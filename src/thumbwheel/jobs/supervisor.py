@@ -65,11 +65,11 @@ class Supervisor:
             self._thread.join()
 
     def retire(self) -> None:
-        """Have the workers stop at their next checkpoint, without waiting for that."""
+        """Tell the workers to stop at their next checkpoint, without waiting for that."""
         self._stopped.set()
 
     def problem(self) -> str | None:
-        """Return what is wrong with the workers, or None where all run."""
+        """Return a message if workers do not run or keep ending early, else None."""
         ended = [slot for slot in self._slots if slot.process.poll() not in (None, SPENT)]
         if ended:
             return f"{len(ended)} of {self.n_workers} workers do not run, and are started again"

@@ -99,7 +99,7 @@ class Worker:
     _interruptible: bool = False
 
     def run(self) -> bool:
-        """Work; return whether a fresh process should go on."""
+        """Do jobs until stopped or spent; return whether a fresh process should go on."""
         signal.signal(signal.SIGTERM, self._signalled)
         signal.signal(signal.SIGINT, self._signalled)
         with self.open_home() as ws:
@@ -123,8 +123,8 @@ class Worker:
         return is_spent and not self.draining
 
     def _work(self, pulse: Pulse) -> bool:
-        """Do jobs; return True where this process must do no further one, False where there is
-        nothing more to do."""
+        """Do jobs; return True if this process must not do another one, False if there is nothing
+        more to do."""
         while True:
             # cleared before the check: a signal between the two must not be forgotten
             self._wake.clear()
@@ -141,7 +141,7 @@ class Worker:
                 self._wake.wait()
 
     def wake(self) -> None:
-        """Let the main thread look for work."""
+        """Wake the main thread to look for work."""
         self._wake.set()
 
     def _signalled(self, _: int, frame: FrameType | None) -> None:
@@ -219,7 +219,7 @@ class Worker:
         return json.loads(present.json_text(result))
 
     def _interrupted(self, attempt: Attempt) -> tuple[JobState, dict[str, str] | None]:
-        """(the state to bring the job to, why it failed)."""
+        """Return (the state to set, the error of a failed job or None)."""
         job = attempt.job
         if attempt.stop_reason == STALLED:
             return JobState.FAILED, {
@@ -260,7 +260,7 @@ class Pulse:
         self.stopped = threading.Event()
 
     def register(self) -> None:
-        """Enter the worker into the database."""
+        """Insert the worker into the database."""
         worker, now = self._worker, self._worker.now()
         row = WorkerRow(
             id=worker.id,
@@ -309,7 +309,8 @@ class Pulse:
         self._alive_at = self._beat_at = began
 
     def _look(self) -> None:
-        """Read the rows, because somebody has written."""
+        """Read the rows after a change: release orphans, wake the main thread for queued jobs, and
+        stop a cancelled attempt."""
         with self._db.read() as connection:
             waiting = store.queued(connection, claims.CLAIMABLE)
             rows = store.all_workers(connection)
@@ -352,8 +353,8 @@ class Pulse:
             self._checked_at = time.monotonic()
 
     def _check_schedules(self) -> None:
-        """Set right what waits too long, by the clock of the database: whose own is behind would
-        ask for jobs of times that are over."""
+        """Fire schedules whose next time is too late, by the database's clock: a worker whose own
+        clock is behind would enqueue jobs for times that have passed."""
         if not self._schedules:
             return
         with self._db.read() as connection:
@@ -362,7 +363,7 @@ class Pulse:
             self._write(lambda connection: schedules.fire(connection, now))
 
     def _mind_attempt(self) -> None:
-        """Write down what the job says, and interrupt it where it has to stop."""
+        """Write down the job's lines and progress, and interrupt the job if it has to stop."""
         attempt = self._worker.attempt
         if attempt is None:
             return
@@ -398,10 +399,11 @@ class Pulse:
         signal.pthread_kill(main, signal.SIGINT)
 
     def _write(self, work: Callable[[sa.Connection], T]) -> T:
-        """A write that may not take longer than the lease.
+        """Write to the database, for at most the rest of the lease; end the process if it takes
+        longer.
 
-        With SQLite it may: who waits there waits for another process that writes, and nobody can
-        take this worker's job over before its turn has come.
+        With SQLite it may take longer: a write waits there for another process that writes, and
+        nobody can take this worker's job over before its turn has come.
         """
         if self._db.backend.address == SQLITE:
             return self._db.write(work)
@@ -427,7 +429,8 @@ class Pulse:
     # called by the main thread
 
     def claim(self) -> Job | None:
-        """A job for this worker; None where there is none, or the database does not answer."""
+        """Claim a job for this worker and return it; None if there is none or the database does not
+        answer."""
         try:
             return self._db.write(
                 lambda connection: claims.claim(
@@ -448,8 +451,8 @@ class Pulse:
     def finish(
         self, attempt: Attempt, state: JobState, result: Any, error: dict[str, str] | None
     ) -> JobState:
-        """Write down how the attempt ended, as soon as the database takes it; the state of the job
-        afterwards. QUEUED gives it back, which cancels a job that was to be cancelled."""
+        """Store how the attempt ended, retrying until the database accepts it; return the job's
+        state. QUEUED returns it to the queue, or cancels a job that is to be cancelled."""
         job = attempt.job
         attempt.ending = True
 

@@ -33,14 +33,14 @@ def approve(
     alias: str | None = None,
     clock: Clock = utc_now,
 ) -> Answered:
-    """Answer yes, and take the step. Where that fails, the question goes on waiting.
+    """Approve a decision and take its step. If the step fails, the question stays open.
 
-    `reason` is kept with the answer. `alias`, `live` or `canary`, says behind which the version
-    shall answer; unset, as the settings of the turn say. A version that is to be a canary first is
-    asked about again: the question whether it becomes live goes on waiting.
+    `reason` is stored with the answer. `alias` (`live` or `canary`) is the alias that will point at
+    the version; by default the settings of the turn decide. If the version becomes a canary first,
+    the question whether it goes live stays open.
 
-    Raises NotFound, Conflict for what was answered already, is out of date or is not permitted, and
-    what the step raises.
+    Raises NotFound, Conflict for a decision that was answered already, is out of date or is not
+    permitted, and any error of the step.
     """
     pending = waiting_decision(ws, agent, name)
     version = versions.by_id(ws, pending.version_id)
@@ -81,7 +81,7 @@ def _words_of(by: str, reason: str | None) -> str:
 
 
 def _require_permitted(pending: Pending, alias: str | None) -> None:
-    """Raise InputError or Conflict for an alias behind which this step does not put a version."""
+    """Raise InputError or Conflict if this step may not move the alias to a version."""
     if alias is None:
         return
     if alias not in (LIVE, CANARY):
@@ -96,7 +96,7 @@ def _require_permitted(pending: Pending, alias: str | None) -> None:
 
 
 def why_not_live(pending: Pending) -> str | None:
-    """Say why the version of a decision may not go live by its answer; None where it may."""
+    """Return why approving the decision may not put its version live; None if it may."""
     if pending.kind is not Wish.DEPLOY or pending.evidence.get("verdict") == Verdict.APPROVED:
         return None
     return "the gate approved it for a canary only"
@@ -105,7 +105,7 @@ def why_not_live(pending: Pending) -> str | None:
 def _require_current(
     ws: Workspace, agent: Agent, pending: Pending, version: ModelVersion, clock: Clock
 ) -> None:
-    """Raise Conflict, and mark the decision moot, where a newer version is live or the version is
+    """Raise Conflict, and mark the decision moot, if a newer version is live or the version is
     tainted."""
     live_id = versions.aliases_of(ws, agent).get(LIVE)
     why = None

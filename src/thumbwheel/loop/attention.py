@@ -54,7 +54,8 @@ class Attention:
 
 
 def attention(ws: Workspace, agent: Agent, down: Down, clock: Clock = utc_now) -> Attention:
-    """Return what waits for a person."""
+    """Return the decisions, quarantines, failed jobs, dead deployments and open queues of one agent
+    that wait for a person."""
     open_queues = [
         queue_row
         for queue_row in all_queues(ws, agent)
@@ -74,8 +75,8 @@ def attention(ws: Workspace, agent: Agent, down: Down, clock: Clock = utc_now) -
 
 
 def failed_jobs(ws: Workspace, agent: Agent, now: datetime) -> list[Job]:
-    """Return the jobs that failed in the last days, oldest first. A later job of the same kind that
-    succeeded has settled an earlier one."""
+    """Return the jobs that failed in the last days, oldest first, except those followed by a
+    successful job of the same kind."""
     newest, _ = queue.jobs(
         ws,
         states=[JobState.FAILED, JobState.SUCCEEDED],

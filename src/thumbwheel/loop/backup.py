@@ -86,7 +86,7 @@ class Backup:
         return sum(entry.size for entry in self.files.values())
 
     def counts(self) -> dict[str, int]:
-        """Files by kind."""
+        """Return kind -> number of files."""
         counts = {"blobs": 0, **dict.fromkeys(FOLDERS, 0)}
         for name in self.files:
             kind, _, rest = name.partition("/")
@@ -95,7 +95,7 @@ class Backup:
         return counts
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON value, without the single files."""
+        """Return the backup as a JSON value, without the single files."""
         return {
             "path": self.path,
             "taken_at": self.taken_at,
@@ -142,8 +142,8 @@ class _Tar:
 
 
 def back_up(ws: Workspace, target: Path) -> Backup:
-    """Write a backup of the home to `target`, a folder, or a file where the name ends with .tar; it
-    appears when it is whole.
+    """Write a backup of the home to `target`, a folder, or a tar file if the name ends with .tar.
+    It appears once it is complete.
 
     Raises Conflict if `target` exists, StorageError if it cannot be written.
     """
@@ -229,7 +229,8 @@ def _write(ws: Workspace, target: _Target, backup: Backup) -> None:
 
 
 def _copied(folder: Path, scratch: Path) -> list[tuple[str, Path]]:
-    """(name, copy) of the files of a folder in which others rename files meanwhile."""
+    """Copy the files of a folder in which other processes rename files meanwhile; return (name,
+    copy) of each. If a file disappears during the copy, start anew."""
     while True:
         shutil.rmtree(scratch, ignore_errors=True)
         try:
@@ -247,7 +248,7 @@ def _copied(folder: Path, scratch: Path) -> list[tuple[str, Path]]:
 
 
 def _named_blobs(rows: Path) -> set[str]:
-    """Hashes of all files that the rows of an SQLite file name."""
+    """Return the hashes of all files that the rows of an SQLite file refer to."""
     database = Database(Sqlite(rows, rows.with_name("unused.lock")))
     try:
         with database.read() as connection:
@@ -260,11 +261,11 @@ def _named_blobs(rows: Path) -> set[str]:
 
 
 def restore(home: Home, backend: Backend, source: Path) -> Backup:
-    """Make `home`, whose rows go into `backend`, what it was when the backup `source` was taken.
-    Every file is compared with its hash before anything is written.
+    """Restore `home` from the backup `source`, with its rows in `backend`. Every file is compared
+    with its hash before anything is written.
 
     Raises Conflict if the home has rows already, InputError if `source` is no backup or damaged.
-    After a kill the same call finishes.
+    After a kill, the same call completes the restore.
     """
     _require_new(home, backend)
     with TemporaryDirectory(prefix="thumbwheel-") as temporary, _opened_source(source) as opened:
@@ -313,7 +314,7 @@ class _Source(Protocol):
     """Where a backup is read."""
 
     def open(self, name: str) -> IO[bytes]:
-        """The content of a file; raises KeyError or OSError where there is none."""
+        """Open a file for reading. Raises KeyError or OSError if there is none."""
 
 
 class _FolderSource:
@@ -362,7 +363,8 @@ def _no_backup(path: Path, why: str) -> InputError:
 
 
 def _verified(source: _Source, path: Path) -> Backup:
-    """The backup, each of whose files is there and has its hash."""
+    """Return the backup, after checking that each of its files exists and has its hash. Raises
+    InputError."""
     try:
         with source.open(MANIFEST) as stream:
             manifest = json.load(stream)
@@ -403,8 +405,8 @@ def _put_back(source: _Source, name: str, home: Home, blobs: Artifacts, scratch:
 
 
 def _store_rows(rows: Path, home: Home, backend: Sqlite) -> None:
-    """Make the file `rows` the database of the home; raises Conflict where somebody has begun to
-    use the home meanwhile."""
+    """Make the file `rows` the database of the home. Raises Conflict if the home has been used
+    meanwhile."""
     unfinished = home.path / f".{ROWS}.{os.getpid()}.tmp"
     try:
         shutil.copyfile(rows, unfinished)
@@ -421,7 +423,8 @@ def _store_rows(rows: Path, home: Home, backend: Sqlite) -> None:
 
 
 def _hold_back(backend: Sqlite) -> dict[str, int]:
-    """End what the rows would have workers and servers do; return what it was, and how many."""
+    """Cancel the jobs, pause the schedules and disable the loops in the restored rows; return kind
+    -> how many, without zeros."""
     with writing(backend) as engine, engine.begin() as connection:
         held_back = {
             "jobs": cancel_all(connection),

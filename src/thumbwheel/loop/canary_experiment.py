@@ -28,11 +28,11 @@ GUARDS = ("error_rate",)
 def begin_experiment(
     ws: Workspace, version: ModelVersion, config: CycleConfig, cycle: CycleReport
 ) -> Experiment | None:
-    """Let the traffic decide between what is live and `version`, which is deployed as canary; the
-    experiment that this turn began before it was killed, if any.
+    """Start an experiment between the live version and `version`, which is deployed as canary;
+    return it, or the one that this turn began before it was killed.
 
-    None, with a reason in the report, where none can begin: nothing is live, another experiment has
-    the alias, or earlier ones speak against it. The version stays a canary then.
+    Return None, with a reason in the report, if it cannot start: nothing is live, another
+    experiment has the alias, or earlier ones speak against it. The version then stays a canary.
     """
     agent = Agent.named(version.agent)
     for earlier in controller.experiments_of(ws, agent):
@@ -68,8 +68,9 @@ def _say_none(cycle: CycleReport, why: str) -> None:
 
 
 def ask_about_winners(ws: Workspace, agent: Agent) -> list[str]:
-    """Put the question whether a version that won its experiment becomes live, where it was not to
-    be promoted by itself and is not live. Questions that were put before are not put again."""
+    """Ask whether each version that won its experiment goes live, if the experiment does not
+    promote it by itself and it is not live; return the questions. A question is stored only
+    once."""
     live_id = versions.aliases_of(ws, agent).get(LIVE)
     questions = []
     for experiment in controller.experiments_of(ws, agent):

@@ -99,8 +99,8 @@ class Rung:
 
 
 def changes(rows: Sequence[Change], title: str) -> str:
-    """A row each: its name and figures, below them a hollow dot before, a full dot after, the
-    gain's interval as a bar around it."""
+    """Draw a row for each change as SVG: its name and figures, below them a hollow dot for before,
+    a full dot for after, and a bar for the interval of the gain."""
     height = 0.3 + ROW * len(rows)
     with _figure(WIDTH, height) as figure:
         axes = figure.add_axes((0.01, 0.28 / height, 0.98, 1 - 0.3 / height))
@@ -139,7 +139,7 @@ def _change(axes: Axes, y: int, row: Change) -> None:
 
 
 def _row_text(axes: Axes, y: int, label: str, figures: str) -> None:
-    """The text above a row: its label on the left, its figures on the right."""
+    """Draw the text above a row: its label on the left, its figures on the right."""
     style: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "va": "center", "color": INK}
     axes.annotate(_short(label), (0.0, y - 0.45), fontsize=9, fontweight="bold", **style)
     axes.annotate(figures, (1.0, y - 0.45), ha="right", fontsize=8.5, **style)
@@ -158,8 +158,8 @@ def curves(
     shares: Collection[str],
     title: str,
 ) -> str:
-    """Small multiples over the optimiser step, two a row. `best_step` is the step whose adapter is
-    the candidate; panels in `shares` run from 0 to 1."""
+    """Draw small multiples over the optimiser step as SVG, two per row. `best_step` is the step
+    whose adapter is the candidate; panels in `shares` run from 0 to 1."""
     rows = (len(panels) + 1) // 2
     with _figure(WIDTH, 1.75 * rows) as figure:
         all_axes = list(figure.subplots(rows, 2, squeeze=False).flat)
@@ -212,7 +212,8 @@ def _panel(
 
 
 def _apart(heights: Sequence[float], limits: tuple[float, float]) -> list[float]:
-    """`heights` moved so far apart that two labels do not cover each other."""
+    """Return two `heights` moved so far apart that their labels do not overlap; any other number of
+    heights unchanged."""
     least = 0.13 * (limits[1] - limits[0])
     if len(heights) != 2 or abs(heights[0] - heights[1]) >= least:
         return list(heights)
@@ -234,9 +235,9 @@ def series(
     level: float | None = None,
     x_label: str = "",
 ) -> str:
-    """Curves over each other, thinned to what can be seen; a few have a colour and their label,
-    many are a crowd in which the last is marked. `level` is a line to compare with, `band` the
-    interval around the first curve."""
+    """Draw curves in one chart as SVG, thinned to the visible detail. A few curves each have a
+    colour and a label; many are drawn as a crowd in which the last is marked. `level` is a
+    horizontal line to compare with, `band` the interval around the first curve."""
     drawn = [line for line in lines if line.points]
     most = min(MOST_POINTS, max(FEWEST_POINTS, ALL_POINTS // max(1, len(drawn))))
     shown = [Line(line.label, thinned(line.points, most)) for line in drawn]
@@ -284,8 +285,8 @@ def _curve_style(number: int, *, is_crowd: bool, is_marked: bool) -> dict[str, A
 def thinned(
     points: Sequence[tuple[float, float]], most: int = MOST_POINTS
 ) -> list[tuple[float, float]]:
-    """At most `most` of the points, with the lowest and the highest of every stretch, so that
-    no spike disappears.
+    """Return at most `most` of the points, with the lowest and the highest of every stretch, so
+    that no spike disappears.
 
     >>> len(thinned([(step, 0.0) for step in range(5000)])) <= MOST_POINTS
     True
@@ -295,7 +296,7 @@ def thinned(
 
 
 def spread(heights: Sequence[float], least: float) -> list[float]:
-    """The heights, moved up where two labels would cover each other.
+    """Return the heights in their order, moved up where two labels would overlap.
 
     >>> spread([1.0, 1.0, 5.0], 0.5)
     [1.0, 1.5, 5.0]
@@ -308,7 +309,7 @@ def spread(heights: Sequence[float], least: float) -> list[float]:
 
 
 def bars(counts: Mapping[str, int], title: str) -> str:
-    """One horizontal bar a name, its count beside it."""
+    """Draw one horizontal bar per name as SVG, with its count beside it."""
     height = 0.1 + 0.27 * len(counts)
     with _figure(WIDTH, height) as figure:
         axes = figure.add_axes((0.17, 0.05 / height, 0.72, 1 - 0.1 / height))
@@ -330,8 +331,8 @@ def bars(counts: Mapping[str, int], title: str) -> str:
 
 
 def ladder(rungs: Sequence[Rung], title: str) -> str:
-    """A row each on a logarithmic scale: its name and figures, below them how far it is from the
-    trained model; hollow where it failed."""
+    """Draw a row for each export as SVG, on a logarithmic scale: its name and figures, below them
+    its distance from the trained model; hollow if it failed."""
     height = 0.3 + ROW * len(rungs)
     with _figure(WIDTH, height) as figure:
         axes = figure.add_axes((0.01, 0.28 / height, 0.98, 1 - 0.3 / height))
@@ -396,8 +397,8 @@ def _figure(width: float, height: float) -> Iterator[Figure]:
 
 
 def _svg(figure: Figure, title: str, words: str) -> str:
-    """The figure as an <svg> element for a page: without header and metadata, with unique ids, and
-    with its meaning in words."""
+    """Return the figure as an <svg> element for a page: without header and metadata, with unique
+    ids, and with its meaning in words."""
     import io
 
     import matplotlib as mpl
@@ -417,7 +418,7 @@ def _svg(figure: Figure, title: str, words: str) -> str:
 
 
 def _attributes(style: re.Match[str]) -> str:
-    """A style as the attributes of SVG that say the same: matplotlib uses no other properties."""
+    """Return a style as the equivalent SVG attributes: matplotlib uses no other properties."""
     attributes = []
     for declaration in style[1].split(";"):
         name, colon, value = declaration.partition(":")

@@ -68,12 +68,12 @@ SHOWN = 80
 
 
 def run_cycle(ws: Workspace, agent: Agent, config: CycleConfig, anew: bool = False) -> CycleReport:
-    """Turn the wheel once for `agent`, as far as its feedback carries. `anew` forgets an unfinished
+    """Run one cycle for `agent`, as far as its feedback allows. `anew` discards an unfinished
     cycle.
 
-    A method whose training fails is passed over, with its reason. Raises Conflict while another
-    cycle of the agent runs or where something was changed since it was stopped, KeyboardInterrupt
-    after a Ctrl-C, and the error of any other step.
+    A method whose training fails is skipped, with its reason. Raises Conflict while another cycle
+    of the agent runs or if something was changed since it was stopped, KeyboardInterrupt after a
+    Ctrl-C, and the error of any other step.
     """
     check_ready(ws, config)
     with CycleState.open(ws.home.cycles / agent.slug, config.training_settings, anew) as state:
@@ -85,7 +85,7 @@ def run_cycle(ws: Workspace, agent: Agent, config: CycleConfig, anew: bool = Fal
 
 
 def find_candidate(ws: Workspace, agent: Agent, config: CycleConfig) -> CycleReport:
-    """The first half of a cycle: plan, train, choose. Raises as `run_cycle` does."""
+    """Run the first half of a cycle: plan, train, choose. Raises as `run_cycle` does."""
     check_ready(ws, config)
     with CycleState.open(ws.home.cycles / agent.slug, config.training_settings) as state:
         cycle = _find_candidate(ws, agent, config, state)
@@ -124,8 +124,8 @@ def train_candidates(
     state: CycleState,
     watch: TrafficWatch | None = None,
 ) -> list[Candidate]:
-    """Train by each method, unless this cycle did so before. With `watch` a training gives way to
-    people who are served."""
+    """Train by each method that this cycle has not finished yet; return one candidate per method.
+    With `watch`, training pauses while people are served."""
     for method in methods:
         if method not in state.candidates:
             with log.step(f"train {method}"), recorded_interrupts() as interrupts:
@@ -145,7 +145,8 @@ def train_candidate(
     state: CycleState,
     watch: TrafficWatch | None = None,
 ) -> Candidate:
-    """The candidate by `method`: from the run that this cycle began, else from a new run."""
+    """Return the candidate of `method`, from the run that this cycle began, else from a new run. If
+    the training fails, the candidate has no version but a reason."""
     begun = None
     for run in runs(ws, agent):
         if run.id == state.runs.get(method):
@@ -172,9 +173,10 @@ def train_candidate(
 
 
 def choose(ws: Workspace, agent: Agent, cycle: CycleReport, state: CycleState) -> str | None:
-    """The best candidate by the dev rows; None, with reasons, where none is better than the base.
+    """Return the name of the best candidate by the dev rows; None if none is better than the base,
+    with the reasons added to the cycle.
 
-    A single candidate goes to the gate where there are no dev rows to compare it on. Several raise
+    A single candidate goes to the gate if there are no dev rows to compare it on. Several raise
     NoDevRows.
     """
     names = [candidate.version for candidate in cycle.candidates if candidate.version]
@@ -209,8 +211,8 @@ def release_candidate(
     target_settings: Mapping[str, Any] | None = None,
     state: CycleState | None = None,
 ) -> None:
-    """The second half of a cycle: evaluate the chosen version, let the gate decide, export and
-    deploy what it approves, and write the report.
+    """Run the second half of a cycle: evaluate the chosen version, let the gate decide, export and
+    deploy if it approves, and write the report.
 
     A version that was approved on feedback alone is deployed as `canary`, never as `live`.
     """
@@ -256,7 +258,8 @@ def release_candidate(
 
 
 def changed_answers(ws: Workspace, version: ModelVersion, config: CycleConfig) -> list[str]:
-    """The canary prompts whose answers differ too much from those of what is live, in words."""
+    """Return a line for each canary prompt whose answer differs too much from the live
+    version's."""
     lines = []
     for answer in answer_changes(ws, version, config.canary_prompts):
         if answer.change > config.canary_change:
@@ -267,7 +270,7 @@ def changed_answers(ws: Workspace, version: ModelVersion, config: CycleConfig) -
 
 
 def evaluate_once(ws: Workspace, version: ModelVersion, state: CycleState | None) -> Evaluation:
-    """The evaluation of `version`; the one that this cycle made before its deployment, if any."""
+    """Return the evaluation of `version`: the one that this cycle already made, else a new one."""
     if state:
         for evaluation in evaluations(ws, version):
             if evaluation.id == state.evaluation:
@@ -279,8 +282,8 @@ def evaluate_once(ws: Workspace, version: ModelVersion, state: CycleState | None
 
 
 def export_once(ws: Workspace, version: ModelVersion, format: str, config: CycleConfig) -> Export:
-    """The export of `version` as `format`; the one that this cycle wrote before it was killed, if
-    any. Raises Conflict where its files were changed since."""
+    """Return the export of `version` as `format`: the one that this cycle wrote before it was
+    killed, else a new one. Raises Conflict if its files were changed since."""
     folder = (config.export_to or Path()) / f"{version.agent}-{version.name}-{format}"
     folder = folder.expanduser().resolve()
     for earlier in exports(ws, version):
@@ -304,8 +307,8 @@ def deploy_once(
     target_settings: Mapping[str, Any] | None = None,
     quant: str | None = None,
 ) -> Deployment:
-    """The deployment of `version` behind `alias`; the one that this cycle made before it was
-    killed, if any. `quant` is the precision of a GGUF file."""
+    """Return the deployment of `version` behind `alias`: the one that this cycle made before it was
+    killed, else a new one. `quant` is the precision of a GGUF file."""
     target = str(config.deploy)
     current = route(ws, Agent.named(version.agent), alias).deployment
     if current is not None and (current.version_id, current.target) == (version.id, target):
@@ -315,8 +318,8 @@ def deploy_once(
 
 
 def quant_of(cycle: CycleReport, config: CycleConfig) -> str | None:
-    """The precision of the GGUF file that is deployed: that of the file which was just exported, so
-    that no second one is written."""
+    """Return the precision of the GGUF file to deploy: the one just exported, so that no second
+    file is written, else the configured one. None if the target takes no GGUF file."""
     if GGUF_MODEL not in TARGETS.get(str(config.deploy)).kinds:
         return None
     for finished in cycle.exports:
@@ -328,8 +331,8 @@ def quant_of(cycle: CycleReport, config: CycleConfig) -> str | None:
 def is_allowed(
     ws: Workspace, version: ModelVersion, cycle: CycleReport, config: CycleConfig, wish: Wish
 ) -> bool:
-    """Whether the turn may take this step by itself. Where a person is to be asked, the question is
-    put, once for each version."""
+    """Return whether the turn may take this step by itself. If the setting is `ask`, put the
+    question to a person, once per version, and return False."""
     consent = {
         Wish.EXPORT: config.auto_export,
         Wish.DEPLOY: config.auto_deploy,

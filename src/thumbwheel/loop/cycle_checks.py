@@ -30,8 +30,8 @@ GGUF, OLLAMA = "gguf", "ollama"
 
 
 def check_ready(ws: Workspace, config: CycleConfig) -> None:
-    """Raise what would stop the turn later: an unknown name or precision, a missing tool, an
-    Ollama that does not answer."""
+    """Raise any error that would stop the turn later: an unknown name or precision, a missing tool,
+    an Ollama that does not answer."""
     for method in config.methods:
         if ALGORITHMS.get(method).produces_reward_model:
             why = "it makes a reward model, and a turn compares versions of the agent's model"
@@ -60,7 +60,7 @@ def check_ready(ws: Workspace, config: CycleConfig) -> None:
 
 
 def check_unchanged(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise Conflict where a file of an exported folder is not the one that was written."""
+    """Raise Conflict if a file of an exported folder was changed or removed."""
     for name, file in files.items():
         path = folder / name
         if not path.is_file() or ids.file_hash(path) != file["sha256"]:
@@ -72,8 +72,8 @@ def check_unchanged(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> Non
 
 
 def plan_cycle(ws: Workspace, agent: Agent, config: CycleConfig) -> CyclePlan:
-    """Return what `run_cycle` would do, with the time and memory that each training takes; nothing
-    is trained or stored."""
+    """Return the plan of `run_cycle`, with the time and memory of each training; nothing is trained
+    or stored."""
     check_ready(ws, config)
     plan = data_plan(ws, agent.slug, ws.settings(DatasetConfig, "dataset"))
     methods = config.methods or plan.eligible
@@ -90,8 +90,8 @@ def plan_cycle(ws: Workspace, agent: Agent, config: CycleConfig) -> CyclePlan:
 
 
 def default_base(ws: Workspace, agent: Agent) -> str:
-    """The name of the live version's base, else of the newest version's. Raises InputError without
-    a version."""
+    """Return the name of the live version's base, else of the newest version's. Raises InputError
+    without a version."""
     local = [version for version in versions.versions(ws, agent) if version.endpoint is None]
     if not local:
         fix = f"Name it: --base, {NAMES}"

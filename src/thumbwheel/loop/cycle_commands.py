@@ -40,7 +40,7 @@ train = typer.Typer(help="Train a LoRA adapter over a base model, in a process o
 
 @loop.callback()
 def _group() -> None:
-    """Makes `run` a subcommand."""
+    """Make `run` a subcommand."""
 
 
 def run(
@@ -132,7 +132,7 @@ def _plan_page(plan: CyclePlan) -> Iterator[present.Part]:
 
 
 def _method_command(name: str) -> Callable[..., Any]:
-    """The command of one method."""
+    """Return the command of one method."""
 
     def run(
         ctx: typer.Context,
@@ -188,7 +188,7 @@ def _method_command(name: str) -> Callable[..., Any]:
 
 
 def local_path(base: str | None) -> str | None:
-    """A base as a process in another folder understands it."""
+    """Return a base in a form that a process in another folder understands."""
     from thumbwheel.models.base import name_of
 
     return name_of(base) if base else base

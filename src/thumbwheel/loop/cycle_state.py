@@ -48,8 +48,8 @@ class CycleState:
     def open(
         cls, folder: Path, settings: Mapping[str, Any], anew: bool = False
     ) -> Iterator[CycleState]:
-        """The unfinished cycle with these settings, else a new one. Raises Conflict while another
-        process has it open."""
+        """Yield the unfinished cycle with these settings, else a new one; with `anew` always a new
+        one. Raises Conflict while another process has it open."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         why = "another process is turning it at this moment"
         handle = lock(folder / LOCK, f"the cycle of agent {folder.name!r}", why)
@@ -78,7 +78,7 @@ class CycleState:
         return state
 
     def check_base(self, base: Base) -> None:
-        """Raise Conflict where the weights of `base` were changed since the cycle began: its
+        """Raise Conflict if the weights of `base` were changed since the cycle began: its
         candidates could not be compared."""
         if self.base_fingerprint not in (None, base.fingerprint):
             raise Conflict(

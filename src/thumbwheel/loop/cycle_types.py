@@ -152,7 +152,7 @@ class CycleReport:
         return self.verdict in (Verdict.APPROVED, Verdict.CANARY)
 
     def result(self) -> TurnResult:
-        """Return it as programs read it."""
+        """Return the report in the form for JSON output."""
         compared = None
         if self.evaluation is not None:
             evaluation = self.evaluation

@@ -32,7 +32,8 @@ class Shortage:
 
 
 def shortage(ws: Workspace, agent: Agent, plan: DataPlan, rules: DatasetConfig) -> Shortage | None:
-    """Return what the gate lacks by this plan, which was made by these rules; None for nothing."""
+    """Return which test data the gate lacks by this plan, built with these rules; None if it has
+    enough."""
     basis = GOLD if plan.gold else CASES if plan.held_cases else ROWS
     needed, there = policy_of(ws, agent).min_cases, plan.power[basis].n
     if there >= needed:
@@ -41,7 +42,7 @@ def shortage(ws: Workspace, agent: Agent, plan: DataPlan, rules: DatasetConfig) 
 
 
 def missing_for_the_gate(ws: Workspace, agent: Agent) -> str | None:
-    """Say what the gate lacks; None where it has enough, or nothing can be trained yet."""
+    """Return which data the gate lacks; None if it has enough, or nothing can be trained yet."""
     rules = ws.settings(DatasetConfig, "dataset")
     plan = data_plan(ws, agent.slug, rules)
     lack = shortage(ws, agent, plan, rules) if plan.eligible else None

@@ -124,7 +124,7 @@ class DecisionCard:
 
 
 def decision_card(ws: Workspace, pending: Pending) -> DecisionCard:
-    """Put a decision into words, by the newest decision of the gate about its version."""
+    """Return a decision in plain words, with the gate's newest decision about its version."""
     version = versions.by_id(ws, pending.version_id)
     decided = decisions_of(ws, version)
     stored = decided[-1] if decided else None
@@ -158,7 +158,7 @@ def _evaluation_of(
 
 
 def _question(pending: Pending) -> str:
-    """Ask in a few words; where nothing shorter is right, as the turn asked."""
+    """Return the question to show: a short form if there is one, else the turn's own."""
     if pending.kind is Wish.PROMOTE:
         return f"Make {pending.version} live?"
     return pending.question[:1].upper() + pending.question[1:]
@@ -172,7 +172,7 @@ def _summary(version: str, evaluation: Evaluation | None, checks: Sequence[Check
 
 
 def gain_in_words(version: str, measure: Measure) -> str:
-    """Say what a version gains by its main measure.
+    """Return a sentence on what a version gains by its main measure.
 
     >>> spread = {"centre": 0.63, "error": 0.05, "degrees": 59.0, "limit": 1.0}
     >>> figures = {"before": 0.03, "after": 0.66, "gain": 0.63, "low": 0.47, "high": 0.76}
@@ -190,7 +190,7 @@ def gain_in_words(version: str, measure: Measure) -> str:
 
 
 def _checks_in_words(checks: Sequence[CheckLine]) -> list[str]:
-    """Say what got worse, what may have, and how many checks had no data."""
+    """Return phrases for how many checks got worse, may have got worse, and had no data."""
     counts = {finding: sum(check.finding is finding for check in checks) for finding in Finding}
     parts = []
     if counts[Finding.WORSE]:

@@ -87,12 +87,12 @@ def erase(
     dry_run: bool = False,
     stage: Callable[[str], None] = lambda name: None,
 ) -> Erasure:
-    """Erase everything about `subject` (its name in the sources, or our id) of `agent`. `stage` is
-    called with each stage as it begins.
+    """Erase everything about `subject` (its name in the sources, or Thumbwheel's id) of `agent`.
+    `stage` is called with each stage as it begins.
 
     With `dry_run` nothing is changed. Raises NotFound for a subject about which nothing was ever
-    stored, Conflict while a run trains, StorageError where the disk is full or another program
-    holds a file; the same call then goes on.
+    stored, Conflict while a run trains, StorageError if the disk is full or another program holds a
+    file; the same call then continues.
     """
     drain_inbox(ws, everything=True)
     seal = read_seal(ws.home.secret) if dry_run else make_seal(ws.home.secret)
@@ -146,7 +146,7 @@ def _plan(ws: Workspace, agent: Agent, subject: str, seal: Seal | None) -> _Job:
 
 
 def _describe(job: _Job) -> None:
-    """Find what descends from the rows and fill `job.tainted` and `job.result`."""
+    """Find all descendants of the rows, and fill `job.tainted` and `job.result`."""
     ws, result = job.ws, job.result
     # An erasure that was stopped had found things that are gone by now.
     earlier = job.unfinished["report"] if job.unfinished else {}
@@ -211,15 +211,16 @@ def _describe(job: _Job) -> None:
 
 
 def _fitted_documents(job: _Job, earlier: Mapping[str, Any]) -> dict[str, set[str]]:
-    """Hashes, by kind, of what was fitted on the labels: found by an erasure that was stopped, or
-    there now. Where the rows are gone already, what is there was fitted without them."""
+    """Return kind -> hashes of the documents fitted on the labels, found by an interrupted erasure
+    or existing now. Once the rows are gone, existing documents were fitted without them and do not
+    count."""
     now = unlearn.fitted_documents(job.ws, job.agent.slug) if job.doomed.ids else {}
     return {kind: {*earlier.get(kind, ()), *now.get(kind, ())} for kind in unlearn.KINDS}
 
 
 def names_of(connection: sa.Connection, tainted: Tainted, agent_id: str) -> dict[str, list[str]]:
-    """What is tainted, by kind, under the names that people use. Those of another agent than
-    `agent_id` begin with its name."""
+    """Return kind -> the tainted items, under the names that people use. Names of another agent
+    than `agent_id` begin with that agent's name."""
     names = tainted.to_json()
     for kind in ("shown", *unlearn.KINDS):
         names.pop(kind)
@@ -246,7 +247,7 @@ def _numbered(
 
 
 def _report(job: _Job, state: str) -> dict[str, Any]:
-    """What is stored about the erasure: counts, our ids and keyed hashes."""
+    """Return the stored report of the erasure: counts, Thumbwheel ids and keyed hashes."""
     return {
         "state": state,
         "keys": sorted(job.keys),
@@ -280,7 +281,7 @@ def _mark(job: _Job, seal: Seal) -> None:
 
 
 def _tombstones(doomed: SubjectRows) -> Iterator[tuple[str, str]]:
-    """(kind, name) of everything that must not be imported again."""
+    """Yield (kind, name) of everything that must not be imported again."""
     names_of_kind = {
         "trace": doomed.traces,
         "feedback": doomed.feedback,
@@ -323,7 +324,7 @@ def _datasets(job: _Job, seal: Seal) -> None:
 
 def _rewrite(job: _Job, seal: Seal, dataset_id: str, rows: set[str]) -> None:
     """Write new files of one dataset, under the same id; its old hashes become tombstones. `rows`
-    are the ids of the rows that go."""
+    are the ids of the rows to remove."""
     dataset = by_id(job.ws, dataset_id)
     rewritten = rewrite_without(job.ws, dataset, job.doomed.ids)
 
@@ -355,7 +356,7 @@ def _rewrite(job: _Job, seal: Seal, dataset_id: str, rows: set[str]) -> None:
 
 
 def scrubbed(value: Any, gone: frozenset[str]) -> Any:
-    """`value` without the objects and list entries that contain one of the ids `gone`.
+    """Return `value` without the objects and list entries that contain one of the ids `gone`.
 
     >>> manifest = {"rows": [{"id": "a", "text": "x"}, {"id": "b"}], "ids": ["a", "b"]}
     >>> scrubbed(manifest, frozenset({"a"}))
@@ -412,8 +413,8 @@ def _rows(job: _Job, seal: Seal) -> None:
 def _forget_answers(
     ws: Workspace, connection: sa.Connection, evaluation_id: str, names: set[str]
 ) -> None:
-    """Remove the answers that an evaluation shows, and slices whose name contains one of `names`.
-    Its figures stay."""
+    """Remove the answers in an evaluation, and the slices whose name contains one of `names`. Its
+    figures stay."""
     row = store.row_by_id(connection, schema.evaluations, evaluation_id) or {}
     results = dict(row["results"])
     results["examples"] = []

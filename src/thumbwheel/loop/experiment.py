@@ -36,8 +36,8 @@ class AliasEffects:
     def promote(
         self, winner: ModelVersion, control: str, alias: str, reason: str, ask_first: bool
     ) -> None:
-        """Point the alias at the winner, in one step, or put the question to a person; nothing
-        where it points there already."""
+        """Point the alias at the winner, in one step, or put the question to a person. Do nothing
+        if it points there already or was moved since the experiment began."""
         current = versions.aliases_of(self.ws, Agent.named(winner.agent)).get(alias)
         if current == winner.id:
             return
@@ -53,7 +53,8 @@ class AliasEffects:
             switch.promote(self.ws, version, alias, reason=reason, checks_fit=False)
 
     def _misfits(self, version: ModelVersion) -> list[str]:
-        """Return what last week's calls used and the winner's target cannot do."""
+        """Return remarks on features that last week's calls used and the winner's target does not
+        support."""
         deployment = routing.answering(self.ws, version, LIVE)
         agent = Agent.named(version.agent)
         return fitness.misfits(self.ws, agent, deployment.target, deployment)
@@ -61,7 +62,8 @@ class AliasEffects:
     def roll_back(
         self, loser: ModelVersion, control: ModelVersion, alias: str, reason: str
     ) -> None:
-        """Let the control answer in place of the loser, under the alias and as the canary."""
+        """Move the alias and the canary alias from the loser to the control, if they point at the
+        loser."""
         for name in (alias, CANARY):
             current = versions.aliases_of(self.ws, Agent.named(loser.agent)).get(name)
             if current == loser.id:
@@ -70,14 +72,14 @@ class AliasEffects:
 
 
 def ask_about_winner(ws: Workspace, winner: ModelVersion, reason: str) -> str:
-    """Put the question whether a version that won its experiment becomes live, unless it was put
-    before; returns it."""
+    """Ask whether a version that won its experiment goes live, once per version; return the
+    question."""
     cycle = CycleReport(winner.agent, version=winner.name, reasons=[reason])
     return ask(ws, winner, Wish.PROMOTE, CycleConfig(), cycle)
 
 
 def waiting_winner(ws: Workspace, experiment: Experiment) -> Pending | None:
-    """The question that waits for a person about the version that won this experiment, if any."""
+    """Return the open question about the version that won this experiment, or None."""
     if experiment.state is not State.WON:
         return None
     winners = [
@@ -99,11 +101,11 @@ def draft(
     guards: Sequence[str],
     options: dict[str, Any],
 ) -> tuple[Plan, Forecast]:
-    """The plan of an experiment with these versions as arms, the control first, and what is to be
-    expected of it; changes nothing.
+    """Return the plan of an experiment with these versions as arms, the control first, and its
+    forecast; changes nothing.
 
-    Raises Conflict where an arm is deployed nowhere or may not answer, where no arm is what the
-    alias points at, and where an arm could win without being compared with that.
+    Raises Conflict if an arm is not deployed or may not answer, if the alias points at none of the
+    arms, and if an arm could win without being compared with the version that the alias points at.
     """
     arms = [versions.version(ws, agent.slug, name) for name in names]
     config = ws.settings(ExperimentConfig, "experiment", options)
@@ -139,10 +141,10 @@ def start(
     despite: str = "",
     salt: str | None = None,
 ) -> Experiment:
-    """Start the planned experiment; `salt` as `controller.start` takes it.
+    """Start the planned experiment; `salt` as in `controller.start`.
 
-    Raises Conflict where earlier experiments speak against an arm, unless `despite` says why it is
-    started all the same.
+    Raises Conflict if earlier experiments speak against an arm, unless `despite` gives a reason to
+    start it anyway.
     """
     if forecast.veto and not despite:
         raise Conflict(
@@ -152,8 +154,8 @@ def start(
 
 
 def turn_all(ws: Workspace, now: datetime | None = None) -> dict[str, Decision]:
-    """One look at every running experiment; experiment -> what it came to. What goes wrong with one
-    holds up no other and is tried again by the next look."""
+    """Update every running experiment; return experiment id -> decision. An experiment whose update
+    fails is left out, logged and tried again next time."""
     results = {}
     for experiment in running(ws):
         try:
@@ -167,6 +169,6 @@ def turn_all(ws: Workspace, now: datetime | None = None) -> dict[str, Decision]:
 
 
 def _hold_bursts(ws: Workspace, agent: Agent, now: datetime) -> None:
-    """Hold what comes in bursts before it is counted, whether or not the agent's loop is on."""
+    """Hold bursts of feedback before they are counted, even if the agent's loop is off."""
     for quarantine in hold_bursts(ws, agent, trigger_config(ws, agent), now):
         log.logger.warning("feedback of %s came in a burst: held as %s", agent.slug, quarantine)

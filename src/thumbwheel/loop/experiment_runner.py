@@ -39,7 +39,7 @@ class ExperimentRunner:
         self._changes.close()
 
     def problem(self) -> str | None:
-        """Why experiments are not looked at now; None where they are."""
+        """Return why experiments are not updated now; None if they are."""
         return self._problem
 
     def _run(self) -> None:

@@ -16,7 +16,7 @@ EXCERPT = 2000
 
 
 def legible(text: object) -> str:
-    """`text` with hidden and direction-changing characters spelled out.
+    """Return `text` with hidden and direction-changing characters spelled out.
 
     >>> legible("pay" + chr(0x202e) + "me")
     'pay\\\\u202eme'
@@ -25,7 +25,7 @@ def legible(text: object) -> str:
 
 
 def visible(text: object) -> str:
-    """`legible` text, cut after `EXCERPT` characters."""
+    """Return `legible` text, cut after `EXCERPT` characters."""
     shown = legible(text)
     if len(shown) <= EXCERPT:
         return shown
@@ -33,17 +33,17 @@ def visible(text: object) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share as `61.2 %`."""
+    """Return a share as `61.2 %`; a dash for None."""
     return "–" if value is None else f"{100 * value:.1f} %"
 
 
 def points(value: float | None) -> str:
-    """A difference of shares in points, with its sign."""
+    """Return a difference of shares in percentage points, with its sign; a dash for None."""
     return "–" if value is None else f"{100 * value:+.1f}".replace("-", "−")
 
 
 def number(value: Any) -> str:
-    """Any number, briefly."""
+    """Return any number as a short text; a dash for None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "–" if value is None else str(value)
     if isinstance(value, int):
@@ -52,19 +52,19 @@ def number(value: Any) -> str:
 
 
 def compact(value: Any) -> str:
-    """A JSON value on one line; text as it is."""
+    """Return a JSON value on one line; text unchanged."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def indented(value: Any) -> str:
-    """A JSON value over several lines; text as it is."""
+    """Return a JSON value over several lines; text unchanged."""
     if isinstance(value, str):
         return value
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
 def duration(seconds: float | None) -> str:
-    """A length of time, briefly.
+    """Return a number of seconds as a short text; a dash for None.
 
     >>> duration(0.25), duration(3.14159), duration(200)
     ('250 ms', '3.1 s', '3 min 20 s')

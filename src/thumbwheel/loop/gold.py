@@ -14,7 +14,8 @@ from thumbwheel.models.types import Agent
 
 
 def gold_request(ws: Workspace, agent: Agent, config: TriggerConfig) -> str | None:
-    """What a person is asked for; None where the cases suffice, or the loop is not to ask."""
+    """Return a request to a person for reviewed cases; None if there are enough, or the loop does
+    not ask."""
     if config.gold_gain is None:
         return None
     discordance = ws.settings(DatasetConfig, "dataset").plan.discordance

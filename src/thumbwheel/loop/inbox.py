@@ -50,7 +50,7 @@ def ask(
     cycle: CycleReport,
     clock: Clock = utc_now,
 ) -> str:
-    """Put a question into the inbox, unless it was put before; returns it."""
+    """Store a question for a person, once per version and kind; return the question."""
     agent = Agent.named(version.agent)
     version = versions.by_id(ws, version.id)  # the gate may have decided since it was looked up
     settings = config.model_dump(mode="json", include=set(KEPT_SETTINGS))
@@ -95,7 +95,8 @@ def ask(
 def question_of(
     version: ModelVersion, wish: Wish, config: CycleConfig, changed_answers: int = 0
 ) -> str:
-    """What a person is asked. `changed_answers`: canary prompts that it answers otherwise."""
+    """Return the question to a person. `changed_answers`: number of canary prompts that the version
+    answers differently."""
     if wish is Wish.EXPORT:
         return f"export {version.name} as {', '.join(config.export)}?"
     if wish is Wish.DEPLOY and changed_answers:
@@ -110,7 +111,8 @@ def question_of(
 
 
 def decisions(ws: Workspace, agent: Agent, every: bool = False) -> list[Pending]:
-    """What waits for a person, oldest first; with `every` also what was answered."""
+    """Return the decisions that wait for a person, oldest first; with `every` also the answered
+    ones."""
     with ws.db.read() as connection:
         state = None if every else WishState.WAITING
         return turn_store.pendings(connection, agent.id, state=state)
@@ -124,15 +126,16 @@ def refuse(
     reason: str | None = None,
     clock: Clock = utc_now,
 ) -> Pending:
-    """Answer no. Raises NotFound, and Conflict for what was answered already."""
+    """Refuse a decision, and return it. Raises NotFound, and Conflict for a decision that was
+    answered already."""
     pending = waiting_decision(ws, agent, name)
     answer(ws, pending, WishState.REFUSED, by, reason, clock)
     return replace(pending, state=WishState.REFUSED, answered_by=by, reason=reason)
 
 
 def waiting_decision(ws: Workspace, agent: Agent, name: str) -> Pending:
-    """The decision that waits under this id, or its beginning. Raises NotFound, and Conflict for
-    one that was answered."""
+    """Return the waiting decision whose id is, or begins with, `name`. Raises NotFound, InputError
+    if several match, and Conflict if it was answered."""
     with ws.db.read() as connection:
         matches = turn_store.pendings(connection, agent.id, name=name)
         waiting = turn_store.pendings(connection, agent.id, state=WishState.WAITING)
@@ -161,7 +164,7 @@ def answer(
     reason: str | None,
     clock: Clock,
 ) -> None:
-    """Record an answer."""
+    """Store the answer to a decision, if it still waits."""
     now = clock()
     ws.db.write(
         lambda connection: turn_store.answer_pending(

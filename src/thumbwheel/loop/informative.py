@@ -59,9 +59,9 @@ def new_events(
     since: datetime | None,
     per_rater: int | None = None,
 ) -> NewEvents:
-    """What was said after `since` (None: ever) about answers of `agent`, and how much of it is
-    informative. At most `per_rater` findings of one rater count; unnamed ones of a source are one
-    rater."""
+    """Count the feedback recorded after `since` (None: ever) about answers of `agent`, and how much
+    of it is informative. At most `per_rater` findings of one rater count; the unnamed ones of a
+    source are one rater."""
     start = since or BEGINNING
     with ws.db.read() as connection:
         fresh = {event.id: event for event in new_feedback(connection, agent, start)}
@@ -106,7 +106,8 @@ def _counted(
     per_rater: int | None,
     left_out: Counter[str],
 ) -> Counter[str]:
-    """How many findings of each kind count; why others do not is added to `left_out`."""
+    """Return kind -> number of findings that count; the reasons of the others are counted in
+    `left_out`."""
     kinds: Counter[str] = Counter()
     seen: set[tuple[Any, ...]] = set()
     by_speaker: Counter[str] = Counter()
@@ -128,7 +129,8 @@ def _counted(
 def _findings(
     judgement: Judgement, earlier: Judgement | None, answer: Answered, rules: DatasetConfig
 ) -> Iterator[_Finding]:
-    """What `judgement` says that `earlier`, of the last turn, did not."""
+    """Yield the findings in `judgement` that were not in `earlier`, the judgement at the last
+    turn."""
     text = (answer.prompt_id, answer.text)
     if judgement.good is not None and (earlier is None or earlier.good != judgement.good):
         kind = "good" if judgement.good else "bad"
@@ -145,7 +147,7 @@ def _findings(
 
 
 def _was_known(finding: _Finding, earlier: Collection[Judgement]) -> bool:
-    """Whether an equal text had the same judgement at the last turn."""
+    """Return whether an equal text had the same judgement at the last turn."""
     if finding.kind in ("good", "bad"):
         return any(judgement.good is (finding.kind == "good") for judgement in earlier)
     if finding.kind == "edit":
@@ -157,7 +159,8 @@ def _was_known(finding: _Finding, earlier: Collection[Judgement]) -> bool:
 def _new_comparisons(
     connection: sa.Connection, agent: Agent, since: datetime
 ) -> Iterator[_Finding]:
-    """Comparisons that are decided now, and were not, or the other way round, at the last turn."""
+    """Yield a finding for each comparison that is decided now, and was undecided or decided the
+    other way at the last turn."""
     before = {_pair(comparison): comparison for comparison in comparisons(connection, agent, since)}
     for comparison in comparisons(connection, agent):
         earlier = before.get(_pair(comparison))
@@ -172,8 +175,8 @@ def _pair(comparison: Comparison) -> frozenset[str]:
 
 
 def _good_answers_needed(rules: DatasetConfig) -> int:
-    """Good answers that a method needs before it can learn from bad ones beside them: the least of
-    all methods."""
+    """Return the number of good answers that a method needs before it can also learn from bad ones:
+    the least of all methods."""
     needs = []
     for name, learner in learners().items():
         if learner.enough is not None:

@@ -23,8 +23,8 @@ class Interrupts:
 
 @contextmanager
 def recorded_interrupts() -> Iterator[Interrupts]:
-    """Record Ctrl-C inside the block; what it does there stays the same. Only the main thread gets
-    signals, so elsewhere nothing is recorded."""
+    """Record Ctrl-C while the context is open, without changing its effect. Only the main thread
+    receives signals, so in other threads nothing is recorded."""
     interrupts = Interrupts()
     previous = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(previous):

@@ -59,8 +59,8 @@ class TrainSpec(Config):
 
 
 def run_train(ws: Workspace, spec: TrainSpec) -> TrainResult:
-    """Train, and release the candidate as far as the options say. An attempt after the first goes
-    on with its run."""
+    """Train, and release the candidate as far as the options say. A later attempt resumes its
+    run."""
     learner = require_agent(ws, spec.agent)
     settings = dict(spec.options)
     release = _take_release_config(settings)
@@ -79,8 +79,8 @@ def run_train(ws: Workspace, spec: TrainSpec) -> TrainResult:
 def trained(
     ws: Workspace, learner: Agent, spec: TrainSpec, settings: dict[str, Any], note: str = RUN
 ) -> RunResult:
-    """The result of a training. An attempt after the first goes on with its run, which the job
-    keeps in the note of this name."""
+    """Train, and return the result. A later attempt resumes its run, whose id the job stores in the
+    note of this name."""
     begun = _begun_before(ws, learner, note)
     if begun is not None:
         if begun.state in (RunState.FINISHED, RunState.NOTHING_LEARNED):
@@ -101,7 +101,7 @@ def trained(
 
 
 def _begun_before(ws: Workspace, learner: Agent, note: str) -> Run | None:
-    """The run that an earlier attempt at this job began; None where it did not come so far."""
+    """Return the run that an earlier attempt at this job began; None if there is none."""
     run_id = current.notes().get(note)
     for run in training.runs(ws, learner):
         if run.id == run_id:
@@ -110,7 +110,7 @@ def _begun_before(ws: Workspace, learner: Agent, note: str) -> Run | None:
 
 
 def _take_release_config(options: dict[str, Any]) -> ReleaseConfig:
-    """The release settings among the options of a method, which are removed from `options`."""
+    """Remove the release settings from the `options` of a method, and return them."""
     settings = {}
     for field in ReleaseConfig.model_fields:
         if field in options:
@@ -119,7 +119,7 @@ def _take_release_config(options: dict[str, Any]) -> ReleaseConfig:
 
 
 def _cycle_config(release: ReleaseConfig) -> CycleConfig:
-    """The settings of the second half of a turn."""
+    """Return the settings of the second half of a turn."""
     if not release.export:
         return CycleConfig()
     deploy = "ollama" if release.register_ollama else None
@@ -138,14 +138,15 @@ class TrainAutoSpec(Config):
 
 
 def run_train_auto(ws: Workspace, spec: TrainAutoSpec) -> BestCandidate:
-    """Train by every method and name the best candidate; it goes on where it was."""
+    """Train by every method and return the best candidate. A later attempt continues where it
+    stopped."""
     learner = require_agent(ws, spec.agent)
     cycle = find_candidate(ws, learner, auto_config(ws, spec))
     return BestCandidate(cycle.agent, cycle.version, cycle.method, cycle.candidates, cycle.reasons)
 
 
 def auto_config(ws: Workspace, spec: TrainAutoSpec) -> CycleConfig:
-    """The settings of a turn that ends with the candidate."""
+    """Return the settings of a turn that ends with the candidate."""
     options: dict[str, Any] = {}
     if spec.base:
         options["base"] = spec.base
@@ -184,7 +185,7 @@ ANEW = "anew"
 
 
 def run_loop(ws: Workspace, spec: LoopRunSpec) -> TurnResult:
-    """Turn the wheel once; a turn that was stopped goes on where it was."""
+    """Run one turn. A turn that was stopped continues where it was."""
     learner = require_agent(ws, spec.agent)
     config = ws.settings(CycleConfig, "loop", spec.options)
     if spec.trigger is not Rule.HAND:
@@ -205,8 +206,8 @@ class LoopCheckSpec(Config):
 
 
 def run_check(ws: Workspace, spec: LoopCheckSpec) -> CheckResult:
-    """Look at whether a turn is due. A worker then asks for the turn as a job of its own; a command
-    makes it."""
+    """Check whether a turn is due. If it is, a worker enqueues the turn as its own job; a command
+    runs it."""
     learner = require_agent(ws, spec.agent)
     for question in ask_about_winners(ws, learner):
         log.say(f"waits for a person: {question}")
@@ -243,6 +244,6 @@ class LoopApproveSpec(Config):
 
 
 def run_approve(ws: Workspace, spec: LoopApproveSpec) -> Answered:
-    """Take the step that was approved."""
+    """Approve a decision and take its step; see `approve`."""
     agent = require_agent(ws, spec.agent)
     return approve(ws, agent, spec.decision, spec.by, spec.reason, spec.alias)

@@ -30,7 +30,7 @@ SOURCES = {"feedback": "feedback_ids", "traces": "trace_ids", "subjects": "subje
 
 
 def lineage(ws: Workspace, model_version: ModelVersion) -> Lineage:
-    """The lineage of a version, and what was decided about it."""
+    """Return the lineage of a version, with the decisions about it."""
     version_id = model_version.id
     with ws.db.read() as connection:
         row = store.version(connection, version_id) or {}
@@ -72,7 +72,7 @@ def _rows(ws: Workspace, dataset_id: str) -> Iterator[Row]:
 
 
 def sources(rows: Iterable[Row]) -> Sources:
-    """Where `rows` of a dataset come from, by split."""
+    """Return the sources of a dataset's `rows`, by split."""
     count: Counter[str] = Counter()
     origins: Counter[str] = Counter()
     ids_of: dict[str, dict[str, set[str]]] = {kind: {} for kind in SOURCES}
@@ -95,8 +95,8 @@ def sources(rows: Iterable[Row]) -> Sources:
 
 
 def uses(ws: Workspace, agent: str, source: str) -> list[SourceUse]:
-    """The reward models and versions whose data holds `source`, oldest first. `source` is a piece
-    of feedback, a trace or a subject, by our id or its external one.
+    """Return the reward models and versions whose data contains `source`, oldest first. `source` is
+    a piece of feedback, a trace or a subject, by Thumbwheel's id or its external one.
 
     A trace includes the feedback about it. A version that was only trained against such a reward
     model counts too. Raises NotFound for a source that was never recorded, or was erased.
@@ -136,8 +136,8 @@ def _source_use(
 def source_and_feedback_ids(
     ws: Workspace, connection: sa.Connection, agent: str, source: str
 ) -> set[str]:
-    """The ids of `source` and of the feedback about it. Raises NotFound for a source that was never
-    recorded, or was erased."""
+    """Return the ids of `source` and of the feedback about it. Raises NotFound for a source that
+    was never recorded, or was erased."""
     agent_id = versions.require_agent(ws, agent).id
     source_ids = set(store.source_ids(connection, agent_id, source))
     if not source_ids:
@@ -171,7 +171,7 @@ def _not_found(
 
 
 def tree(lineage: Lineage) -> Iterator[tuple[int, str]]:
-    """The lineage as lines of (depth, text)."""
+    """Yield the lineage as lines of (depth, text)."""
     version = lineage.version
     aliases = f" [{', '.join(lineage.aliases)}]" if lineage.aliases else ""
     taint = " TAINTED" if version["tainted"] else ""

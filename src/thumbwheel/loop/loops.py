@@ -39,8 +39,9 @@ SHOWN_TURNS, SHOWN_CHECKS = 5, 10
 def enable(
     ws: Workspace, agent: Agent, options: Mapping[str, Any], clock: Clock = utc_now
 ) -> Status:
-    """Enable the loop of `agent` with these settings of `TriggerConfig` and `CycleConfig`; what is
-    not among them stays as it was. Raises ConfigError, and what would stop every turn."""
+    """Enable the loop of `agent` with these settings of `TriggerConfig` and `CycleConfig`; other
+    settings stay unchanged. Return the status. Raises ConfigError, and any error that would stop
+    every turn."""
     with ws.db.read() as connection:
         loop = turn_store.loop_of(connection, agent.id)
     settings = {**CAREFUL, **(loop.settings if loop else {}), **_plain(options)}
@@ -56,7 +57,7 @@ def enable(
 
 
 def disable(ws: Workspace, agent: Agent, clock: Clock = utc_now) -> Status:
-    """Disable the loop of `agent`; its settings stay for the next time."""
+    """Disable the loop of `agent`; its settings are kept for the next time."""
     now = clock()
     ws.db.write(lambda c: turn_store.set_loop(c, agent.id, False, None, now))
     _unschedule(ws, agent)
@@ -64,13 +65,13 @@ def disable(ws: Workspace, agent: Agent, clock: Clock = utc_now) -> Status:
 
 
 def schedule_name(agent: Agent) -> str:
-    """The schedule of the agent's checks, which the server's workers keep."""
+    """Return the name of the schedule for the agent's checks, which the server's workers run."""
     return ids.slug_of(f"loop-{agent.slug}")
 
 
 def _schedule(ws: Workspace, agent: Agent) -> None:
-    """Let the agent's checks come by the stored settings. Where another server enables the same
-    loop at this moment, one schedule is left."""
+    """Schedule the agent's checks by the stored settings. If another server enables the same loop
+    at the same time, one schedule remains."""
     spec = {"agent": agent.slug}
     while True:
         _unschedule(ws, agent)
@@ -88,7 +89,7 @@ def _unschedule(ws: Workspace, agent: Agent) -> None:
 
 
 def status(ws: Workspace, agent: Agent, clock: Clock = utc_now) -> Status:
-    """How the loop of `agent` stands now. Nothing is stored."""
+    """Return the current status of the agent's loop. Nothing is stored."""
     now = clock()
     config = trigger_config(ws, agent)
     facts = situation(ws, agent, now)
@@ -129,8 +130,8 @@ def _traffic_decisions(ws: Workspace, agent: Agent) -> list[TrafficDecision]:
 
 
 def cycle_config(ws: Workspace, agent: Agent) -> CycleConfig:
-    """The settings of a turn that begins by itself: those of the enabled loop over the section
-    `loop`."""
+    """Return the settings of a turn that starts by itself: the section `loop`, overridden by the
+    settings with which the loop was enabled."""
     with ws.db.read() as connection:
         loop = turn_store.loop_of(connection, agent.id)
     return _cycle_config(ws, loop.settings if loop else {})
@@ -147,7 +148,7 @@ def _part(
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """As they are stored: paths as text, tuples as lists."""
+    """Return the options as they are stored: paths as text, tuples as lists."""
     plain = {}
     for name, value in options.items():
         is_list = isinstance(value, list | tuple)

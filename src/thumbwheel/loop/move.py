@@ -28,7 +28,7 @@ class Move:
     """What the user has to set from now on."""
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
+        """Return the move as a JSON value."""
         return asdict(self)
 
 
@@ -36,7 +36,8 @@ def move(home: Home, source: str, target: str) -> Move:
     """Copy all rows of `home` from the database at `source` to the empty one at `target`, which the
     home uses from then on. The addresses are PostgreSQL URLs or "sqlite".
 
-    Raises ConfigError if the rows of the home are not at `source`, Conflict if `target` has rows.
+    Raises ConfigError if the rows of the home are not at `source`, NotFound if there is no database
+    file there, Conflict if `target` has rows.
     """
     from_backend = backend_at(home, source, "argument FROM")
     to_backend = backend_at(home, target, "argument TO")

@@ -19,11 +19,11 @@ ORIGIN = "origin.json"
 def add_adapter(
     ws: Workspace, agent: str, adapter: Path, base: str
 ) -> tuple[ModelVersion, ImportedAdapter]:
-    """The candidate, and what the folder holds. The same adapter over the same base is the same
-    version.
+    """Add the adapter as a candidate; return it and the imported adapter. The same adapter over the
+    same base is the same version.
 
-    Raises ModelError for an adapter that does not fit the base or cannot be honoured, Conflict for
-    a base that is the export of a tainted version.
+    Raises ModelError for an adapter that does not fit the base or cannot be reproduced, Conflict
+    for a base that is the export of a tainted version.
     """
     base_model = find_base(base, ws.home.cache)
     versions.check_base(ws, base_model.folder)

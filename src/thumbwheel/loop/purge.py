@@ -40,7 +40,7 @@ SHORT = 3
 
 
 def check_idle(ws: Workspace) -> None:
-    """Raise Conflict while a run of this home trains, which would write checkpoints again."""
+    """Raise Conflict while a run of this home trains, because it would write checkpoints again."""
     for folder in _folders(ws.home.runs):
         with suppress(FileNotFoundError):
             os.close(RunDir(folder).lock())
@@ -52,7 +52,7 @@ def purge(
     tainted: Tainted,
     exports: Iterable[str],
 ) -> dict[str, int]:
-    """Delete the files; returns what was deleted -> how many files or lines."""
+    """Delete the files; return kind -> number of deleted files or lines, without zeros."""
     count: Counter[str] = Counter()
     for folder in _folders(ws.home.runs):
         if folder.name in tainted.runs:
@@ -81,7 +81,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _remove(path: Path) -> int:
-    """Delete a file or a folder; returns the number of files."""
+    """Delete a file or a folder; return the number of files."""
     if not path.exists():
         return 0
     if path.is_file():
@@ -93,7 +93,7 @@ def _remove(path: Path) -> int:
 
 
 def remove_text(run_folder: Path) -> int:
-    """Delete the files of a run but its settings, status and figures; returns how many."""
+    """Delete the files of a run except its settings, status and figures; return how many."""
     removed = 0
     for path in sorted(run_folder.iterdir()):
         if path.name not in WITHOUT_TEXT:
@@ -102,7 +102,7 @@ def remove_text(run_folder: Path) -> int:
 
 
 def _forget_raters(spec_file: Path, raters: Collection[str]) -> None:
-    """Remove the answers that `raters` judged from what a run was told."""
+    """Remove the rows that `raters` judged from a run's list of raters."""
     try:
         spec = json.loads(spec_file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -115,8 +115,8 @@ def _forget_raters(spec_file: Path, raters: Collection[str]) -> None:
 
 
 def _remove_blobs(ws: Workspace, ids: frozenset[str]) -> int:
-    """Delete blobs that no dataset, version or reward model uses: files of datasets, and unrecorded
-    files that hold such rows."""
+    """Delete dataset blobs that no dataset, version or reward model uses, and unrecorded ones with
+    rows from these `ids`; return how many."""
     blobs, removed = Artifacts(ws.home.blobs), 0
     with ws.db.read() as connection:
         used, kinds = store.files_in_use(connection), store.artifact_kinds(connection)
@@ -132,7 +132,7 @@ def _remove_blobs(ws: Workspace, ids: frozenset[str]) -> int:
 
 
 def _remove_rejected(path: Path, names: Collection[str]) -> int:
-    """Remove the refused lines that contain one of `names`; returns how many."""
+    """Remove the refused lines that contain one of `names`; return how many."""
     if not path.exists() or not names:
         return 0
     # Texts may hold other characters that Python takes for the end of a line.
@@ -151,7 +151,8 @@ def _name_pattern(name: str) -> str:
 
 
 def mentions(names: Collection[str]) -> Callable[[str], bool]:
-    """Whether a text contains one of `names`; a short name has to be the whole text."""
+    """Return a function that tells whether a text contains one of `names`; a short name must be the
+    whole text."""
     short = {name for name in names if len(name) < SHORT}
     long = [re.escape(name) for name in sorted(names) if len(name) >= SHORT]
     pattern = re.compile(rf"(?<!\w)({'|'.join(long)})(?!\w)") if long else None
@@ -163,7 +164,7 @@ def mentions(names: Collection[str]) -> Callable[[str], bool]:
 
 
 def _unescaped(line: str) -> str:
-    """A refused line with the escapes of both levels of JSON undone."""
+    """Return a refused line with the escapes of both levels of JSON undone."""
     with suppress(ValueError):
         outer = json.loads(line)
         text = str(outer.get("text", ""))
@@ -174,14 +175,13 @@ def _unescaped(line: str) -> str:
 
 
 def note_report(ws: Workspace, version_id: str, path: Path, content: str) -> None:
-    """Record that a report of a version is about to be written to `path`, so that an erasure finds
-    it."""
+    """Record that a report of a version will be written to `path`, so that an erasure finds it."""
     _note(ws, {"version": version_id, "path": str(path.absolute()), "sha256": _hash(content)})
 
 
 def note_copy(ws: Workspace, version_id: str, folder: Path) -> None:
-    """Record that the reward model which judged a version is about to be copied to `folder`, so
-    that an erasure marks the copy as it marks exports."""
+    """Record that the reward model which judged a version will be copied to `folder`, so that an
+    erasure marks the copy as it marks exports."""
     _note(ws, {"version": version_id, "folder": str(folder.absolute())})
 
 
@@ -208,7 +208,7 @@ def _noted_reports(ws: Workspace) -> list[dict[str, Any]]:
 
 
 def _noted_copies(ws: Workspace, tainted: Tainted) -> list[str]:
-    """The folders with copies of reward models that judged tainted versions."""
+    """Return the folders with copies of reward models that judged tainted versions."""
     copies = [line for line in _noted_lines(ws) if "folder" in line]
     return [line["folder"] for line in copies if line["version"] in tainted.versions]
 
@@ -219,7 +219,8 @@ def _is_unchanged(report: Mapping[str, Any]) -> bool:
 
 
 def _remove_reports(ws: Workspace, tainted: Tainted) -> int:
-    """Delete the reports of tainted versions that are where they were written, unchanged."""
+    """Delete the reports of tainted versions that are still unchanged where they were written;
+    return how many."""
     lines, removed = _noted_lines(ws), 0
     remaining = []
     for line in lines:
@@ -235,8 +236,8 @@ def _remove_reports(ws: Workspace, tainted: Tainted) -> int:
 
 
 def changed_reports(ws: Workspace, tainted: Tainted) -> list[str]:
-    """Reports of tainted versions that were changed since they were written; they are left to their
-    owner."""
+    """Return the paths of tainted versions' reports that were changed after they were written;
+    their owner must delete them."""
     changed = set()
     for report in _noted_reports(ws):
         path = Path(report["path"])
@@ -247,7 +248,7 @@ def changed_reports(ws: Workspace, tainted: Tainted) -> list[str]:
 
 
 def _mark_export(folder: Path) -> None:
-    """Write into an exported folder that it is to be withdrawn."""
+    """Write a note into an exported folder that it must be withdrawn."""
     if folder.is_dir():
         text = (
             "Data that this model was trained on was erased. Do not serve it; retrain without that "

@@ -35,8 +35,8 @@ RULE = "burst"
 
 
 def hold_bursts(ws: Workspace, agent: Agent, config: TriggerConfig, now: datetime) -> list[str]:
-    """Hold the bursts of the last day that are not held or decided yet; returns the ids of the
-    quarantines that were begun or grew."""
+    """Hold the bursts of the last day that are not held or decided yet; return the ids of the
+    quarantines that are new or grew."""
     if config.burst is None:
         return []
     with ws.db.read() as connection:
@@ -57,8 +57,9 @@ def hold_bursts(ws: Workspace, agent: Agent, config: TriggerConfig, now: datetim
 
 
 def burst_of(statements: Sequence[Statement], least: int, within: timedelta) -> list[Statement]:
-    """The statements, in the order of their times, that stand in a window of this length with
-    `least` or more of one speaker, nearly all with one verdict."""
+    """Return the statements of one speaker that lie in a window of the length `within` with `least`
+    or more of them, nearly all with one verdict. `statements` must be in order of time, as is the
+    result."""
     burst: dict[str, Statement] = {}
     start = 0
     for end, last in enumerate(statements):
@@ -75,7 +76,7 @@ def burst_of(statements: Sequence[Statement], least: int, within: timedelta) -> 
 
 
 def quarantines(ws: Workspace, agent: Agent, every: bool = False) -> list[Quarantine]:
-    """What is held, oldest first; with `every` also what was decided."""
+    """Return the held quarantines, oldest first; with `every` also the decided ones."""
     with ws.db.read() as connection:
         return quarantine_store.quarantines(connection, agent.id, every=every)
 
@@ -83,7 +84,8 @@ def quarantines(ws: Workspace, agent: Agent, every: bool = False) -> list[Quaran
 def decide(
     ws: Workspace, agent: Agent, name: str, state: QuarantineState, by: str, now: datetime
 ) -> Quarantine:
-    """Release or discard held feedback. Raises NotFound, and Conflict for what was decided."""
+    """Release or discard held feedback, and return its quarantine. Raises NotFound, InputError if
+    several match, and Conflict if it was decided already."""
     with ws.db.read() as connection:
         matches = quarantine_store.quarantines(connection, agent.id, every=True, name=name)
         held = quarantine_store.quarantines(connection, agent.id, every=False)

@@ -20,8 +20,8 @@ HELD = QuarantineState.HELD
 
 
 def timed_statements(connection: sa.Connection, agent_id: str, since: datetime) -> list[Statement]:
-    """Thumbs of persons that say when they were given, recorded after `since`, in the order of
-    their times. What the owner typed is none."""
+    """Return the thumbs of persons recorded after `since` whose time is known, in order of that
+    time. The home owner's own thumbs are left out."""
     sent_by_owner = sa.func.coalesce(feedback.c.sender, OWNER_OF_HOME) == OWNER_OF_HOME
     is_owner = (feedback.c.source == feedback_in_force.OWNER) & sent_by_owner
     query = (
@@ -63,7 +63,7 @@ def timed_statements(connection: sa.Connection, agent_id: str, since: datetime) 
 def held_of(
     connection: sa.Connection, agent_id: str, rater_id: str | None, source: str
 ) -> str | None:
-    """The quarantine in which this speaker's feedback is held."""
+    """Return the id of the quarantine that holds this speaker's feedback, or None."""
     return connection.execute(
         sa.select(table.c.id).where(
             table.c.agent_id == agent_id,
@@ -84,7 +84,7 @@ def add(
     evidence: Mapping[str, Any],
     now: datetime,
 ) -> None:
-    """A quarantine without feedback yet."""
+    """Add a quarantine, still without feedback."""
     connection.execute(
         table.insert().values(
             id=quarantine_id,
@@ -105,7 +105,7 @@ def hold(
     feedback_ids: Iterable[str],
     evidence: Mapping[str, Any],
 ) -> None:
-    """Hold feedback that is not held yet."""
+    """Add feedback that is not held yet to a quarantine, and replace its evidence."""
     rows = [
         {"feedback_id": feedback_id, "quarantine_id": quarantine_id}
         for feedback_id in sorted(feedback_ids)
@@ -120,7 +120,7 @@ def hold(
 def decide(
     connection: sa.Connection, quarantine_id: str, state: str, by: str, now: datetime
 ) -> None:
-    """Release or discard."""
+    """Set the state of a held quarantine to released or discarded."""
     connection.execute(
         table.update()
         .where(table.c.id == quarantine_id, table.c.state == HELD)
@@ -131,7 +131,7 @@ def decide(
 def quarantines(
     connection: sa.Connection, agent_id: str, *, every: bool, name: str | None = None
 ) -> list[Quarantine]:
-    """The quarantines of an agent, oldest first."""
+    """Return the held quarantines of an agent, oldest first; with `every` all of them."""
     count = (
         sa.select(sa.func.count())
         .where(quarantined_feedback.c.quarantine_id == table.c.id)

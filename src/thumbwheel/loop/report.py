@@ -70,8 +70,8 @@ class Report:
 def report(
     ws: Workspace, version: ModelVersion, to: Path | None = None, json_to: Path | None = None
 ) -> Report:
-    """Write the report of `version` as HTML to `to` and as JSON to `json_to`, where these are
-    named. Each file is there whole or not at all."""
+    """Write the report of `version` as HTML to `to` and as JSON to `json_to`, if given. Each file
+    is written whole or not at all."""
     value = collect(ws, version)
     files = {}
     if to is not None:
@@ -85,7 +85,7 @@ def report(
 
 
 def collect(ws: Workspace, version: ModelVersion) -> dict[str, Any]:
-    """The content of the report as a JSON value. Parts that do not exist yet (no run, no
+    """Return the content of the report as a JSON value. Parts that do not exist yet (no run, no
     evaluation) are None."""
     version_lineage = lineage(ws, version)
     record, run = version_lineage.version, version_lineage.run
@@ -118,7 +118,8 @@ def collect(ws: Workspace, version: ModelVersion) -> dict[str, Any]:
 
 
 def _evaluation(version_lineage: Lineage, decision: Record | None) -> Record | None:
-    """The evaluation on which the gate decided; without a decision, the newest one."""
+    """Return the evaluation on which the gate decided; without a decision, the newest one; None if
+    there is none."""
     if decision is None:
         if not version_lineage.evaluations:
             return None
@@ -196,7 +197,7 @@ def _training(ws: Workspace, run: Record) -> dict[str, Any]:
 
 
 def changed(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that differ from today's defaults."""
+    """Return the settings that differ from today's defaults."""
     fields = {}
     if algorithm in ALGORITHMS.names():
         fields = ALGORITHMS.get(algorithm).Config.model_fields
@@ -208,8 +209,8 @@ def changed(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _best_step(run: Record, dev: list[dict[str, Any]]) -> int | None:
-    """The step whose adapter is the candidate: as the run recorded it, else the best on the dev
-    rows by the run's metric."""
+    """Return the step whose adapter is the candidate: as the run recorded it, else the best on the
+    dev rows by the run's metric, else None."""
     recorded = (run["metrics"] or {}).get("best_step")
     if recorded is not None:
         return int(recorded)
@@ -222,7 +223,8 @@ def _best_step(run: Record, dev: list[dict[str, Any]]) -> int | None:
 
 
 def _weights(name: str, evaluation: Record | None) -> str | None:
-    """Whether the weights beat the same feedback as a prompt; None where that was not compared."""
+    """Return a sentence on whether the weights beat the same feedback as a prompt; None if that was
+    not compared."""
     prompting = (evaluation or {}).get("prompting")
     return weights_pay(name, Measure(**prompting)) if prompting else None
 
@@ -230,8 +232,8 @@ def _weights(name: str, evaluation: Record | None) -> str | None:
 def _guards(
     ws: Workspace, agent: Agent, evaluation: Record | None, decision: Record | None
 ) -> list[dict[str, Any]]:
-    """The guards as the gate saw them, or would see them, with its verdict on each: ok, what is
-    wrong in words, or not measured."""
+    """Return the guards as the gate saw them, or would see them, with its verdict on each: ok, the
+    problem in words, or not measured."""
     if decision:
         policy = GatePolicy(**decision["policy"])
         guards = [Guard(**values) for values in decision["inputs"].get("guards", ())]
@@ -250,8 +252,8 @@ def _guards(
 
 
 def _exports(ws: Workspace, version: ModelVersion) -> list[dict[str, Any]]:
-    """The newest export in each format and precision, largest first, with how near it is to the
-    trained model and what it costs."""
+    """Return the newest export in each format and precision, largest first, with its distance from
+    the trained model and its cost."""
     newest = {(export.format, export.quant): export for export in exports(ws, version)}
     largest_first = sorted(newest.values(), key=lambda export: -export.parity.size)
     return [_export_row(export) for export in largest_first]
@@ -281,8 +283,8 @@ def _export_row(export: Export) -> dict[str, Any]:
 
 
 def _served(version_lineage: Lineage) -> list[dict[str, Any]]:
-    """The newest evaluation of each form in which the version was served; the gate does not decide
-    on these."""
+    """Return the newest evaluation of each form in which the version was served; the gate does not
+    decide on these."""
     newest = {}
     for evaluation in version_lineage.evaluations:
         results = evaluation["results"]
@@ -293,7 +295,7 @@ def _served(version_lineage: Lineage) -> list[dict[str, Any]]:
 
 
 def _reproduce(agent: str, version_lineage: Lineage, decision: Record | None) -> list[str]:
-    """Commands that repeat this on the same home."""
+    """Return the commands that repeat this on the same home."""
     name, run = version_lineage.version["name"], version_lineage.run
     commands = []
     if run:
@@ -312,7 +314,7 @@ def _reproduce(agent: str, version_lineage: Lineage, decision: Record | None) ->
 
 
 def option(key: str, value: Any) -> list[str]:
-    """A setting as command-line words; nothing for a value that no option can have."""
+    """Return a setting as command-line words; an empty list for a value that no option can have."""
     if value is None or isinstance(value, (list, dict)):
         return []
     name = key.replace("_", "-")
@@ -322,7 +324,7 @@ def option(key: str, value: Any) -> list[str]:
 
 
 def page(value: Mapping[str, Any]) -> str:
-    """The report as HTML. Raises MissingExtra without matplotlib."""
+    """Return the report as HTML. Raises MissingExtra without matplotlib."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 

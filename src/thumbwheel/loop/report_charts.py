@@ -23,7 +23,7 @@ SMOOTH = 24
 
 
 def draw(value: Mapping[str, Any]) -> dict[str, str]:
-    """Name -> SVG for every chart that `value` has data for."""
+    """Return name -> SVG for every chart that `value` has data for."""
     evaluation, data, training = value["evaluation"], value["data"], value["training"]
     charts = {}
     if evaluation:
@@ -57,13 +57,13 @@ def draw(value: Mapping[str, Any]) -> dict[str, str]:
 
 
 def change(measure: Mapping[str, Any]) -> Change:
-    """A measure in percent."""
+    """Return a measure as a change in percent."""
     scaled = {key: 100 * measure[key] for key in ("before", "after", "low", "high")}
     return Change(measure["name"], **scaled, n=measure["n"])
 
 
 def rung(export: Mapping[str, Any]) -> Rung:
-    """An export in one precision."""
+    """Return an export in one precision as a row of the ladder."""
     speed = ""
     if export["tokens_per_second"]:
         speed = f" · {export['tokens_per_second']:.0f} tokens/s"
@@ -74,7 +74,7 @@ def rung(export: Mapping[str, Any]) -> Rung:
 def lines(
     train: Sequence[Mapping[str, Any]], dev: Sequence[Mapping[str, Any]]
 ) -> dict[str, list[Line]]:
-    """Panel -> its curves, for the metrics that the run recorded."""
+    """Return panel -> its curves, for the metrics that the run recorded."""
     panels = {}
     for name, title in PANELS.items():
         both = [Line("train", smooth(_points(train, name))), Line("dev", _points(dev, name))]
@@ -89,7 +89,8 @@ def _points(rows: Sequence[Mapping[str, Any]], name: str) -> list[tuple[float, f
 
 
 def smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """A running mean over an eighth of the points before each, where there are many."""
+    """Return a running mean over the preceding eighth of the points; few points are returned
+    unchanged."""
     if len(points) <= SMOOTH:
         return list(points)
     window = len(points) // 8

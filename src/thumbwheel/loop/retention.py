@@ -41,7 +41,7 @@ class RetentionConfig(Config):
     """Days after which the files of a version go that nothing needs [default: never]"""
 
     def days_of(self, agent: str) -> int | None:
-        """The days for an agent; None for never."""
+        """Return how many days an agent's traces are kept; None for ever."""
         return self.agents.get(agent, self.days)
 
 
@@ -62,7 +62,7 @@ class Retained:
     """Why it is needed -> versions."""
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
+        """Return the result as a JSON value."""
         return asdict(self) | {"before": self.before.isoformat() if self.before else None}
 
 
@@ -73,9 +73,10 @@ def retain(
     now: datetime | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[Retained]:
-    """Remove what the settings (`retention`) keep no longer, of all agents; with `dry_run` nothing
-    is changed. Once `stop` says so it leaves the rest for the next time. Raises StorageError where
-    a file of a dataset is missing: nobody knows then what stands on what."""
+    """Remove data older than the settings (`retention`) allow, of all agents; with `dry_run`
+    nothing is changed. Once `stop` returns True, the rest is left for the next time. Raises
+    StorageError if a file of a dataset is missing, because it is then unknown which data is in
+    use."""
     config = ws.settings(RetentionConfig, "retention")
     moment = now or datetime.now(UTC)
     results = []
@@ -120,7 +121,7 @@ def _retain(
 
 
 def _used(ws: Workspace, agent: Agent) -> Set[str]:
-    """The ids that rows of the agent's datasets name."""
+    """Return the ids that rows of the agent's datasets refer to."""
     # The server asks every hour, and mostly nothing is old enough.
     from thumbwheel.datasets.build import datasets
     from thumbwheel.datasets.rewrite import source_ids

@@ -56,7 +56,8 @@ class OldTrace:
 def old_traces(
     connection: sa.Connection, agent_id: str, before: datetime, after: OldTrace | None, limit: int
 ) -> list[OldTrace]:
-    """The oldest traces of an agent that were recorded before a time, behind the trace `after`."""
+    """Return up to `limit` traces of an agent recorded before a time and after the trace `after`,
+    oldest first."""
     columns = (
         traces.c.id,
         traces.c.recorded_at,
@@ -81,8 +82,8 @@ def old_traces(
 def removable(
     connection: sa.Connection, agent_id: str, old: Sequence[OldTrace], used: Set[str]
 ) -> tuple[SubjectRows, dict[str, str]]:
-    """(the rows that go, trace -> what stands on it for those that stay). `used` are ids that rows
-    of datasets name."""
+    """Return (the rows to delete, trace -> the reason to keep it). `used` are the ids that rows of
+    datasets refer to."""
     by_id = {trace.id: trace for trace in old}
     reasons = _direct_reasons(connection, by_id, used)
     while True:
@@ -99,7 +100,7 @@ def removable(
 
 
 def remove(connection: sa.Connection, doomed: SubjectRows) -> None:
-    """In a write: delete these rows and what refers to them."""
+    """Delete these rows and everything that refers to them, as part of a write."""
     delete(connection, doomed)
 
 
@@ -121,7 +122,7 @@ def _direct_reasons(
 def _empty_sessions(
     connection: sa.Connection, by_id: dict[str, OldTrace], remaining: Set[str]
 ) -> set[str]:
-    """Sessions that have no trace left."""
+    """Return the sessions that have no trace left."""
     sessions = {by_id[trace_id].session_id for trace_id in remaining} - {None}
     columns = [traces.c.session_id, traces.c.id]
     rows = select(connection, columns, traces.c.session_id, sessions)
@@ -132,7 +133,8 @@ def _empty_sessions(
 def _shared_feedback(
     connection: sa.Connection, doomed: SubjectRows, used: Set[str]
 ) -> dict[str, str]:
-    """Traces whose feedback is in a dataset, or is about another trace that stays, too."""
+    """Return trace -> reason, for traces whose feedback is in a dataset or is also about a trace or
+    session that stays."""
     target = feedback_targets.c
     columns = [target.feedback_id, target.target_id]
     about: dict[str, set[str]] = {}
@@ -152,7 +154,8 @@ def _shared_feedback(
 def _gold(
     connection: sa.Connection, by_id: dict[str, OldTrace], doomed: SubjectRows
 ) -> dict[str, str]:
-    """Traces of the same conversation as a gold case."""
+    """Return trace -> reason, for traces of the same conversation as a case that would be deleted;
+    for all traces if none of them matches."""
     if not doomed.cases:
         return {}
     inputs = ids_of(select(connection, [cases.c.input_id], cases.c.id, doomed.cases))
@@ -172,8 +175,8 @@ class RetiredVersion:
 
 
 def old_versions(connection: sa.Connection, agent_id: str, before: datetime) -> dict[str, str]:
-    """Id -> name of the versions with files of their own that were trained, and decided on, before
-    this time."""
+    """Return id -> name of the versions with files of their own that were recorded, and last
+    decided on, before this time."""
     decided_since = sa.select(decisions.c.version_id).where(decisions.c.recorded_at >= before)
     query = (
         sa.select(model_versions.c.id, model_versions.c.number, model_versions.c.adapter)
@@ -191,7 +194,7 @@ def old_versions(connection: sa.Connection, agent_id: str, before: datetime) -> 
 def needed_versions(
     connection: sa.Connection, agent_id: str, names: Iterable[str], used: Set[str]
 ) -> dict[str, str]:
-    """Version -> why it is needed, for those of `names` that are."""
+    """Return version -> the reason to keep it, for the needed ones of `names`."""
     reasons: dict[str, str] = {}
 
     def add(reason: str, version_ids: Iterable[str | None]) -> None:
@@ -219,7 +222,7 @@ def needed_versions(
 
 
 def retire(connection: sa.Connection, version_ids: Iterable[str]) -> None:
-    """Mark versions whose files are going to be deleted."""
+    """Mark versions as retired, before their files are deleted."""
     for batch in batches(sorted(version_ids)):
         connection.execute(
             model_versions.update()
@@ -229,7 +232,7 @@ def retire(connection: sa.Connection, version_ids: Iterable[str]) -> None:
 
 
 def retired_versions(connection: sa.Connection, agent_id: str) -> list[RetiredVersion]:
-    """The retired versions of an agent."""
+    """Return the retired versions of an agent."""
     columns = (model_versions.c.id, model_versions.c.run_id, model_versions.c.adapter)
     query = sa.select(*columns).where(
         model_versions.c.agent_id == agent_id, model_versions.c.state == State.RETIRED
@@ -241,6 +244,6 @@ def retired_versions(connection: sa.Connection, agent_id: str) -> list[RetiredVe
 
 
 def exports_of(connection: sa.Connection, version_ids: Sequence[str]) -> list[str]:
-    """The folders of their exports."""
+    """Return the folders of the versions' exports, sorted."""
     rows = select(connection, [exports.c.path], exports.c.version_id, version_ids)
     return sorted(ids_of(rows))

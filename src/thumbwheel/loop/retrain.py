@@ -19,8 +19,11 @@ DROPPED = ("continue_from",)
 
 
 def retrain(connection: sa.Connection, tainted: Tainted) -> list[str]:
-    """Reward models come first, since other runs learn from them. Runs with the same settings give
-    one command. A run over a tainted export is repeated over the base of that export."""
+    """Return the commands that train and evaluate the tainted runs again.
+
+    Reward models come first, since other runs learn from them. Runs with the same settings give one
+    command. A run over a tainted export is repeated over the base of that export.
+    """
     runs = [
         run
         for run in store.rows_by_id(connection, schema.runs, tainted.runs)

@@ -49,8 +49,8 @@ ANSWERS = (
 
 
 def why(ws: Workspace, name: str, *, subjects: bool = False) -> dict[str, Any]:
-    """Everything that the row `name` (its id, or DATASET:ROW) was made from, as a JSON value. The
-    newest dataset that has the row counts.
+    """Return everything that the row `name` (its id, or DATASET:ROW) was made from, as a JSON
+    value. If several datasets have the row, the newest one counts.
 
     Subjects are keyed hashes unless `subjects`. Raises NotFound for a row that no dataset has.
     """
@@ -156,13 +156,13 @@ def _feedback_json(connection: sa.Connection, feedback: Record) -> dict[str, Any
 
 
 def _trace_json(connection: sa.Connection, trace: Record) -> dict[str, Any]:
-    """`subject` is the id of the subject."""
+    """Return a trace with its input as JSON; its `subject` is the id of the subject."""
     messages = conversation(connection, trace["input_id"])
     return _columns(trace, TRACE_KEYS) | {"subject": trace["subject_id"], "input": messages}
 
 
 def feedback_pieces(ws: Workspace, names: Sequence[str]) -> list[dict[str, Any]]:
-    """These pieces of feedback, by their ids, each with what it is about."""
+    """Return the pieces of feedback with these ids, each with its targets."""
     with ws.db.read() as connection:
         rows = store.rows_by_id(connection, schema.feedback, names)
         targets = store.target_ids(connection, names)
@@ -173,7 +173,7 @@ def feedback_pieces(ws: Workspace, names: Sequence[str]) -> list[dict[str, Any]]
 
 
 def in_words(row: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
-    """The answer of `why` as lines of (depth, text)."""
+    """Yield the answer of `why` as lines of (depth, text)."""
     dataset = row["dataset"]
     taint = ""
     if dataset["tainted"]:
@@ -218,8 +218,8 @@ def _short(value: Any, limit: int = 120) -> str:
 
 
 def used_in(ws: Workspace, source: str, agent: str | None = None) -> dict[str, Any]:
-    """Where a piece of feedback, a trace or a subject was used, as a JSON value. Without `agent`,
-    `source` has to be an id of ours.
+    """Return where a piece of feedback, a trace or a subject was used, as a JSON value. Without
+    `agent`, `source` has to be one of Thumbwheel's own ids.
 
     Raises NotFound for a source that was never recorded, or was erased.
     """

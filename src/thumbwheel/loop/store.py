@@ -71,7 +71,7 @@ NAMED_TABLES: Mapping[str, sa.Table] = {
 
 
 def row_by_id(connection: sa.Connection, table: sa.Table, row_id: str | None) -> Record | None:
-    """The row of `table` with this id."""
+    """Return the row of `table` with this id, or None."""
     if not row_id:
         return None
     row = connection.execute(sa.select(table).where(table.c.id == row_id)).mappings().first()
@@ -79,42 +79,42 @@ def row_by_id(connection: sa.Connection, table: sa.Table, row_id: str | None) ->
 
 
 def version(connection: sa.Connection, version_id: str | None) -> Record | None:
-    """A model version's row."""
+    """Return a model version's row, or None."""
     return row_by_id(connection, model_versions, version_id)
 
 
 def run(connection: sa.Connection, run_id: str | None) -> Record | None:
-    """A run's row."""
+    """Return a run's row, or None."""
     return row_by_id(connection, runs, run_id)
 
 
 def dataset(connection: sa.Connection, dataset_id: str | None) -> Record | None:
-    """A dataset's row."""
+    """Return a dataset's row, or None."""
     return row_by_id(connection, datasets, dataset_id)
 
 
 def evaluations_of(connection: sa.Connection, version_id: str) -> list[Record]:
-    """Evaluations in which the version was the candidate, oldest first."""
+    """Return the evaluations in which the version was the candidate, oldest first."""
     return _all(connection, evaluations, evaluations.c.candidate_id == version_id)
 
 
 def decisions_of(connection: sa.Connection, version_id: str) -> list[Record]:
-    """Decisions about the version, oldest first."""
+    """Return the decisions about the version, oldest first."""
     return _all(connection, decisions, decisions.c.version_id == version_id)
 
 
 def exports_of(connection: sa.Connection, version_id: str) -> list[Record]:
-    """Exports of the version, oldest first."""
+    """Return the exports of the version, oldest first."""
     return _all(connection, exports, exports.c.version_id == version_id)
 
 
 def children_of(connection: sa.Connection, version_id: str) -> list[Record]:
-    """Versions whose parent it is, oldest first."""
+    """Return the versions whose parent is this one, oldest first."""
     return _all(connection, model_versions, model_versions.c.parent_id == version_id)
 
 
 def alias_names(connection: sa.Connection, version_id: str) -> list[str]:
-    """Aliases that point at the version."""
+    """Return the aliases that point at the version, sorted."""
     return list(
         connection.execute(
             sa.select(aliases.c.name)
@@ -125,7 +125,7 @@ def alias_names(connection: sa.Connection, version_id: str) -> list[str]:
 
 
 def trained_versions(connection: sa.Connection, agent_id: str) -> list[Record]:
-    """Versions of the agent that came from a run, oldest first, each with its dataset_id."""
+    """Return the agent's versions that came from a run, oldest first, each with its dataset_id."""
     joined = sa.select(model_versions, runs.c.dataset_id).join(
         runs, runs.c.id == model_versions.c.run_id
     )
@@ -136,7 +136,7 @@ def trained_versions(connection: sa.Connection, agent_id: str) -> list[Record]:
 
 
 def trained_reward_models(connection: sa.Connection, agent_id: str) -> list[Record]:
-    """Reward models of the agent, oldest first, each with its dataset_id."""
+    """Return the agent's reward models, oldest first, each with its dataset_id."""
     joined = sa.select(reward_models, runs.c.dataset_id).join(
         runs, runs.c.id == reward_models.c.run_id
     )
@@ -147,8 +147,8 @@ def trained_reward_models(connection: sa.Connection, agent_id: str) -> list[Reco
 
 
 def source_ids(connection: sa.Connection, agent_id: str, name: str) -> list[str]:
-    """The ids of feedback, traces or subjects of the agent with this id, or with this external id
-    in any source."""
+    """Return the ids of the agent's feedback, traces and subjects with this id (or beginning of
+    one), or with this external id in any source."""
     row_ids: list[str] = []
     for table in (feedback, traces, subjects):
         has_name = has_id(table.c.id, name) | (table.c.external_id == name)
@@ -158,7 +158,7 @@ def source_ids(connection: sa.Connection, agent_id: str, name: str) -> list[str]
 
 
 def feedback_on(connection: sa.Connection, target_id: str) -> list[str]:
-    """Ids of the feedback about a target."""
+    """Return the ids of the feedback about a target."""
     query = (
         sa.select(feedback_targets.c.feedback_id)
         .where(feedback_targets.c.target_id == target_id)
@@ -168,7 +168,7 @@ def feedback_on(connection: sa.Connection, target_id: str) -> list[str]:
 
 
 def target_ids(connection: sa.Connection, feedback_ids: Iterable[str]) -> dict[str, list[str]]:
-    """Feedback -> the ids of what it is about, as far as that is here."""
+    """Return feedback id -> ids of its targets; unknown targets are left out."""
     target = feedback_targets.c
     by_feedback: dict[str, list[str]] = {}
     columns = [target.feedback_id, target.target_id]
@@ -188,19 +188,21 @@ def _all(connection: sa.Connection, table: sa.Table, where: sa.ColumnElement[boo
 def select(
     connection: sa.Connection, columns: Iterable[Any], key: Any, wanted: Iterable[Any], *where: Any
 ) -> Iterator[Any]:
-    """Rows of `columns` whose `key` is among `wanted`, however many these are."""
+    """Yield the rows of `columns` whose `key` is among `wanted`, in batches, so that there may be
+    many."""
     for batch in batches(list(wanted)):
         yield from connection.execute(sa.select(*columns).where(key.in_(batch), *where))
 
 
 def rows_of_agent(connection: sa.Connection, table: sa.Table, agent_id: str | None) -> list[Record]:
-    """All rows of `table` of the agent, or of every one, oldest first."""
+    """Return all rows of `table` that belong to the agent, oldest first; None selects all
+    agents."""
     return _all(connection, table, sa.true() if agent_id is None else table.c.agent_id == agent_id)
 
 
 def agent_slug(connection: sa.Connection, row_id: str) -> str | None:
-    """The name of the agent that has a piece of feedback, a trace or a subject with this id of
-    ours."""
+    """Return the name of the agent that has a piece of feedback, a trace or a subject with this
+    Thumbwheel id, or None."""
     for table in (feedback, traces, subjects):
         query = (
             sa.select(agents.c.slug)
@@ -214,7 +216,7 @@ def agent_slug(connection: sa.Connection, row_id: str) -> str | None:
 
 
 def dataset_ids(connection: sa.Connection) -> list[str]:
-    """All datasets of the home, newest first."""
+    """Return the ids of all datasets of the home, newest first."""
     return list(
         connection.execute(
             sa.select(datasets.c.id).order_by(datasets.c.recorded_at.desc(), datasets.c.id)
@@ -223,7 +225,7 @@ def dataset_ids(connection: sa.Connection) -> list[str]:
 
 
 def rows_by_id(connection: sa.Connection, table: sa.Table, wanted: Iterable[str]) -> list[Record]:
-    """The rows of `table` with these ids, in order of the ids."""
+    """Return the rows of `table` with these ids, in order of the ids."""
     return sorted(
         (_record(row._mapping) for row in select(connection, table.c, table.c.id, wanted)),
         key=lambda row: str(row["id"]),
@@ -231,7 +233,7 @@ def rows_by_id(connection: sa.Connection, table: sa.Table, wanted: Iterable[str]
 
 
 def erased_at(connection: sa.Connection, agent_id: str, keys: Iterable[str]) -> str | None:
-    """When something with one of these keys was erased."""
+    """Return when something with one of these keys was erased, as ISO text; None if nothing was."""
     of_agent = tombstones.c.agent_id == agent_id
     for row in select(connection, [tombstones.c.recorded_at], tombstones.c.key, keys, of_agent):
         return str(row.recorded_at.isoformat())
@@ -239,7 +241,7 @@ def erased_at(connection: sa.Connection, agent_id: str, keys: Iterable[str]) -> 
 
 
 def rewards_of(connection: sa.Connection, target_ids: Iterable[str]) -> list[Record]:
-    """What the ledger holds about targets."""
+    """Return the ledger's rewards for these targets."""
     return [
         _record(row._mapping)
         for row in select(connection, rewards.c, rewards.c.target_id, sorted(target_ids))
@@ -247,7 +249,7 @@ def rewards_of(connection: sa.Connection, target_ids: Iterable[str]) -> list[Rec
 
 
 def aliases_at(connection: sa.Connection, version_ids: Iterable[str]) -> list[tuple[str, str]]:
-    """(alias, name of the version) for the aliases that point at one of these."""
+    """Return (alias, name of the version) for the aliases that point at one of these."""
     joined = sa.select(aliases.c.name, model_versions.c.number).join(
         model_versions, model_versions.c.id == aliases.c.version_id
     )
@@ -260,7 +262,7 @@ def aliases_at(connection: sa.Connection, version_ids: Iterable[str]) -> list[tu
 def record_tombstones(
     connection: sa.Connection, agent_id: str, keys: Iterable[tuple[str, str]], erased_at: datetime
 ) -> None:
-    """Record (kind, key) as erased at this time; a tombstone that is there gets the later time."""
+    """Record (kind, key) as erased at this time; an existing tombstone gets the later time."""
     for kind, key in keys:
         same = (
             (tombstones.c.agent_id == agent_id)
@@ -280,7 +282,7 @@ def record_tombstones(
 
 
 def erasures(connection: sa.Connection, agent_id: str) -> list[Record]:
-    """The records of erasures of the agent, oldest first."""
+    """Return the records of the agent's erasures, oldest first."""
     return _all(
         connection, tombstones, (tombstones.c.agent_id == agent_id) & (tombstones.c.kind == ERASURE)
     )
@@ -289,7 +291,7 @@ def erasures(connection: sa.Connection, agent_id: str) -> list[Record]:
 def begin_erasure(
     connection: sa.Connection, agent_id: str, key: str, report: Mapping[str, Any], began: datetime
 ) -> str:
-    """A new record of an erasure; returns its id."""
+    """Add a record of an erasure; return its id."""
     erasure = ids.new("ers")
     row = {
         "id": erasure,
@@ -324,7 +326,7 @@ def replace_dataset(
     fingerprint: str,
     sizes: Mapping[str, int],
 ) -> None:
-    """A dataset's new files."""
+    """Store a dataset's new manifest and fingerprint, and record its new files."""
     values = {"manifest": dict(manifest), "fingerprint": fingerprint}
     set_values(connection, datasets, dataset_id, values)
     for sha256, size in sizes.items():
@@ -340,7 +342,8 @@ def replace_dataset(
 
 
 def files_in_use(connection: sa.Connection) -> set[str]:
-    """Hashes of all files that a dataset, a version or a reward model names."""
+    """Return the hashes of all files that a dataset, a reward model or a version that is not
+    retired refers to."""
     in_use: set[str] = set()
     for manifest in connection.execute(sa.select(datasets.c.manifest)).scalars():
         in_use |= set(manifest["files"].values())
@@ -353,20 +356,20 @@ def files_in_use(connection: sa.Connection) -> set[str]:
 
 
 def artifact_kinds(connection: sa.Connection) -> dict[str, str]:
-    """Hash -> kind of every recorded blob."""
+    """Return hash -> kind of every recorded blob."""
     return dict(connection.execute(sa.select(artifacts.c.sha256, artifacts.c.kind)).tuples().all())
 
 
 def forget_artifacts(connection: sa.Connection, gone: Iterable[str]) -> None:
-    """Blobs that are gone."""
+    """Delete the records of blobs that no longer exist."""
     _delete(connection, artifacts, artifacts.c.sha256, gone)
 
 
 def subject_rows(
     connection: sa.Connection, agent_id: str, asked_names: Collection[str]
 ) -> SubjectRows:
-    """Everything stored about the subject that goes by one of these names (those of the sources, or
-    our id); empty where there is nothing."""
+    """Return everything stored about the subject with one of these names (in the sources, or the
+    Thumbwheel id); empty if there is nothing."""
     doomed = SubjectRows()
     all_subjects = rows_of_agent(connection, subjects, agent_id)
     same_name = [
@@ -395,13 +398,13 @@ def subject_rows(
 
 
 def ids_of(rows: Iterable[Any]) -> set[str]:
-    """The values of the first column."""
+    """Return the values of the first column, without duplicates."""
     return {row[0] for row in rows}
 
 
 def _add_traces_and_sessions(connection: sa.Connection, doomed: SubjectRows) -> None:
-    """Add traces without a subject that are the subject's all the same, and sessions that have no
-    trace left."""
+    """Add traces without a subject that belong to the subject all the same, and sessions that have
+    no other trace."""
     columns = [traces.c.id, traces.c.session_id, traces.c.subject_id]
     no_subject = traces.c.subject_id.is_(None)
     while True:
@@ -422,8 +425,8 @@ def _add_traces_and_sessions(connection: sa.Connection, doomed: SubjectRows) -> 
 
 
 def feedback_of(connection: sa.Connection, agent_id: str, doomed: SubjectRows) -> set[str]:
-    """Feedback about these traces and sessions, feedback by the subject, and what supersedes or
-    retracts such feedback."""
+    """Return the feedback about these traces and sessions, the feedback by the subject, and all
+    that supersedes or retracts such feedback."""
     target = feedback_targets.c
     id_column, of_agent = [feedback.c.id], feedback.c.agent_id == agent_id
     about = doomed.traces | doomed.sessions
@@ -464,7 +467,7 @@ def feedback_of(connection: sa.Connection, agent_id: str, doomed: SubjectRows) -
 
 
 def _judged_traces(connection: sa.Connection, doomed: SubjectRows) -> set[str]:
-    """Targets of the subject's feedback, and the traces of sessions among them."""
+    """Return the targets of the subject's feedback, and the traces of sessions among them."""
     target = feedback_targets.c
     targets = ids_of(select(connection, [target.target_id], target.feedback_id, doomed.feedback))
     targets -= {None}
@@ -472,7 +475,7 @@ def _judged_traces(connection: sa.Connection, doomed: SubjectRows) -> set[str]:
 
 
 def _raters_of(connection: sa.Connection, doomed: SubjectRows) -> set[str]:
-    """Raters that gave this feedback, gave no other, and reviewed no case."""
+    """Return the raters that gave this feedback, gave no other, and reviewed no case."""
     rater_ids = ids_of(select(connection, [feedback.c.rater_id], feedback.c.id, doomed.feedback))
     rater_ids -= {None}
     columns = [feedback.c.rater_id, feedback.c.id]
@@ -487,8 +490,8 @@ def _raters_of(connection: sa.Connection, doomed: SubjectRows) -> set[str]:
 def unneeded_cases_and_messages(
     connection: sa.Connection, agent_id: str, doomed: SubjectRows
 ) -> None:
-    """Add cases whose prompt is a part or a continuation of one that only these traces have, and
-    messages that nobody else uses."""
+    """Add to `doomed` the cases whose prompt is a part or a continuation of one that only these
+    traces have, and the messages that nothing else uses."""
     inputs = ids_of(select(connection, [traces.c.input_id], traces.c.id, doomed.traces))
     parents = related_messages(connection, inputs)
     trace_columns = [traces.c.input_id, traces.c.id]
@@ -518,7 +521,7 @@ def unneeded_cases_and_messages(
 
 
 def related_messages(connection: sa.Connection, inputs: set[str]) -> dict[str, str | None]:
-    """Message -> the one before it, for all ancestors and descendants of `inputs`."""
+    """Return message -> its parent, for `inputs` and all their ancestors and descendants."""
     columns = [messages.c.id, messages.c.parent_id]
     parents: dict[str, str | None] = {}
     wanted = inputs
@@ -538,7 +541,7 @@ def related_messages(connection: sa.Connection, inputs: set[str]) -> dict[str, s
 
 
 def _with_ancestors(message_ids: Iterable[str], parents: Mapping[str, str | None]) -> set[str]:
-    """The messages and all their ancestors."""
+    """Return the messages and all their ancestors."""
     ancestors: set[str] = set()
     for message_id in message_ids:
         ancestor: str | None = message_id
@@ -549,14 +552,14 @@ def _with_ancestors(message_ids: Iterable[str], parents: Mapping[str, str | None
 
 
 def forget_requests(connection: sa.Connection, agent: str) -> None:
-    """Delete the stored answers to requests with idempotency keys, but those to requests about
+    """Delete the stored answers to requests with idempotency keys, except for requests about
     another agent."""
     about = request_keys.c.agent
     connection.execute(request_keys.delete().where((about == agent) | about.is_(None)))
 
 
 def forget_replies(connection: sa.Connection, agent_id: str) -> None:
-    """Delete the stored replies of models in evaluations of the agent."""
+    """Delete the stored model replies in the agent's evaluations."""
     connection.execute(answers.delete().where(answers.c.agent_id == agent_id))
 
 
@@ -589,8 +592,8 @@ def delete(connection: sa.Connection, doomed: SubjectRows) -> None:
 
 
 def _delete_review(connection: sa.Connection, doomed: SubjectRows) -> None:
-    """Delete the items of rating queues that are about the subject's traces and cases, and what
-    they did as a rater."""
+    """Delete the items of rating queues about the subject's traces and cases, and the subject's
+    acts as a rater."""
     about = ids_of(
         select(connection, [review_targets.c.item_id], review_targets.c.trace_id, doomed.traces)
     )
@@ -611,7 +614,7 @@ def _delete_review(connection: sa.Connection, doomed: SubjectRows) -> None:
 
 
 def _forget_rater(connection: sa.Connection, doomed: SubjectRows) -> None:
-    """Delete what the subject did, held or was to do as a rater in queues of the same agent."""
+    """Delete the subject's acts, leases and assignments as a rater in queues of the same agent."""
     names = sorted(doomed.names.get("named_raters", set()) | doomed.names.get("subjects", set()))
     agent_ids = ids_of(select(connection, [subjects.c.agent_id], subjects.c.id, doomed.subjects))
     agent_ids |= ids_of(select(connection, [raters.c.agent_id], raters.c.id, doomed.named_raters))
@@ -630,7 +633,7 @@ def _forget_rater(connection: sa.Connection, doomed: SubjectRows) -> None:
 
 
 def _recount_queues(connection: sa.Connection, queue_ids: Iterable[str]) -> None:
-    """Count the items of these queues anew."""
+    """Count the items of these queues again."""
     for queue_id in sorted(queue_ids):
         config = connection.execute(
             sa.select(review_queues.c.config).where(review_queues.c.id == queue_id)
@@ -663,7 +666,7 @@ def _set_null(
 
 
 def _record(row: sa.RowMapping) -> dict[str, Any]:
-    """The row as a JSON value."""
+    """Return the row as a JSON value."""
     return {
         name: value.isoformat() if isinstance(value, datetime) else value
         for name, value in row.items()

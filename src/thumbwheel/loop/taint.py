@@ -32,10 +32,10 @@ LEARNED = "learned"
 def datasets_holding(
     ws: Workspace, agent: str, wanted: Collection[str], *, lost: bool = False
 ) -> dict[str, AffectedRows]:
-    """Dataset id -> its rows that name one of the ids `wanted`, for the datasets of the agent that
-    have any.
+    """Return dataset id -> its rows that refer to one of the ids `wanted`, for the agent's datasets
+    that have any.
 
-    Raises StorageError for a file that cannot be read; with `lost` such a file may hold them.
+    Raises StorageError for a file that cannot be read; with `lost`, all rows of such a file count.
     """
     holding = {}
     for dataset in datasets(ws, agent):
@@ -52,7 +52,7 @@ def datasets_holding(
 
 
 def reward_datasets(ws: Workspace, agent: str) -> set[str]:
-    """Datasets whose rows carry rewards of the ledger."""
+    """Return the ids of the datasets whose rows carry rewards of the ledger."""
     return {dataset.id for dataset in datasets(ws, agent) if "reward" in dataset.manifest}
 
 
@@ -65,7 +65,7 @@ def descendants(
     classifier: bool = False,
     modelled: Collection[str] = (),
 ) -> Tainted:
-    """Everything that descends from the datasets `of` of the agent.
+    """Return everything that descends from the datasets `of` of the agent.
 
     `classifier`: also runs that its classifier judged. `modelled`: datasets of rewards in which its
     reward models had a part. `cases`: also evaluations that show one of these. Other agents are
@@ -99,7 +99,7 @@ def descendants(
 
 
 def _add_children(tainted: Tainted, family: _Family) -> None:
-    """Add what was made with something that is tainted."""
+    """Add everything made from a tainted item."""
     tainted_names = {
         (version["agent_id"], f"v{version['number']}")
         for version in family.versions
@@ -163,7 +163,8 @@ class _Family:
 def _base_exports(
     rows: Collection[Record], all_exports: Collection[Record]
 ) -> dict[str, str | None]:
-    """Run or version -> the export that is its base: the newest one in that folder at the time."""
+    """Return run or version -> the export that is its base: the newest one in that folder at the
+    time."""
     by_folder: dict[str, list[Record]] = {}
     for export in all_exports:
         by_folder.setdefault(str(Path(export["path"]).resolve()), []).append(export)
@@ -182,7 +183,7 @@ def _uses_classifier(run: Record) -> bool:
 
 
 def _shown_cases(evaluation: Record) -> set[str | None]:
-    """The cases of which an evaluation shows answers."""
+    """Return the cases whose answers an evaluation shows."""
     results = evaluation["results"]
     examples = list(results.get("examples", ()))
     for suite in results.get("suites", ()):
@@ -193,8 +194,8 @@ def _shown_cases(evaluation: Record) -> set[str | None]:
 
 
 def judge_of(ws: Workspace, run: Record, models: Collection[Record]) -> str | None:
-    """The id of the reward model among `models` against which a run trained; None without one, or
-    for a folder of somebody else."""
+    """Return the id of the reward model among `models` against which a run trained; None without
+    one, or if it is a folder from elsewhere."""
     name = run["config"].get("reward_model")
     if name is None:
         return None

@@ -36,11 +36,11 @@ class TrafficWatch:
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def is_busy(self) -> bool:
-        """Whether somebody is served at this moment."""
+        """Return whether a call was served within the last seconds."""
         return self._served_since(self.clock() - RECENT)
 
     def wait_until_calm(self) -> None:
-        """Return once nobody was served for `calm`."""
+        """Wait until no call has been served for `calm`."""
         with log.progress("people are served; the training waits", None):
             while self._served_since(self.clock() - self.calm):
                 time.sleep(BETWEEN_LOOKS)
@@ -53,8 +53,8 @@ class TrafficWatch:
 def train_beside_traffic(
     ws: Workspace, begin: Callable[[], RunResult], watch: TrafficWatch | None
 ) -> RunResult:
-    """The result of a training that `begin` starts, and that gives way to what `watch` sees. A run
-    that was stopped by somebody else comes back as stopped."""
+    """Return the result of the training that `begin` starts, paused while `watch` sees served
+    calls. A run that somebody else stopped is returned as stopped."""
     if watch is None:
         return begin()
     with stop_when(watch.is_busy) as request:

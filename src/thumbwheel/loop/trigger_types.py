@@ -32,14 +32,15 @@ class Hours:
 
     @classmethod
     def of(cls, text: str) -> Hours:
-        """From `HH:MM-HH:MM`; raises ValueError for anything else."""
+        """Read hours from `HH:MM-HH:MM`. Raises ValueError for anything else, or if both ends are
+        equal."""
         match = _HOURS.fullmatch(text)
         if match is None or match[1] + match[2] == match[3] + match[4]:
             raise ValueError(f"{text!r} is no part of a day; write it as 22:00-06:00")
         return cls(time(int(match[1]), int(match[2])), time(int(match[3]), int(match[4])))
 
     def holds(self, clock: time) -> bool:
-        """Whether this time of day lies in it."""
+        """Return whether this time of day lies within the hours."""
         clock = clock.replace(tzinfo=None)
         if self.begin < self.end:
             return self.begin <= clock < self.end
@@ -50,7 +51,7 @@ class Hours:
 
 
 def next_time(now: datetime, clock: time) -> datetime:
-    """The next moment after `now` at which clocks in its zone show `clock`."""
+    """Return the next moment after `now` at which clocks in its zone show `clock`."""
     moment = datetime.combine(now.date(), clock, now.tzinfo)
     if moment <= now:
         moment = datetime.combine(now.date() + timedelta(days=1), clock, now.tzinfo)
@@ -280,7 +281,7 @@ class NewEvents:
     """Why others are none."""
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
+        """Return the counts as a JSON value."""
         return asdict(self)
 
 

@@ -61,7 +61,8 @@ class Situation:
 
 
 def check(ws: Workspace, agent: Agent, clock: Clock = utc_now) -> Check:
-    """Look at whether a turn is due, and store the line."""
+    """Check whether a turn is due; store and return the check. Bursts of feedback are held
+    first."""
     now = clock()
     config = trigger_config(ws, agent)
     for quarantine in hold_bursts(ws, agent, config, now):
@@ -83,7 +84,7 @@ def check(ws: Workspace, agent: Agent, clock: Clock = utc_now) -> Check:
 
 
 def trigger_config(ws: Workspace, agent: Agent) -> TriggerConfig:
-    """The settings by which the loop of `agent` was enabled; the defaults before that."""
+    """Return the settings with which the agent's loop was enabled; the defaults before that."""
     with ws.db.read() as connection:
         loop = turn_store.loop_of(connection, agent.id)
     stored = dict(loop.settings) if loop else {}
@@ -92,7 +93,7 @@ def trigger_config(ws: Workspace, agent: Agent) -> TriggerConfig:
 
 
 def situation(ws: Workspace, agent: Agent, now: datetime) -> Situation:
-    """What there is to look at, at `now`."""
+    """Return the facts that the rules look at, at `now`."""
     with ws.db.read() as connection:
         loop = turn_store.loop_of(connection, agent.id)
         newest = turn_store.turns(connection, agent.id, LOOKED_AT)
@@ -112,7 +113,7 @@ def situation(ws: Workspace, agent: Agent, now: datetime) -> Situation:
 
 
 def is_turning(ws: Workspace, agent: Agent) -> bool:
-    """Whether a process has the agent's cycle open."""
+    """Return whether a process has the agent's cycle open."""
     folder = ws.home.cycles / agent.slug
     if not folder.is_dir():
         return False
@@ -124,7 +125,8 @@ def is_turning(ws: Workspace, agent: Agent) -> bool:
 
 
 def judge_situation(facts: Situation, config: TriggerConfig, now: datetime) -> Verdict:
-    """The first rule that decides."""
+    """Return the verdict of the first rule that decides. With `only_decidable`, a turn on whose
+    result the gate could not decide is not due (Rule.UNDECIDED)."""
     verdict = _by_events(facts, config, now)
     if verdict.fired and config.only_decidable:
         lack = facts.missing()
@@ -136,7 +138,7 @@ def judge_situation(facts: Situation, config: TriggerConfig, now: datetime) -> V
 
 
 def _by_events(facts: Situation, config: TriggerConfig, now: datetime) -> Verdict:
-    """The first rule that decides, whatever the gate could say."""
+    """Return the verdict of the first rule that decides, without regard to the gate."""
     later = now + config.between_checks
     for rule in (_disabled, _running, _hours, _back_off):
         verdict = rule(facts, config, now)
@@ -189,7 +191,8 @@ def _running(facts: Situation, config: TriggerConfig, now: datetime) -> Verdict 
 
 
 def _hours(facts: Situation, config: TriggerConfig, now: datetime) -> Verdict | None:
-    """Quiet hours and the window, by the clock of the loop's zone."""
+    """Return a negative verdict during quiet hours or outside the window, by the clock of the
+    loop's zone, else None."""
     local = now.astimezone(ZoneInfo(config.timezone))
     for text in config.quiet:
         hours = Hours.of(text)
@@ -209,7 +212,8 @@ def _hours(facts: Situation, config: TriggerConfig, now: datetime) -> Verdict | 
 
 
 def _back_off(facts: Situation, config: TriggerConfig, now: datetime) -> Verdict | None:
-    """A pause after failures: the same error would come back at once."""
+    """Return a negative verdict during the pause after failures, else None: the same error would
+    come back at once."""
     failures = 0
     for turn in facts.turns:
         if turn.state is not TurnState.FAILED:
@@ -227,7 +231,8 @@ def _back_off(facts: Situation, config: TriggerConfig, now: datetime) -> Verdict
 
 
 def _hours_since(turn: Turn | None, now: datetime) -> float | None:
-    """Hours since a turn began; 0 where the clock was set back behind it."""
+    """Return the hours since a turn began; 0 if the clock was set back before it, None without a
+    turn."""
     if turn is None:
         return None
     return max(0.0, (now - turn.recorded_at).total_seconds() / 3600)

@@ -35,8 +35,8 @@ def run_turn(
     clock: Clock = utc_now,
     informative: int | None = None,
 ) -> CycleReport:
-    """Turn the wheel once, and record it; returns and raises as `run_cycle`. `informative`: the new
-    informative events, where they were counted."""
+    """Run one cycle and record it as a turn; returns and raises as `run_cycle`. `informative`: the
+    number of new informative events, if already counted."""
     if is_turning(ws, agent):
         raise Conflict(
             f"the cycle of agent {agent.slug!r}",
@@ -64,7 +64,7 @@ def run_turn(
 
 
 def outcome(cycle: CycleReport) -> tuple[TurnState, str | None]:
-    """How a turn that came to its end ended, and why."""
+    """Return (state, reason) of a completed turn."""
     if cycle.version is not None:
         return TurnState.FINISHED, cycle.reasons[0] if cycle.reasons else None
     reason = cycle.reasons[0] if cycle.reasons else None
@@ -76,7 +76,7 @@ def outcome(cycle: CycleReport) -> tuple[TurnState, str | None]:
 
 
 def turns(ws: Workspace, agent: Agent, most: int = 20) -> list[Turn]:
-    """The newest turns of the agent, newest first."""
+    """Return the newest turns of the agent, newest first."""
     with ws.db.read() as connection:
         return turn_store.turns(connection, agent.id, most)
 
@@ -84,7 +84,7 @@ def turns(ws: Workspace, agent: Agent, most: int = 20) -> list[Turn]:
 def _begin(
     ws: Workspace, agent: Agent, trigger: Rule, informative: int, now: datetime, anew: bool
 ) -> Turn:
-    """The record of a turn that begins, or of the one that goes on."""
+    """Store and return the record of a new turn, or of the interrupted one that continues."""
     turn = Turn(
         ids.new("cyc"), trigger, TurnState.RUNNING, None, now, informative, None, None, now, None
     )
@@ -135,7 +135,7 @@ def _end(
 
 
 def _summary(cycle: CycleReport) -> dict[str, Any]:
-    """What is kept of a report; files, evaluation and decision have records of their own."""
+    """Return the stored part of a report; files, evaluation and decision have their own records."""
     return {
         "base": cycle.base,
         "candidates": [asdict(candidate) for candidate in cycle.candidates],

@@ -37,7 +37,7 @@ MOST_CHECKS = 2_000
 
 
 def loop_of(connection: sa.Connection, agent_id: str) -> Loop | None:
-    """The agent's loop; None where it was never enabled."""
+    """Return the agent's loop; None if it was never enabled."""
     row = connection.execute(sa.select(loops).where(loops.c.agent_id == agent_id)).one_or_none()
     return None if row is None else Loop(row.enabled, row.settings, row.recorded_at)
 
@@ -49,7 +49,7 @@ def set_loop(
     settings: Mapping[str, Any] | None,
     now: datetime,
 ) -> None:
-    """Enable or disable the agent's loop; `settings` None leaves them as they are."""
+    """Enable or disable the agent's loop; with `settings` None its settings stay unchanged."""
     values: dict[str, Any] = {"enabled": enabled, "recorded_at": now}
     if settings is not None:
         values["settings"] = dict(settings)
@@ -66,14 +66,15 @@ def disable_all(connection: sa.Connection) -> int:
 
 
 def turns(connection: sa.Connection, agent_id: str, most: int) -> list[Turn]:
-    """The newest turns, newest first."""
+    """Return up to `most` turns, newest first."""
     query = sa.select(cycles).where(cycles.c.agent_id == agent_id)
     newest = query.order_by(cycles.c.recorded_at.desc(), cycles.c.id.desc()).limit(most)
     return [_turn(row) for row in connection.execute(newest)]
 
 
 def last_success(connection: sa.Connection, agent_id: str) -> Turn | None:
-    """The newest turn that went through: what it heard is no longer new."""
+    """Return the finished turn that heard the latest feedback, which is no longer new; None without
+    one."""
     query = sa.select(cycles).where(
         cycles.c.agent_id == agent_id, cycles.c.state == TurnState.FINISHED
     )
@@ -83,7 +84,7 @@ def last_success(connection: sa.Connection, agent_id: str) -> Turn | None:
 
 
 def add_turn(connection: sa.Connection, agent_id: str, turn: Turn) -> None:
-    """Record a turn that begins. Raises Conflict while another one of the agent runs."""
+    """Store a turn that begins. Raises Conflict while another one of the agent runs."""
     running = sa.select(cycles.c.id).where(
         cycles.c.agent_id == agent_id, cycles.c.state == TurnState.RUNNING
     )
@@ -117,7 +118,7 @@ def move_turn(
     report: Mapping[str, Any] | None = None,
     ended_at: datetime | None = None,
 ) -> bool:
-    """Move a turn to another state; False where its present one does not lead there."""
+    """Move a turn to another state; return False if its present state does not allow that."""
     before = [name for name, after in TURN_MOVES.items() if state in after]
     values: dict[str, Any] = {"state": state, "reason": reason, "ended_at": ended_at}
     if version_id is not None:
@@ -129,7 +130,7 @@ def move_turn(
 
 
 def has_served_calls(connection: sa.Connection, since: datetime) -> bool:
-    """Whether a deployment of any agent answered a call that was recorded after `since`."""
+    """Return whether a deployment of any agent answered a call that was recorded after `since`."""
     for agent_id in connection.execute(sa.select(agents.c.id)).scalars():
         recent = (
             sa.select(traces.c.id)
@@ -147,7 +148,7 @@ def has_served_calls(connection: sa.Connection, since: datetime) -> bool:
 
 
 def add_check(connection: sa.Connection, agent_id: str, check: Check) -> None:
-    """Record a check, and forget those beyond MOST_CHECKS."""
+    """Store a check, and delete those beyond MOST_CHECKS."""
     connection.execute(
         loop_checks.insert().values(
             id=check.id,
@@ -172,7 +173,7 @@ def add_check(connection: sa.Connection, agent_id: str, check: Check) -> None:
 
 
 def checks(connection: sa.Connection, agent_id: str, most: int) -> list[Check]:
-    """The newest checks, newest first."""
+    """Return up to `most` checks, newest first."""
     query = sa.select(loop_checks).where(loop_checks.c.agent_id == agent_id)
     newest = query.order_by(loop_checks.c.recorded_at.desc(), loop_checks.c.id.desc()).limit(most)
     return [
@@ -191,7 +192,7 @@ def checks(connection: sa.Connection, agent_id: str, most: int) -> list[Check]:
 
 
 def add_pending(connection: sa.Connection, agent_id: str, pending: Pending) -> None:
-    """Record what waits for a person."""
+    """Store a decision that waits for a person."""
     connection.execute(
         loop_decisions.insert().values(
             id=pending.id,
@@ -214,7 +215,8 @@ def pendings(
     state: WishState | None = None,
     name: str | None = None,
 ) -> list[Pending]:
-    """What waits, or waited, for a person, oldest first; `name` is an id or its beginning."""
+    """Return the decisions for a person, oldest first, in `state` if given; `name` is an id or its
+    beginning."""
     query = (
         sa.select(loop_decisions, model_versions.c.number)
         .join(model_versions, model_versions.c.id == loop_decisions.c.version_id)
@@ -236,7 +238,7 @@ def answer_pending(
     reason: str | None,
     now: datetime,
 ) -> int:
-    """Answer those that still wait; how many these were."""
+    """Answer those decisions that still wait; return how many."""
     waiting = loop_decisions.update().where(
         loop_decisions.c.id.in_(pending_ids), loop_decisions.c.state == WishState.WAITING
     )

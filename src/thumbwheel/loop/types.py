@@ -43,7 +43,7 @@ class Lineage:
     """The reward model of the agent against which the run was trained."""
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
+        """Return the lineage as a JSON value."""
         return asdict(self)
 
 
@@ -131,11 +131,11 @@ class Tainted:
     """Hashes of calibrations of `next_turn`, which are deleted."""
 
     def size(self) -> int:
-        """The number of ids."""
+        """Return the number of ids."""
         return sum(len(ids) for ids in self.to_json().values())
 
     def to_json(self) -> dict[str, list[str]]:
-        """As a JSON value."""
+        """Return the ids as a JSON value."""
         return {field.name: sorted(getattr(self, field.name)) for field in fields(self)}
 
 

@@ -44,8 +44,8 @@ class RetainedVersions:
 def retain_versions(
     ws: Workspace, agent: Agent, before: datetime, used: Set[str], *, dry_run: bool
 ) -> RetainedVersions:
-    """Retire the versions that were trained, and approved, before this time and that nothing needs.
-    `used`: ids that rows of datasets name. With `dry_run` nothing is changed."""
+    """Retire the versions that were recorded, and last decided on, before this time and that
+    nothing needs. `used`: ids that rows of datasets refer to. With `dry_run` nothing is changed."""
     result = RetainedVersions()
     earlier = _earlier_aliases(ws, agent)
 
@@ -70,7 +70,7 @@ def retain_versions(
 
 
 def _earlier_aliases(ws: Workspace, agent: Agent) -> set[str]:
-    """The versions at which an alias pointed before."""
+    """Return the ids of the versions in the newest switches of each alias."""
     earlier: set[str] = set()
     for alias in versions.aliases_of(ws, agent):
         history = effective_switches(versions.switches(ws, agent, alias))
@@ -80,7 +80,7 @@ def _earlier_aliases(ws: Workspace, agent: Agent) -> set[str]:
 
 
 def _delete_files(ws: Workspace, agent: Agent) -> None:
-    """Delete what is left of the files of retired versions."""
+    """Delete the remaining files of retired versions."""
     with ws.db.read() as connection:
         retired = retention_sql.retired_versions(connection, agent.id)
         in_use = store.files_in_use(connection)

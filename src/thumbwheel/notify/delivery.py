@@ -29,7 +29,7 @@ NEWEST = 200
 
 
 def channel_of(config: NotifyConfig, name: str) -> ChannelConfig:
-    """Return the channel of this name; raises NotFound."""
+    """Return the channel with this name. Raises NotFound."""
     if name not in config.channels:
         names = sorted(config.channels)
         raise NotFound(
@@ -42,8 +42,8 @@ def channel_of(config: NotifyConfig, name: str) -> ChannelConfig:
 
 
 def deliver(ws: Workspace, name: str, notice: Notice) -> None:
-    """Send a notice to a channel. Raises NotFound for a channel or secret that is not there, and
-    DeliveryError where the receiver does not take it."""
+    """Send a notice to a channel. Raises NotFound for a missing channel or secret, DeliveryError if
+    the receiver does not accept it."""
     config = ws.settings(NotifyConfig, "notify")
     channel = channel_of(config, name)
     secrets = SecretStore(ws.home.secrets)
@@ -71,14 +71,14 @@ def _secret_url(secrets: SecretStore, secret: str, name: str) -> str:
 
 
 def notice_of_test(now: datetime) -> Notice:
-    """Make a notice that says that a channel works."""
+    """Return a notice which says that a channel works."""
     title, text = "Thumbwheel: a test", "Notices of this home arrive here."
     return Notice(f"test {now.isoformat()}", "decision", "", title, text, "/", now)
 
 
 def dispatch(ws: Workspace, down: Down, now: datetime) -> list[Job]:
-    """Ask for a job for each notice and channel that has none yet, and for another attempt at those
-    that failed and have waited long enough. Return the jobs that were asked for."""
+    """Enqueue a job for each notice and channel that has none yet, and retry failed ones that have
+    waited long enough. Return the jobs."""
     config = ws.settings(NotifyConfig, "notify")
     if not config.channels:
         return []

@@ -16,7 +16,7 @@ MEDIA_TYPE = "application/atom+xml"
 
 
 def atom(agent: Agent, notices: Sequence[Notice], base: str, now: datetime) -> bytes:
-    """Return the feed of an agent's notices, newest first; links begin with `base`."""
+    """Return the Atom feed of an agent's notices, newest first; links begin with `base`."""
     feed = ET.Element("feed", xmlns=NAMESPACE)
     updated = notices[0].occurred_at if notices else now
     _head(feed, f"Thumbwheel: {agent.slug}", f"urn:thumbwheel:{agent.slug}", updated)

@@ -20,7 +20,7 @@ class NotifySpec(Config):
 
 
 def run_notify(ws: Workspace, spec: NotifySpec) -> Delivered:
-    """Send it. A receiver that saw it before knows it by its delivery id."""
+    """Send the notice. A receiver recognises a repeated one by its delivery id."""
     notice = Notice.of(spec.notice)
     deliver(ws, spec.channel, notice)
     return Delivered(spec.channel, notice.key)

@@ -26,8 +26,8 @@ def send_mail(
     config: NotifyConfig,
     name: str,
 ) -> None:
-    """Send a notice to all addresses of the channel; raises DeliveryError where the mail server
-    does not take it for all of them."""
+    """Send a notice to all addresses of the channel. Raises DeliveryError unless the mail server
+    accepts it for all of them."""
     what = f"channel {name!r}"
     message = mail(channel, notice, link)
     try:
@@ -50,7 +50,7 @@ def send_mail(
 
 
 def mail(channel: ChannelConfig, notice: Notice, link: str) -> EmailMessage:
-    """Write the message. Titles are of one line: a header holds no other."""
+    """Return the message. Its subject is the title on one line, since a header holds no more."""
     message = EmailMessage()
     message["From"] = channel.sender
     message["To"] = ", ".join(channel.to)
@@ -62,7 +62,8 @@ def mail(channel: ChannelConfig, notice: Notice, link: str) -> EmailMessage:
 
 
 def _connected(channel: ChannelConfig, config: NotifyConfig) -> smtplib.SMTP:
-    """Connect to an address that was checked, under the name of the host."""
+    """Connect to a checked address of the host, under the host's name, and return the
+    connection."""
     host, port = str(channel.host), channel.port
     shown_host = f"[{host}]" if ":" in host else host
     url = f"smtp://{shown_host}:{port}"

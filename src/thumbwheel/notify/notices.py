@@ -26,7 +26,7 @@ RECENT = timedelta(days=7)
 
 
 def notices(ws: Workspace, agent: Agent, down: Down, now: datetime) -> list[Notice]:
-    """Return all that people are to be told of the agent now, newest first."""
+    """Return all current notices about the agent, newest first."""
     current = [
         *_decisions(ws, agent),
         *_failed_jobs(ws, agent, now),
@@ -103,7 +103,7 @@ def _regressions(ws: Workspace, agent: Agent, now: datetime) -> Iterator[Notice]
 
 
 def _dead_deployments(agent: Agent, down: Down, now: datetime) -> Iterator[Notice]:
-    """Tell of each once a day."""
+    """Yield a notice for each dead deployment; its key changes once a day."""
     today = now.astimezone(UTC).date()
     for slug, version in sorted(down):
         if slug != agent.slug:

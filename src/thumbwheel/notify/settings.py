@@ -70,7 +70,7 @@ class ChannelConfig(Config):
 
 
 def check_url(url: str) -> None:
-    """Raise ValueError for what is no web address, or holds a secret."""
+    """Raise ValueError for an invalid web address, or one that contains a secret."""
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"{url!r} is no http or https address")
     if [*addresses_with_secrets(url)]:

@@ -25,12 +25,12 @@ class Notice:
     occurred_at: datetime
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON value."""
+        """Return the notice as a JSON value."""
         return vars(self) | {"occurred_at": self.occurred_at.isoformat()}
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Notice:
-        """Read what `to_json` gave."""
+        """Read a notice from the value of `to_json`."""
         occurred_at = datetime.fromisoformat(value["occurred_at"])
         return cls(**{**value, "occurred_at": occurred_at})
 

@@ -29,7 +29,8 @@ JSON = {"content-type": "application/json", "user-agent": "thumbwheel"}
 
 
 def signed(notice: Notice, link: str, secret: str, timestamp: int) -> tuple[bytes, dict[str, str]]:
-    """Return body and headers of a webhook that is sent at `timestamp`, in seconds since 1970."""
+    """Return the body and headers of a webhook that is sent at `timestamp`, in seconds since
+    1970."""
     body = json.dumps(notice.to_json() | {"url": link}, ensure_ascii=False).encode()
     headers = {
         **JSON,
@@ -47,7 +48,7 @@ def signature(secret: str, timestamp: int, body: bytes) -> str:
 
 
 def slack_body(notice: Notice, link: str) -> bytes:
-    """Return the payload of an incoming webhook of Slack, and of what understands the same."""
+    """Return the payload for an incoming webhook of Slack or a compatible service."""
     lines = [f"*{_escaped(notice.title)}*", _escaped(notice.text)]
     if link.startswith(("http://", "https://")):
         lines.append(f"<{link}|Open>")
@@ -55,20 +56,20 @@ def slack_body(notice: Notice, link: str) -> bytes:
 
 
 def _escaped(text: str) -> str:
-    """Spell out the characters that mean something to Slack."""
+    """Escape the characters that Slack treats as markup."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def post_webhook(
     url: str, notice: Notice, link: str, secret: str, config: NotifyConfig, name: str
 ) -> None:
-    """Send a signed webhook; raises DeliveryError where the receiver does not take it."""
+    """Send a signed webhook. Raises DeliveryError if the receiver does not accept it."""
     body, headers = signed(notice, link, secret, int(time.time()))
     _post(url, body, headers, config, name)
 
 
 def post_slack(url: str, notice: Notice, link: str, config: NotifyConfig, name: str) -> None:
-    """Send it to Slack; raises DeliveryError where that does not take it."""
+    """Send the notice to Slack. Raises DeliveryError if Slack does not accept it."""
     _post(url, slack_body(notice, link), JSON, config, name)
 
 

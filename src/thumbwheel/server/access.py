@@ -17,7 +17,8 @@ MOST_BYTES = 64 * 1024
 
 
 def protect(api: FastAPI, gate: AccessGate) -> None:
-    """Let nobody through but by the gate; raises AssertionError for a route that names no need."""
+    """Send every request through the gate. Raises AssertionError if a route does not declare what
+    it needs."""
     api.state.gate = gate
     for router in (login_router(gate), access_router(gate)):
         api.include_router(router, responses=documented(), max_body_size=MOST_BYTES)

@@ -115,7 +115,7 @@ class Application:
 
 
 def host_name(header: str) -> str:
-    """The name in a Host header, without its port.
+    """Return the name in a Host header, without its port.
 
     >>> host_name("127.0.0.1:8787"), host_name("[::1]:8787"), host_name("Example.com")
     ('127.0.0.1', '[::1]', 'example.com')
@@ -125,9 +125,9 @@ def host_name(header: str) -> str:
 
 
 def allowed_hosts(host: str, further: Iterable[str]) -> frozenset[str] | None:
-    """The names of a server that listens on `host`; None for any name, where it listens on all
-    addresses and nobody said under which names. Others are refused, so that no web page can reach
-    the server under a name of its own.
+    """Return the allowed host names of a server that listens on `host`; None allows any name, if it
+    listens on all addresses and `further` is empty. Other names are refused, so that no web page
+    can reach the server under a name of its own.
 
     >>> allowed_hosts("0.0.0.0", []) is None
     True
@@ -143,14 +143,14 @@ def allowed_hosts(host: str, further: Iterable[str]) -> frozenset[str] | None:
 
 
 def _in_header(host: str) -> str:
-    """The host as a Host header has it."""
+    """Return the host as it appears in a Host header."""
     is_ipv6 = ":" in host and not host.startswith("[")
     return f"[{host}]" if is_ipv6 else host.lower()
 
 
 def _route(scope: Scope, is_call: bool) -> str:
-    """The path of a request with names in place of what clients put into it, which may be
-    anything."""
+    """Return the path of a request with placeholders for the parts that clients choose, which may
+    be anything."""
     if is_call:
         call = split_path(scope["path"]).call
         return "/v1/models/{name}" if call.startswith("/v1/models/") else call
@@ -158,7 +158,7 @@ def _route(scope: Scope, is_call: bool) -> str:
 
 
 def api_application(routers: Iterable[APIRouter]) -> FastAPI:
-    """What answers everything but calls to models."""
+    """Return the FastAPI application that answers everything except model calls."""
     api = FastAPI(
         title="thumbwheel",
         openapi_url=None,

@@ -9,7 +9,7 @@ ENTRANCE = "/login"
 
 
 def login_url(gate: AccessGate, server_url: str) -> str:
-    """Return where one browser on this machine is logged in, within ten minutes; where it can log
-    in, on a server that others reach."""
+    """Return the URL that logs in one browser on this machine, valid for ten minutes; on a server
+    that others can reach, the URL of the login page."""
     query = "" if gate.token is None else f"?code={gate.codes.make()}"
     return f"{server_url}{ENTRANCE}{query}"

@@ -32,14 +32,14 @@ class GrowingApi:
         self._lock = threading.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; add the other routes before the first that is for one of them."""
+        """Answer a request. The first one that needs any of the other routes adds them all."""
         is_for_first = f"{scope['method']} {scope['path']}" in self._first_routes
         if self._add_rest is not None and not is_for_first:
             await run_in_threadpool(self.whole)  # in a thread: calls to models go on meanwhile
         await self.first(scope, receive, send)
 
     def whole(self) -> FastAPI:
-        """The application with all routes."""
+        """Return the application with all routes."""
         with self._lock:
             if self._add_rest is not None:
                 self._add_rest(self.first)

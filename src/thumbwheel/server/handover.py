@@ -48,13 +48,13 @@ class Taken:
     """Whether the socket is a service manager's and stays open."""
 
     def answers(self) -> None:
-        """Have the other one leave: calls are answered here."""
+        """Tell the old server to leave, because this process answers calls now."""
         with suppress(OSError), self.connection:
             self.connection.sendall(ANSWERS)
 
 
 def served_urls(home: Path) -> list[str]:
-    """Return where servers of this home listen, as far as they left a note."""
+    """Return the URLs of this home's servers that left a note."""
     urls = []
     for note in sorted((home / FOLDER).glob("*")):
         with suppress(OSError, ValueError):
@@ -65,9 +65,9 @@ def served_urls(home: Path) -> list[str]:
 
 
 def take(home: Path, host: str, port: int) -> Taken | None:
-    """The socket of the server of this home on `port`; None where there is none that runs.
+    """Return the listening socket of this home's server on `port`, or None if none runs there.
 
-    Raises Conflict where it listens on another address than `host`.
+    Raises Conflict if that server listens on another address than `host`.
     """
     try:
         note = json.loads(_note(home, port).read_text(encoding="utf-8"))
@@ -101,8 +101,9 @@ def offered(
     leave: Callable[[], None],
     is_passed: bool = False,
 ) -> Iterator[None]:
-    """Inside, a successor may take the listening socket; once it answers, `leave` is called, in a
-    thread of its own. `is_passed`: the socket is a service manager's."""
+    """Offer the listening socket to a successor while the context is open. Once the successor
+    answers, `leave` is called in its own thread. `is_passed`: the socket belongs to a service
+    manager."""
     # A folder of the home may have a path that is too long for the name of a socket.
     folder = Path(tempfile.mkdtemp(prefix="thumbwheel-"))
     path = folder / "socket"
@@ -128,8 +129,8 @@ def offered(
 
 
 def _attend(door: socket.socket, listener: socket.socket, leave: Callable[[], None]) -> None:
-    """Give the socket to whoever asks, until one of them answers calls. A server that stops closes
-    the socket, and then nobody gets it."""
+    """Offer the socket to each server that connects, until one of them answers calls. A server that
+    stops closes `door`, which ends the offer."""
     while True:
         try:
             connection, _ = door.accept()
@@ -153,8 +154,8 @@ def _note(home: Path, port: int) -> Path:
 
 
 def passed_socket() -> socket.socket | None:
-    """The listening socket that a service manager passed to this process (`LISTEN_FDS`), once; None
-    where there is none."""
+    """Return the listening socket that a service manager passed to this process (`LISTEN_FDS`), or
+    None if there is none. Later calls return None."""
     pid, count = os.environ.pop("LISTEN_PID", ""), os.environ.pop("LISTEN_FDS", "")
     os.environ.pop("LISTEN_FDNAMES", None)
     if pid != str(os.getpid()) or not count.isdecimal() or int(count) < 1:
@@ -164,7 +165,7 @@ def passed_socket() -> socket.socket | None:
 
 
 def notify_manager(*states: str) -> None:
-    """Tell a service manager that waits for it (`NOTIFY_SOCKET`) how things stand, as READY=1."""
+    """Tell a service manager that listens (`NOTIFY_SOCKET`) the server's state, such as READY=1."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

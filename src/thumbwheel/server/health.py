@@ -61,7 +61,7 @@ class TimeLimited:
         self._last: tuple[float, str | None] = (-math.inf, None)
 
     def __call__(self) -> str | None:
-        """Return what is wrong, or that it could not be read for some time."""
+        """Return the problem or None, or a message if the state could not be read for some time."""
         with self._guard:
             reading = self._reading
             if reading is None:
@@ -97,7 +97,7 @@ class Health:
     """Set once the server is to stop."""
 
     def problems(self) -> dict[str, str]:
-        """Part -> what is wrong with it, for those with a problem."""
+        """Return part -> problem, for the parts that have one."""
         problems = {}
         for check in self.checks:
             try:
@@ -109,7 +109,7 @@ class Health:
         return problems
 
     def body(self) -> tuple[int, dict[str, Any]]:
-        """(status of the answer to `/health`, its content)."""
+        """Return (status of the answer to `/health`, its content)."""
         problems = self.problems()
         content: dict[str, Any] = {"status": "red" if problems else "green", "problems": problems}
         for name, read in self.figures.items():
@@ -118,7 +118,7 @@ class Health:
         return 503 if problems else 200, content
 
     def readiness(self) -> tuple[int, dict[str, Any]]:
-        """(status of the answer to `/ready`, its content)."""
+        """Return (status of the answer to `/ready`, its content)."""
         problems = self.problems()
         needed = {check.part for check in self.checks if check.is_needed}
         hindrances = {part: why for part, why in problems.items() if part in needed}
@@ -129,7 +129,8 @@ class Health:
 
 
 def router(health: Health) -> APIRouter:
-    """The three routes. They look into folders and at rows, so not on the event loop."""
+    """Return the router for `/health`, `/ready` and `/live`. The first two read folders and rows,
+    so they run off the event loop."""
     routes = APIRouter()
 
     @routes.get("/health", dependencies=[WATCHERS])

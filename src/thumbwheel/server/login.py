@@ -54,7 +54,7 @@ class WebTokenRequest(Config):
 
 
 def router(gate: AccessGate) -> APIRouter:
-    """The routes of logging in and out."""
+    """Return the router for logging in and out."""
     routes = APIRouter(route_class=PageRoute)
     _add_entrance(routes, gate)
     _add_password(routes, gate)
@@ -199,7 +199,7 @@ def _add_provider(routes: APIRouter, gate: AccessGate, provider: Provider) -> No
 def _log_in(
     request: Request, response: Response, gate: AccessGate, user_id: str | None
 ) -> OpenedSession:
-    """Give the browser a new session, and end the one that it had."""
+    """Give the browser a new session, and end its previous one."""
     earlier = gate.identify(Credentials.of(request.headers))
     if earlier is not None and earlier.session is not None:
         gate.close_session(earlier.session)
@@ -221,7 +221,7 @@ def _set_cookie(
     path: str = "/",
     script: bool = False,
 ) -> None:
-    """`script`: whether pages of this server may read it."""
+    """Set a cookie for `seconds`. `script`: scripts in this server's pages may read it."""
     secure = request.url.scheme == "https"
     response.set_cookie(
         name, value, seconds, path=path, httponly=not script, samesite="lax", secure=secure

@@ -32,7 +32,7 @@ class Maintenance:
         self._thread.join()
 
     def problem(self) -> str | None:
-        """Why the last time failed; None where it did not."""
+        """Return why the last maintenance failed; None if it did not."""
         return self._problem
 
     def _run(self) -> None:

@@ -76,7 +76,7 @@ class ToolServer:
         )
 
     def offered(self, principal: Principal) -> dict[str, Tool]:
-        """The tools that there are for the principal, by name."""
+        """Return name -> tool for the tools that the principal may use."""
         by_name = {}
         for name, tool in tools().items():
             verb = tool.operation.route.need
@@ -85,7 +85,7 @@ class ToolServer:
         return by_name
 
     async def list_tools(self, context: Any, params: Any) -> ListToolsResult:
-        """Answer the request for the tools."""
+        """Answer a request for the list of tools."""
         from mcp_types import ListToolsResult, ToolAnnotations
         from mcp_types import Tool as ToolOfProtocol
 
@@ -110,8 +110,8 @@ class ToolServer:
         return ListToolsResult(tools=listed)
 
     async def call_tool(self, context: Any, params: Any) -> CallToolResult:
-        """Answer a call. An error of the command is a result that says so, which the agent reads
-        and can correct."""
+        """Answer a tool call. An error of the command is returned as an error result, which the
+        agent can read and correct."""
         from mcp_types import CallToolResult, TextContent
 
         try:
@@ -162,7 +162,8 @@ class ProtocolResponse(Response):
 async def _ask(
     api: FastAPI, outer: Request, method: str, target: str, body: bytes | None
 ) -> tuple[int, bytes]:
-    """(status, content) of the answer to a request of the API, which whoever sent `outer` asks."""
+    """Send a request to the API with the headers of `outer`; return (status, content) of the
+    answer."""
     path, _, query = target.partition("?")
     headers = [pair for pair in outer.headers.raw if pair[0] not in OF_THE_BODY]
     headers += [(b"accept", b"application/json"), (b"content-type", b"application/json")]
@@ -203,7 +204,7 @@ async def _ask(
 
 
 def router(config: McpConfig) -> APIRouter:
-    """The route of the protocol."""
+    """Return the router of the MCP endpoint."""
     routes = APIRouter()
 
     @cache

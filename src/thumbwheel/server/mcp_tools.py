@@ -42,7 +42,7 @@ class Tool:
         return self.operation.route.method == "GET"
 
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of its arguments."""
+        """Return the JSON schema of the tool's arguments."""
         properties: dict[str, Any] = {}
         required = []
         for parameter in self.operation.path_parameters:
@@ -62,8 +62,8 @@ class Tool:
         }
 
     def request(self, arguments: Mapping[str, Any]) -> tuple[str, bytes | None]:
-        """(path with its query, body) of the request that a call with these arguments is. Raises
-        InputError where the path lacks a part."""
+        """Return (path with its query, body) of the request for a call with these arguments. Raises
+        InputError if a path parameter is missing, no text, or contains a slash."""
         values = {name: value for name, value in arguments.items() if value is not None}
         for parameter in self.operation.path_parameters:
             text = values.get(parameter.name)
@@ -93,7 +93,7 @@ def _schema(parameter: Parameter) -> dict[str, Any]:
 
 @cache
 def tools() -> Mapping[str, Tool]:
-    """All of them by name. A command that takes or gives a file is none."""
+    """Return name -> tool for all commands, except those that take or return a file."""
     by_name = {}
     for operation in operations().values():
         if operation.route.upload is None and operation.route.download is None:

@@ -53,7 +53,8 @@ class _Samples(Collector):
     failures: int = 0
 
     def collect(self) -> Iterator[Metric]:
-        """The samples, and how often one could not be read."""
+        """Yield the samples, and the number of failed reads. A sample that cannot be read is left
+        out."""
         for sample in self.samples:
             try:
                 values = sample.read()
@@ -65,7 +66,7 @@ class _Samples(Collector):
         yield CounterMetricFamily("thumbwheel_unread_samples", help, self.failures)
 
     def describe(self) -> list[Metric]:
-        """Nothing, so that being registered reads no sample."""
+        """Return an empty list, so that registering reads no sample."""
         return []
 
 
@@ -122,16 +123,16 @@ class Metrics:
         )
 
     def add(self, *samples: Sample) -> None:
-        """Show these, too."""
+        """Add samples to the metrics."""
         self._samples.samples.extend(samples)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a request that was answered."""
+        """Count an answered request."""
         self._requests.labels(method, route, str(status)).inc()
         self._request_seconds.labels(route).observe(seconds)
 
     def call(self, exchange: Exchange) -> None:
-        """Count a call that is over."""
+        """Count a completed model call."""
         agent, version = exchange.agent, exchange.choice.version
         status = LEFT if exchange.cause == CLIENT_LEFT else str(exchange.status)
         self._calls.labels(agent, version, status).inc()
@@ -146,7 +147,8 @@ class Metrics:
 
 
 def router(metrics: Metrics) -> APIRouter:
-    """The route `/metrics`, in the form that is asked for: Prometheus' or OpenMetrics'."""
+    """Return the router for `/metrics`, in the format that the client accepts: Prometheus or
+    OpenMetrics."""
     routes = APIRouter()
 
     @routes.get("/metrics", response_class=Response, dependencies=[needs("read")])

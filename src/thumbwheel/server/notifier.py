@@ -43,7 +43,7 @@ class Notifier:
             self._thread.join()
 
     def problem(self) -> str | None:
-        """Return why the last look failed; None where it did not."""
+        """Return why the last look failed; None if it did not."""
         return self._problem
 
     def _run(self) -> None:
@@ -61,7 +61,8 @@ class Notifier:
 
 
 def long_dead(watch: Watch, seconds: float = DEAD_SECONDS) -> Down:
-    """Return the deployments that have not answered for so long, and that nobody stopped."""
+    """Return (agent, version) -> why, for deployments that have not answered for `seconds` and were
+    not stopped."""
     now = time.monotonic()
     dead = [watched for watched in watch.down() if not watched.is_stopped]
     return {

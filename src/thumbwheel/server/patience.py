@@ -33,8 +33,8 @@ class Patience(HttpToolsProtocol):
         self._wait(HEADER_SECONDS)
 
     def data_received(self, data: bytes) -> None:
-        """Read, and wait for the rest where there is one. A request that comes in one piece, as
-        nearly all do, sets no timer."""
+        """Parse the data, and limit the time to wait for the rest of an incomplete request. A
+        request that comes in one piece, as nearly all do, sets no timer."""
         was_in_headers = self._in_headers
         super().data_received(data)
         if self._in_headers:
@@ -49,22 +49,22 @@ class Patience(HttpToolsProtocol):
             self._stop_waiting()
 
     def on_message_begin(self) -> None:
-        """The headers begin."""
+        """Note that the headers begin."""
         super().on_message_begin()
         self._in_headers, self._header_bytes = True, 0
 
     def on_headers_complete(self) -> None:
-        """The body begins."""
+        """Note that the body begins."""
         self._in_headers, self._in_body = False, True
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """All of the request is there."""
+        """Note that the request is complete."""
         self._in_body = False
         super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing any more."""
+        """Stop waiting."""
         self._stop_waiting()
         super().connection_lost(exc)
 

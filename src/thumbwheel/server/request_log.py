@@ -17,7 +17,7 @@ logger = logging.getLogger("thumbwheel.requests")
 def log_request(
     method: str, route: str, status: int, seconds: float, exchange: Exchange | None
 ) -> None:
-    """Say that a request was answered; `exchange` of a call to a model. `route` is a template."""
+    """Log an answered request. `route` is a template; `exchange` is given for model calls."""
     fields: dict[str, Any] = {
         "method": method,
         "route": route,

@@ -105,8 +105,8 @@ def assembled(
     start_command: Sequence[str] = (),
     dialects: Sequence[str] = (),
 ) -> Iterator[Application]:
-    """The application for a server that listens on `host`, with all that runs beside it. Raises
-    NotFound for a dialect that does not exist."""
+    """Yield the application of a server that listens on `host`, while its background parts run.
+    Raises NotFound for an unknown dialect."""
     for name in dialects:
         DIALECTS.get(name)
     config = ws.settings(GatewayConfig, "gateway")
@@ -201,7 +201,8 @@ def assembled(
 
 
 def _add_further_routes(dialects: Sequence[str], api: FastAPI) -> None:
-    """Add what the commands do, the dialects, the pages, and logins, keys and users."""
+    """Add the routes of the commands, the dialects, the pages and MCP, and put all behind the
+    gate."""
     from starlette.routing import Route
 
     from thumbwheel.server.access import protect
@@ -220,7 +221,7 @@ def _add_further_routes(dialects: Sequence[str], api: FastAPI) -> None:
 
 
 def _samples_of_calls(gateway: Gateway, recorder: Recorder, drainer: Drainer) -> list[Sample]:
-    """What `/metrics` says of calls, and `/health`, too."""
+    """Return the samples about model calls, for both `/metrics` and `/health`."""
     return [
         Sample(f"{PREFIX}running_calls", "Calls to models that run now.", lambda: gateway.running),
         Sample(
@@ -238,7 +239,7 @@ def _samples_of_calls(gateway: Gateway, recorder: Recorder, drainer: Drainer) ->
 
 
 def _samples(ws: Workspace, recorder: Recorder, drainer: Drainer, health: Health) -> list[Sample]:
-    """What `/metrics` says of the parts."""
+    """Return the samples about the server's parts, for `/metrics`."""
 
     def problems() -> dict[str, float]:
         current = health.problems()
@@ -289,8 +290,8 @@ def _samples(ws: Workspace, recorder: Recorder, drainer: Drainer, health: Health
 
 @contextmanager
 def _gate(ws: Workspace, host: str, config: GatewayConfig) -> Iterator[AccessGate]:
-    """The gate of a server that listens on `host`; raises Conflict where others can reach it and
-    nobody could present anything."""
+    """Yield the gate of a server that listens on `host`. Raises Conflict if the address is no
+    loopback one and there is neither a key nor a user."""
     local = is_loopback(host)
     access = ws.settings(AccessConfig, "access")
     with opened_gate(ws, access, local=local, apps=not config.require_key) as gate:
@@ -305,7 +306,7 @@ def _gate(ws: Workspace, host: str, config: GatewayConfig) -> Iterator[AccessGat
 
 
 def _standstill(drainer: Drainer) -> str | None:
-    """What is wrong with the drainer."""
+    """Return a message if the drainer has stopped making progress, else None."""
     if not drainer.stands_still():
         return None
     why = f": {drainer.failure}" if drainer.failure else ""
@@ -313,7 +314,7 @@ def _standstill(drainer: Drainer) -> str | None:
 
 
 def _backlog(ws: Workspace) -> str | None:
-    """What is wrong with the writer of the database."""
+    """Return a message if a database write has waited too long, else None."""
     seconds = ws.db.oldest_waiting()
     return f"a write waits for {seconds:.0f} s" if seconds > BACKLOG_SECONDS else None
 
@@ -337,11 +338,11 @@ def serve(
     start_command: Sequence[str] = (),
     dialects: Sequence[str] = (),
 ) -> None:
-    """Serve until stopped; raises Conflict for a port that is taken. `start_command` starts a
+    """Serve until stopped. Raises Conflict if the port is taken. `start_command` starts a
     deployment that does not answer (deploy/watch.py).
 
-    Where it `takes_over`, it listens on the socket of the server of this home that runs on the
-    port, and that one leaves once this one answers. SIGUSR2 starts such a successor.
+    With `takes_over` it listens on the socket of this home's server that runs on the port; that
+    server leaves once this one answers. SIGUSR2 starts such a successor.
     """
     handover = take(ws.home.path, host, port) if takes_over else None
     passed = passed_socket() if handover is None else None
@@ -399,7 +400,7 @@ def serve(
 
 
 def _start_successor(port: int) -> None:
-    """Run this command once more, in place of this process."""
+    """Start this command once more, as the successor of this process."""
     command = [sys.executable, "-m", "thumbwheel", *sys.argv[1:]]
     if "--replace" not in command:
         command.append("--replace")
@@ -407,8 +408,8 @@ def _start_successor(port: int) -> None:
 
 
 def server_config(application: Application) -> uvicorn.Config:
-    """How uvicorn runs the application. An upstream's `server` and `date` headers pass, so it adds
-    none."""
+    """Return the uvicorn configuration for the application. Uvicorn adds no `server` and `date`
+    headers, because those of an upstream are passed on."""
     logging.getLogger("uvicorn.error").addFilter(_is_news)
     return uvicorn.Config(
         application,
@@ -435,7 +436,8 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that listens; port 0 takes any free one. Raises Conflict where it cannot be."""
+    """Yield a listening socket; port 0 takes any free one. Raises Conflict if the address cannot be
+    bound."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -30,23 +30,24 @@ class Server(uvicorn.Server):
         answers: Callable[[], None],
         is_passed: bool,
     ) -> None:
-        """`is_passed`: whether the socket is a service manager's and stays open."""
+        """Initialize the server. `is_passed`: the socket belongs to a service manager and stays
+        open."""
         super().__init__(config)
         self._leaving, self._answers, self._is_passed = leaving, answers, is_passed
         self._has_successor = False
 
     def hand_over(self) -> None:
-        """Leave, because a successor answers; to be called from any thread."""
+        """Leave, because a successor answers. May be called from any thread."""
         self._has_successor = True
         self.should_exit = True
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
-        """Listen."""
+        """Listen, and report that the server answers."""
         await super().startup(sockets)
         self._answers()
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        """Accept no more connections, and end those there are."""
+        """Accept no more connections, and end the open ones."""
         self._leaving.set()
         for server in self.servers:
             server.close()
@@ -55,8 +56,8 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def _let_connections_end(self) -> None:
-        """Wait for the end of the connections: of a successor's predecessor however long calls
-        take, else of the unused ones. Whoever stops the server meanwhile ends the waiting."""
+        """Wait for the connections to end: after a handover however long calls take, else for the
+        unused ones. Stopping the server meanwhile ends the wait."""
         signals = len(self._captured_signals)
         end = time.monotonic() + UNUSED
         while self.server_state.connections and len(self._captured_signals) == signals:

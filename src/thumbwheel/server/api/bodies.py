@@ -35,7 +35,7 @@ class BoundedRoute(APIRoute):
     """A route that stops reading a body at MOST_BYTES; that of a stranger soon."""
 
     def get_route_handler(self) -> Callable[[Request], Any]:
-        """The handler of FastAPI's, behind the bound."""
+        """Return FastAPI's handler, with the request body bounded by who sends it."""
         handle = super().get_route_handler()
 
         async def bounded(request: Request) -> Any:
@@ -62,8 +62,11 @@ class _Bounded:
 
 
 def uploaded(name_parameter: str) -> Callable[[Request], AsyncIterator[Upload]]:
-    """A dependency of FastAPI that gives the uploaded file, called as this parameter of the query
-    says."""
+    """Return a FastAPI dependency that yields the uploaded file.
+
+    The query parameter `name_parameter` names the file; the dependency raises InputError unless
+    that is a plain file name.
+    """
 
     async def receive(request: Request) -> AsyncIterator[Upload]:
         ws: Workspace = request.app.state.workspace
@@ -86,8 +89,8 @@ def uploaded(name_parameter: str) -> Callable[[Request], AsyncIterator[Upload]]:
 
 
 async def _write(request: Request, upload: Upload) -> None:
-    """Write the body of the request into the file of the upload, with its size and hash. Raises
-    StorageError where the disk does not take it, HTTPException beyond MOST_UPLOADED."""
+    """Write the request's body into the upload's file, and set its size and hash. Raises
+    StorageError if the disk does not accept it, HTTPException beyond MOST_UPLOADED."""
     content_hash = hashlib.sha256()
     try:
         upload.folder.mkdir(mode=0o700, parents=True)

@@ -63,7 +63,7 @@ def _begun(
     answer: present.Answer[Any] | JobRequest[Any, Any],
     respond: Callable[[present.Answer[Any]], Response],
 ) -> Response | Waiting:
-    """Return the response to what a command returned, or the job that it waits for."""
+    """Return the response to a command's answer, or the job that the request waits for."""
     if not isinstance(answer, JobRequest):
         return respond(answer)
     show = answer.show
@@ -103,7 +103,8 @@ class Operation:
         ]
 
     def is_offered(self, parameter: Parameter) -> bool:
-        """Whether a request may set it: nothing that names what is on the server's machine."""
+        """Return whether a request may set the parameter: nothing that names a path on the server's
+        machine, except the uploaded file."""
         if parameter.name in (*self.route.local, self.route.flag, HERE):
             return False
         return not parameter.is_path or parameter.name == self.route.upload
@@ -114,8 +115,8 @@ class Operation:
         return self.signature.is_job
 
     def answer(self, request: Request, values: Mapping[str, Any]) -> Response | Waiting:
-        """Answer a request, or return the job that it waits for; `values` are by the names of the
-        function's arguments."""
+        """Answer a request, or return the job that it waits for. `values` has the function's
+        argument names as keys."""
         principal: Principal = request.state.principal
         ws: Workspace = replace(request.app.state.workspace, sender=principal.id)
         if self.route.by_row:
@@ -153,7 +154,7 @@ class Operation:
         return response
 
     def _require_further(self, principal: Principal, values: Mapping[str, Any]) -> None:
-        """Raise Forbidden where an option that is set needs a verb which the principal lacks."""
+        """Raise Forbidden if an option is set that needs a verb which the principal lacks."""
         for parameter in self.signature.parameters:
             verb = self.route.further_needs.get(parameter.name)
             is_set = values.get(parameter.argument, parameter.default) != parameter.default
@@ -161,8 +162,8 @@ class Operation:
                 principal.require(verb, ids.slug_of(values["agent"]))
 
     def _in_own_name(self, principal: Principal, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The values with the name of the user who asks as that of whoever acts; raises Forbidden
-        where it is somebody else's."""
+        """Return the values with the user's name as the one who acts. Raises Forbidden if the
+        request names somebody else."""
         if self.route.in_name_of is None or principal.kind != "user":
             return values
         by_name = {parameter.name: parameter for parameter in self.signature.parameters}
@@ -188,8 +189,8 @@ class Operation:
     def _safe(
         self, ws: Workspace, values: Mapping[str, Any], key: RequestKey | None
     ) -> dict[str, Any]:
-        """The values without a name that would be read as a path of the server's machine, and with
-        the folder that the server chooses; raises InputError."""
+        """Return the values, with the folder that the server chooses. Raises InputError for a name
+        that would be read as a path on the server's machine."""
         new = ids.derived("out", key.key) if key else ids.new("out")
         by_argument = {parameter.argument: parameter for parameter in self.signature.parameters}
         safe = {}
@@ -205,8 +206,8 @@ class Operation:
     def _of_upload(
         self, home: ServedHome, values: Mapping[str, Any], *, as_page: bool
     ) -> Response | Waiting:
-        """The response, where the file is called as the request called it: where the server put
-        it tells nobody anything."""
+        """Return the response with the file name that the request gave: the server's folder is
+        removed from it."""
         by_name = {parameter.name: parameter.argument for parameter in self.signature.parameters}
         folder = f"{values[by_name[str(self.route.upload)]].parent}/"
 
@@ -234,7 +235,7 @@ class Operation:
             raise
 
     def _check_state(self, home: ServedHome, request: Request, values: Mapping[str, Any]) -> None:
-        """Raise Changed where If-Match names another state than that which is."""
+        """Raise Changed if If-Match names another state than the current one."""
         wanted = request.headers.get("if-match")
         if wanted is None or wanted.strip() == "*" or self.state is None:
             return
@@ -249,7 +250,7 @@ class Operation:
 
 
 def etag(answer: present.Answer[Any]) -> str:
-    """The ETag of an answer."""
+    """Return the ETag of an answer."""
     return _etag(json_of(answer))
 
 
@@ -258,7 +259,7 @@ def _etag(content: bytes) -> str:
 
 
 def _conditional(request: Request, response: Response) -> Response:
-    """The response with its ETag; 304 where the client has just that."""
+    """Return the response with its ETag, or 304 if the client already has that version."""
     tag = _etag(bytes(response.body))
     known_tags = [text.strip() for text in request.headers.get("if-none-match", "").split(",")]
     if tag in known_tags:
@@ -322,8 +323,8 @@ class Endpoint:
         return self.operation.answer(request, values)
 
     def function(self) -> Callable[..., Any]:
-        """The function with the signature that FastAPI reads. Only one that may have to wait for a
-        job is asynchronous: waiting keeps no thread."""
+        """Return the function with the signature that FastAPI reads. Only one that may have to wait
+        for a job is asynchronous: waiting occupies no thread."""
 
         def answer(**arguments: Any) -> Response:
             response = self.answered(arguments)
@@ -381,7 +382,8 @@ def _check_query(request: Request, allowed: Collection[str]) -> None:
 
 
 def _json_type(kind: Any) -> Any:
-    """A type as JSON has it: other than in a query, `1` and `"true"` are no truth."""
+    """Return the type for a JSON body: unlike in a query, `1` and `"true"` are not accepted as a
+    bool."""
     parts = {kind, *typing.get_args(kind)}
     if bool in parts:
         return Annotated[kind, BeforeValidator(_truth)]
@@ -395,7 +397,7 @@ def _truth(value: object) -> object:
 
 
 def _body_type(operation: Operation) -> Any:
-    """The class of the body. Fields have names of their own, because pydantic has attributes such
+    """Return the class of the body. Its fields are prefixed, because pydantic has attributes such
     as `json`."""
     fields: dict[str, Any] = {}
     for parameter in operation.parameters:

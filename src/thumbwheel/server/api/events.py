@@ -98,8 +98,8 @@ class BoundedStream(StreamingResponse):
 
 
 async def answer(request: Request, look: Look, after: str | None) -> Response:
-    """The events as a stream where the client asks for one, else those that there are as a list.
-    Raises what the first look raises."""
+    """Return the events as a stream if the client accepts one, else the events so far as a list.
+    Raises whatever the first call of `look` raises."""
     first = await run_in_threadpool(look, after)
     if STREAM in request.headers.get("accept", ""):
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -136,7 +136,7 @@ def _bytes(event: Event) -> bytes:
 
 
 def number_of(after: str | None) -> int:
-    """The number of an event; 0 for none. Raises InputError."""
+    """Return the number of an event; 0 for None. Raises InputError."""
     if after is None:
         return 0
     if not after.isascii() or not after.isdecimal() or len(after) > 15:
@@ -145,7 +145,7 @@ def number_of(after: str | None) -> int:
 
 
 def router() -> APIRouter:
-    """The routes of events, and the list of runs."""
+    """Return the router for the events and the list of runs."""
     routes = APIRouter(route_class=BoundedRoute)
 
     @routes.get(

@@ -30,7 +30,7 @@ Name = Annotated[str, PathParameter(pattern=NO_NUL, min_length=1, max_length=400
 
 
 def router() -> APIRouter:
-    """The routes."""
+    """Return the router for exports and their files."""
     routes = APIRouter(route_class=BoundedRoute)
 
     @routes.get(
@@ -74,8 +74,11 @@ def router() -> APIRouter:
 
 
 def file_of(export: Export, name: str) -> Path:
-    """The file of an export with exactly this name. Raises NotFound for another name, whatever
-    path it would be, and Conflict for an export that is to be withdrawn."""
+    """Return the path of the export's file with exactly this name.
+
+    Raises NotFound for any other name, even if it is a valid path or the file is gone, and Conflict
+    for an export that must be withdrawn.
+    """
     folder = export.path.resolve()
     if name not in export.files:
         fix = f"It has: {', '.join(export.files)}.{nearest(name, export.files)}"
@@ -98,7 +101,7 @@ def _exports(request: Request, agent: str, version: str) -> list[Export]:
 
 
 def _as_json(export: Export) -> dict[str, Any]:
-    """What is told of an export: where it lies tells nobody anything."""
+    """Return the export as JSON for clients, without its path on the server."""
     return {
         "id": export.id,
         "version": export.version,

@@ -22,7 +22,7 @@ class FeedResponse(Response):
 
 
 def router() -> APIRouter:
-    """Make the route of the feed."""
+    """Return the router of the feed."""
     routes = APIRouter()
 
     @routes.get(

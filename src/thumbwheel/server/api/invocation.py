@@ -34,8 +34,8 @@ class ServedContext:
 def run(
     home: ServedHome, signature: Signature, arguments: Mapping[str, Any]
 ) -> present.Answer[Any] | JobRequest[Any, Any]:
-    """Run a command and return its answer, or the job that it asks for; `arguments` are by the
-    names of its function, and the others have their defaults."""
+    """Run a command and return its answer, or the job that it requests. `arguments` has the names
+    of the function's arguments; the others have their defaults."""
     values: dict[str, Any] = {
         parameter.argument: parameter.default for parameter in signature.parameters
     }
@@ -53,7 +53,7 @@ def run(
 def run_at_once(
     home: ServedHome, signature: Signature, arguments: Mapping[str, Any]
 ) -> present.Answer[Any]:
-    """Run a command that asks for no job, and return its answer."""
+    """Run a command that requests no job, and return its answer."""
     answer = run(home, signature, arguments)
     assert not isinstance(answer, JobRequest)  # noqa: S101 - routes say which commands are jobs
     return answer
@@ -68,14 +68,14 @@ class Download:
 
     @classmethod
     def below(cls, cache: Path) -> Download:
-        """A new one."""
+        """Create a new temporary folder below `cache`."""
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix="download-", dir=cache))
         return cls(folder, folder / "files")
 
     def response(self, name: str) -> Response:
-        """The file, or the folder as a tar file, called `name`; the folder is removed once it is
-        sent."""
+        """Return the file, or the folder as a tar file, called `name`; the folder is removed once
+        it is sent."""
         if self.target.is_dir():
             file, media, file_name = self.folder / "files.tar", "application/x-tar", f"{name}.tar"
             with tarfile.open(file, "w") as archive:
@@ -90,5 +90,5 @@ class Download:
         )
 
     def remove(self) -> None:
-        """Remove it, with what was written."""
+        """Remove the download's folder with its files."""
         shutil.rmtree(self.folder, ignore_errors=True)

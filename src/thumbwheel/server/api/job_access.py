@@ -17,8 +17,8 @@ from thumbwheel.jobs.types import Job
 
 
 def visible_job(principal: Principal, verb: Verb, ws: Workspace, job_id: str) -> Job:
-    """Return the job; raises NotFound where the principal may neither read it nor do `verb` to it,
-    and Forbidden where they may only read."""
+    """Return the job. Raises NotFound if the principal may neither read it nor do `verb` to it,
+    Forbidden if they may only read."""
 
     def is_visible(row: Job) -> bool:
         return principal.may("read", row.agent) or principal.may(needed(verb, row.kind), row.agent)
@@ -29,7 +29,7 @@ def visible_job(principal: Principal, verb: Verb, ws: Workspace, job_id: str) ->
 
 
 def needed(verb: Verb, kind: str) -> Verb:
-    """Return what a request that needs `verb` needs for a job of this kind.
+    """Return the verb that a request of the kind `verb` needs for a job of this kind.
 
     >>> needed("run", "deploy"), needed("run", "train"), needed("read", "deploy")
     ('deploy', 'run', 'read')
@@ -40,8 +40,8 @@ def needed(verb: Verb, kind: str) -> Verb:
 def require_rows(
     principal: Principal, route: Route, ws: Workspace, values: Mapping[str, Any]
 ) -> None:
-    """Raise Forbidden or NotFound where the principal may not do what `route` does to the job or
-    the schedule that `values` name; where they name none, to the agent."""
+    """Raise Forbidden or NotFound if the principal may not do what `route` does to the job or
+    schedule in `values`; without one, to the agent."""
     match route.command:
         case "schedule add":
             principal.require(needed(route.need, values["job"]), slug_of(values["agent"]))

@@ -17,7 +17,7 @@ SUCCESS = re.compile("2..")
 
 
 def add_links(document: dict[str, Any]) -> None:
-    """Add the links to a document of OpenAPI."""
+    """Add the links to an OpenAPI document."""
     for path, operation in _operations(document):
         gives: Mapping[str, str] = operation.get("x-thumbwheel", {}).get("gives", {})
         links: dict[str, Any] = {}
@@ -31,8 +31,11 @@ def add_links(document: dict[str, Any]) -> None:
 def _links(
     document: dict[str, Any], prefix: str, pointer: str, in_path: list[str]
 ) -> dict[str, Any]:
-    """Name -> link to each operation below the path `prefix`, whose last part is at `pointer` in
-    the result; the others that they need are those of the request's own path."""
+    """Return name -> link for each operation below the path `prefix`.
+
+    Its last path parameter is read at `pointer` in the result; the others come from the request's
+    own path.
+    """
     links = {}
     for path, target in _operations(document):
         if path != prefix and not path.startswith(f"{prefix}/"):
@@ -47,7 +50,7 @@ def _links(
 
 
 def _operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(path, operation) of each."""
+    """Yield (path, operation) for each operation of the document."""
     for path, methods in document["paths"].items():
         for operation in methods.values():
             yield path, operation

@@ -25,10 +25,11 @@ REWARD_MODEL = re.compile(r"rm\d+|latest")
 
 
 def model_name(ws: Workspace, parameter: str, value: Any) -> Any:
-    """The value of a parameter as the command takes it.
+    """Return the value of a parameter in the form that the command takes.
 
     Raises InputError for a base that is neither one of this home nor a Hugging Face id, and for a
-    reward model that is a folder."""
+    reward model that is a folder.
+    """
     if not isinstance(value, str):
         return value
     if parameter in BASES:

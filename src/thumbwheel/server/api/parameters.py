@@ -53,7 +53,7 @@ class Signature:
 
     @classmethod
     def of(cls, command: Any) -> Signature:
-        """That of a command of typer's."""
+        """Return the signature of a typer command."""
         function = command.callback.__wrapped__
         declared = inspect.signature(function, eval_str=True).parameters
         parameters = []
@@ -78,14 +78,14 @@ class Signature:
         return Union[tuple(values)] if values else Any  # noqa: UP007 - it is made of parts
 
     def _returned(self) -> tuple[Any, ...]:
-        """The forms that the function may return."""
+        """Return the types that the function may return."""
         returned = typing.get_type_hints(self.function)["return"]
         is_union = typing.get_origin(returned) in (Union, types.UnionType)
         return typing.get_args(returned) if is_union else (returned,)
 
 
 def option_is_path(declared: inspect.Parameter) -> bool:
-    """Whether the parameter of a function names a file or a folder."""
+    """Return whether the parameter of a function names a file or a folder."""
     return Path in _parts(declared.annotation)
 
 
@@ -104,7 +104,7 @@ def _parameter(option: Any, declared: inspect.Parameter) -> Parameter:
 
 
 def _kind(annotation: Any, name: str) -> Any:
-    """The type of pydantic's for an annotation of typer's."""
+    """Return the pydantic type for a typer annotation."""
     info = None
     if typing.get_origin(annotation) is Annotated:
         annotation, *metadata = typing.get_args(annotation)

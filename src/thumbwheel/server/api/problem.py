@@ -52,13 +52,13 @@ REASONS: Mapping[int, str] = {
 
 
 def documented() -> dict[int | str, dict[str, Any]]:
-    """The entries of OpenAPI for problems, of every operation."""
+    """Return the OpenAPI responses for problems, which every operation has."""
     content = {CONTENT_TYPE: {"schema": dict(SCHEMA)}}
     return {status: {"description": why, "content": content} for status, why in REASONS.items()}
 
 
 def add_handlers(api: FastAPI) -> None:
-    """Let the application answer every error with a problem."""
+    """Make the application answer every error with a problem."""
 
     @api.exception_handler(ThumbwheelError)
     def refuse(request: Request, error: ThumbwheelError) -> JSONResponse:
@@ -99,7 +99,7 @@ def add_handlers(api: FastAPI) -> None:
 
 
 def invalid(errors: Sequence[Mapping[str, Any]]) -> InputError:
-    """The first of what pydantic found wrong, as our error."""
+    """Return the first of pydantic's errors as an InputError."""
     first = errors[0]
     location = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
     name = ".".join(location) or "the body"

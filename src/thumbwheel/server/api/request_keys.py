@@ -43,7 +43,8 @@ class RequestKey:
 
     @classmethod
     def of(cls, request: Request, values: object) -> RequestKey | None:
-        """That of a request with these parameters; None where it has none. Raises InputError."""
+        """Return the key of a request with these parameters; None if it has none or is a GET.
+        Raises InputError."""
         text = request.headers.get(HEADER)
         if text is None or request.method == "GET":
             return None
@@ -58,9 +59,9 @@ class RequestKey:
     def answered(
         self, ws: Workspace, request: Request, answer: Callable[[Workspace], Response | W]
     ) -> Response | W:
-        """Return the answer, which is computed at most once; what is no response yet is not stored.
-        Raises Conflict where the key is in use for something else, or its request is still being
-        carried out."""
+        """Return the answer, computed at most once; a job that is still waited for is not stored.
+        Raises Conflict if the key is in use for another request, or its request is still
+        running."""
         with ws.db.read() as connection:
             earlier = self._answer(connection)
         if earlier is not None:

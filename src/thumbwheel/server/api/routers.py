@@ -45,7 +45,7 @@ ROUTES: tuple[Route, ...] = (
 
 
 def commands() -> dict[str, Any]:
-    """Every command of the command line: its path, and typer's command."""
+    """Return path -> typer command for every command of the command line."""
     app = typer.Typer()
     add_commands(app, COMMANDS)
     return dict(leaves(get_command(app)))
@@ -53,7 +53,7 @@ def commands() -> dict[str, Any]:
 
 @cache
 def operations() -> dict[str, Operation]:
-    """Name of a route -> its operation."""
+    """Return route name -> operation."""
     by_path = commands()
     signatures = {route.command: Signature.of(by_path[route.command]) for route in ROUTES}
     by_name: dict[str, Operation] = {}
@@ -65,10 +65,10 @@ def operations() -> dict[str, Operation]:
 
 @cache
 def api_router() -> APIRouter:
-    """Make the routes of all commands, once a process.
+    """Return the router of all commands, built once per process.
 
-    The more words a path has, the earlier it is compared, so that a name of the path takes no word
-    of another.
+    Paths with more fixed words are matched first, so that a path parameter does not take a fixed
+    word of another path.
     """
     routes = APIRouter(route_class=BoundedRoute)
     routes.include_router(events.router())
@@ -81,7 +81,7 @@ def api_router() -> APIRouter:
 
 
 def dialect_router(names: Iterable[str]) -> APIRouter:
-    """The routes of these dialects; raises NotFound for one that does not exist."""
+    """Return the router for these dialects. Raises NotFound if one does not exist."""
     routes = APIRouter(route_class=BoundedRoute)
     add_dialects(routes, names)
     return routes

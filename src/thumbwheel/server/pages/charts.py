@@ -11,8 +11,9 @@ from thumbwheel.core.errors import MissingExtra
 
 
 def chart(draw: Callable[[], str]) -> Markup:
-    """The chart as a figure: `chart(lambda: series(lines, "Loss"))`. It scrolls where the page is
-    narrow, and its text stays readable."""
+    """Return the chart as an HTML figure: `chart(lambda: series(lines, "Loss"))`. It scrolls on a
+    narrow page, so that its text stays readable. Without matplotlib, return a note about it
+    instead."""
     try:
         return _figure(draw())
     except MissingExtra as error:
@@ -20,7 +21,8 @@ def chart(draw: Callable[[], str]) -> Markup:
 
 
 def charts(draw: Callable[[], Mapping[str, str]]) -> dict[str, Markup]:
-    """Several charts that are drawn together, by name; alone `missing` where matplotlib is."""
+    """Return name -> HTML figure for charts that are drawn together; without matplotlib, only
+    `missing`."""
     try:
         drawings = draw()
     except MissingExtra as error:

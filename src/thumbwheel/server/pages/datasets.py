@@ -44,7 +44,7 @@ class CasesQuery(Config):
 
 
 def load_plan(asked: PageRequest) -> Mapping[str, Any]:
-    """The data plan of the agent, as `dataset plan --json` gives it."""
+    """Load the agent's data plan, as `dataset plan --json` prints it."""
     config = asked.ws.settings(DatasetConfig, "dataset")
     plan = data_plan(asked.ws, asked.agent.slug, config)
     return {
@@ -55,7 +55,7 @@ def load_plan(asked: PageRequest) -> Mapping[str, Any]:
 
 
 def load_list(asked: PageRequest) -> Mapping[str, Any]:
-    """The datasets of the agent, the newest first."""
+    """Load the agent's datasets, newest first."""
     existing = build.datasets(asked.ws, asked.agent.slug)
     rows = []
     for dataset in reversed(existing):
@@ -71,7 +71,7 @@ def load_list(asked: PageRequest) -> Mapping[str, Any]:
 
 
 def load_dataset(asked: PageRequest) -> Mapping[str, Any]:
-    """One dataset, and a page of its rows."""
+    """Load one dataset and a page of its rows."""
     query = asked.parsed(RowsQuery)
     dataset = build.find(asked.ws, asked.agent.slug, asked.parts["dataset"])
     rows = build.load_rows(asked.ws, dataset.id, query.split, query.skip)
@@ -93,7 +93,7 @@ def load_dataset(asked: PageRequest) -> Mapping[str, Any]:
 
 
 def load_cases(asked: PageRequest) -> Mapping[str, Any]:
-    """A page of the cases, newest first."""
+    """Load a page of the cases, newest first."""
     query = asked.parsed(CasesQuery)
     counts, cases = list_cases(
         asked.ws, asked.agent.slug, basis=query.basis, limit=CASES + 1, after=query.after

@@ -37,7 +37,7 @@ GUARDS = ("error_rate", "latency_p95", "cost")
 
 
 def load_list(asked: PageRequest) -> Mapping[str, Any]:
-    """The experiments of the agent, the newest first."""
+    """Load the agent's experiments, newest first."""
     experiments = controller.experiments_of(asked.ws, asked.agent)
     return {
         "experiments": [*reversed(experiments)],
@@ -47,7 +47,7 @@ def load_list(asked: PageRequest) -> Mapping[str, Any]:
 
 
 def load_experiment(asked: PageRequest) -> Mapping[str, Any]:
-    """What is known now of one experiment, how that came about, and what happened."""
+    """Load one experiment: the current figures and decision, how they developed, and its events."""
     experiment = controller.find(asked.ws, asked.parts["experiment"], asked.agent.slug)
     inputs, decision = controller.look(asked.ws, experiment)
     moments = history(asked.ws, experiment)
@@ -73,7 +73,7 @@ def load_experiment(asked: PageRequest) -> Mapping[str, Any]:
 
 
 def load_start(asked: PageRequest) -> Mapping[str, Any]:
-    """The form that starts an experiment among versions that are deployed."""
+    """Load the form that starts an experiment between deployed versions."""
     agent = asked.agent
     deployed = {row.version for row in routing.deployments(asked.ws, agent) if row.state == "warm"}
     config = asked.ws.settings(ExperimentConfig, "experiment")
@@ -92,7 +92,8 @@ def load_start(asked: PageRequest) -> Mapping[str, Any]:
 
 
 def _charts(moments: Sequence[Moment], metric: str) -> dict[str, Markup]:
-    """Arm -> its gain with the interval that holds at every moment, over the outcomes."""
+    """Return arm -> chart of its gain, with the interval that holds at every moment, by the number
+    of outcomes."""
     charts = {}
     arms = [comparison.arm for comparison in moments[-1].comparisons] if moments else []
     for arm in arms:

@@ -10,12 +10,12 @@ from thumbwheel.server.pages.page import PageRequest
 
 
 def load_start(asked: PageRequest) -> Mapping[str, Any]:
-    """The three ways to begin, for one more agent."""
+    """Load the three ways to begin, for one more agent."""
     return ways_to_begin(asked)
 
 
 def ways_to_begin(asked: PageRequest) -> dict[str, Any]:
-    """Which of the ways are open to whoever asks."""
+    """Return which ways to begin are open to the principal."""
     principal = asked.principal
     return {
         "may_import": principal.may("run", None),

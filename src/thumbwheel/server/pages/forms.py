@@ -44,7 +44,7 @@ class FormField:
 def form_fields(
     cls: type[Config], values: Mapping[str, Any] | Config | None = None, prefix: str = ""
 ) -> list[FormField]:
-    """The fields of a config class, filled in with `values` or else its defaults."""
+    """Return the form fields of a config class, filled with `values` or else its defaults."""
     current = values.model_dump(mode="json") if isinstance(values, Config) else dict(values or {})
     return [
         _field(name, info, current.get(name, PydanticUndefined), prefix)
@@ -90,7 +90,7 @@ def _default(info: FieldInfo) -> Any:
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:
-    """(the type without None, whether None is allowed)."""
+    """Return (the type without None, whether None is allowed)."""
     if typing.get_origin(annotation) in (Union, types.UnionType):
         parts = [part for part in typing.get_args(annotation) if part is not type(None)]
         if len(parts) == 1:
@@ -107,7 +107,7 @@ def _choices(kind: Any) -> list[str]:
 
 
 def _bounds(info: FieldInfo) -> tuple[float | None, float | None]:
-    """What the field may be at least and at most."""
+    """Return (the least, the greatest) value of the field; None where it has no bound."""
     least = most = None
     for bound in info.metadata:
         match bound:

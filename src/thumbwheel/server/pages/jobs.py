@@ -28,7 +28,7 @@ TONES = {
 
 
 def load_list(asked: PageRequest) -> Mapping[str, Any]:
-    """Jobs of the agents that the principal may see, the newest first."""
+    """Load a page of the jobs of the agents that the principal may see, newest first."""
     state = asked.query.get("state")
     states = [JobState(state)] if state in list(JobState) else []
     principal = asked.principal
@@ -60,7 +60,7 @@ def load_list(asked: PageRequest) -> Mapping[str, Any]:
 
 
 def load_job(asked: PageRequest) -> Mapping[str, Any]:
-    """One job, with what it said so far. The page follows what comes behind `last_event`."""
+    """Load one job with its events so far. The page follows the events after `last_event`."""
     owns_home = asked.principal.may("own", None)
     row = visible_job(asked.principal, "read", asked.ws, asked.parts["job"])
     job = shown_job(asked.ws, row, owns_home)
@@ -80,7 +80,7 @@ def load_job(asked: PageRequest) -> Mapping[str, Any]:
 
 
 def _links(job: Job) -> list[tuple[str, str]]:
-    """(what, address) of the pages about what the job makes."""
+    """Return (label, address) of each page about a result of the job."""
     if job.agent is None:
         return []
     pages = f"/agents/{job.agent}"

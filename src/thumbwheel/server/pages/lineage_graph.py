@@ -75,8 +75,8 @@ class Graph:
 def version_graph(
     versions: Sequence[tuple[ModelVersion, Sequence[str]]], pages: str
 ) -> Graph | None:
-    """Every version with its aliases, a column to the right of its parent. `pages`: what the
-    addresses of the agent's pages begin with."""
+    """Return the graph of all versions with their aliases, each a column to the right of its
+    parent; None without versions. `pages` is the prefix of the agent's page addresses."""
     if not versions:
         return None
     boxes: list[Box] = []
@@ -102,8 +102,8 @@ def version_graph(
 
 
 def origin_graph(report: Mapping[str, Any], aliases: Sequence[str], pages: str) -> Graph:
-    """A version from the feedback to what points at it, from left to right. `report`: as
-    `loop.report.collect` gives it."""
+    """Return the graph of a version, from its feedback on the left to its aliases on the right.
+    `report` is a result of `loop.report.collect`."""
     steps: list[tuple[str, str, str | None]] = []
     data, training, summary = report["data"], report["training"], report["summary"]
     lineage = report["lineage"]

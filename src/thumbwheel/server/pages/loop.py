@@ -24,7 +24,7 @@ TONES = {"finished": "good", "failed": "bad", "running": "wait", "stopped": "wai
 
 
 def load_loop(asked: PageRequest) -> Mapping[str, Any]:
-    """How the loop stands."""
+    """Load the status of the agent's loop, with its decisions, quarantines and settings."""
     agent = asked.agent
     current = status(asked.ws, agent)
     triggers, more_triggers = offered_fields("loop enable", TriggerConfig, current.settings, MAIN)

@@ -26,7 +26,7 @@ MOST_MARKDOWN = 100_000
 
 
 def markdown(text: str) -> Markup:
-    """The text as safe HTML."""
+    """Return the text as safe HTML. A very long text is shown unrendered."""
     shown = legible(text)
     if len(shown) > MOST_MARKDOWN:
         return Markup(f"<pre>{escape(shown)}</pre>")
@@ -51,7 +51,7 @@ def _is_allowed(url: str) -> bool:
 
 
 def _image(renderer: Any, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
-    """The description of an image and its address: it is not fetched."""
+    """Return an image's description and address as HTML; the image is not fetched."""
     token = tokens[index]
     source = escape(str(token.attrGet("src") or ""))
     return f'<span class="image">[image: {escape(token.content)} <code>{source}</code>]</span>'
@@ -63,6 +63,6 @@ def _link(renderer: Any, tokens: Sequence[Token], index: int, options: Any, env:
 
 
 def _heading(renderer: Any, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
-    """A bold line: headings of an answer are none of the page."""
+    """Return a heading as a bold line, so that it does not become a heading of the page."""
     is_opening = tokens[index].type == "heading_open"
     return "<p><strong>" if is_opening else "</strong></p>\n"

@@ -50,7 +50,7 @@ class VersionRow:
 
 
 def load_list(asked: PageRequest) -> Mapping[str, Any]:
-    """The versions of the agent, the newest first, and how they descend from each other."""
+    """Load the agent's versions, newest first, and the graph of their descent."""
     agent = asked.agent
     rows = _rows(asked, agent)
     return {
@@ -62,7 +62,7 @@ def load_list(asked: PageRequest) -> Mapping[str, Any]:
 
 
 def load_model(asked: PageRequest) -> Mapping[str, Any]:
-    """One version: its report as a page, and what may be done with it."""
+    """Load one version: its report as a page, and the possible actions."""
     ws, agent = asked.ws, asked.agent
     version = versions.version(ws, agent.slug, asked.parts["version"])
     report = collect(ws, version)
@@ -89,7 +89,7 @@ def load_model(asked: PageRequest) -> Mapping[str, Any]:
 
 
 def load_evaluations(asked: PageRequest) -> Mapping[str, Any]:
-    """What was evaluated, the newest version first."""
+    """Load the agent's evaluations, those of the newest version first."""
     rows = []
     for version in reversed(versions.versions(asked.ws, asked.agent)):
         rows += [(version, evaluation) for evaluation in evaluations(asked.ws, version)[::-1]]
@@ -103,8 +103,8 @@ def load_evaluations(asked: PageRequest) -> Mapping[str, Any]:
 
 
 def load_evaluation(asked: PageRequest) -> Mapping[str, Any]:
-    """The evaluation on which the gate decided about a version: by slice, with the answers that
-    changed most."""
+    """Load the evaluation on which the gate decided about a version: by slice, with the answers
+    that changed most."""
     version = versions.version(asked.ws, asked.agent.slug, asked.parts["version"])
     report = collect(asked.ws, version)
     return {
@@ -138,7 +138,7 @@ class AliasRow:
 
 
 def load_deployments(asked: PageRequest) -> Mapping[str, Any]:
-    """What is deployed, whether it answers, and how the aliases moved."""
+    """Load the deployments with their health, and how the aliases moved."""
     ws, agent = asked.ws, asked.agent
     names = {version.id: version.name for version in versions.versions(ws, agent)}
     aliases, moves, serving = [], [], {}
@@ -172,7 +172,7 @@ def _previous(history: Sequence[Switch], current_id: str) -> str | None:
 
 
 def _rows(asked: PageRequest, agent: Agent) -> list[VersionRow]:
-    """Oldest first."""
+    """Return the agent's versions, oldest first."""
     ws = asked.ws
     aliases: dict[str, list[str]] = {}
     for alias, version_id in sorted(versions.aliases_of(ws, agent).items()):
@@ -195,7 +195,7 @@ def _rows(asked: PageRequest, agent: Agent) -> list[VersionRow]:
 
 
 def _decisions(asked: PageRequest) -> dict[str, Mapping[str, Any]]:
-    """Version -> the newest decision of the gate about it."""
+    """Return version name -> the gate's newest decision about it."""
     decisions = decisions_after(asked.ws, asked.agent, None, MOST_DECISIONS)
     return {decision["version"]: decision for decision in decisions}
 
@@ -207,18 +207,19 @@ def _deciding(candidates: Sequence[Evaluation]) -> Evaluation | None:
 
 
 def _pages(agent: Agent) -> str:
-    """What the addresses of its pages begin with."""
+    """Return the prefix of the agent's page addresses."""
     return f"/agents/{agent.slug}"
 
 
 def _live(ws: Any, agent: Agent) -> str | None:
-    """The version that answers everybody."""
+    """Return the name of the version that the alias live points at; None if there is none."""
     version_id = versions.aliases_of(ws, agent).get(LIVE)
     return None if version_id is None else versions.by_id(ws, version_id).name
 
 
 def _targets(version: ModelVersion) -> list[str]:
-    """Where it may be deployed: what somebody else serves, there alone."""
+    """Return the names of the targets to which the version may be deployed: only `remote` if
+    somebody else serves it, else all others."""
     if version.endpoint:
         return ["remote"]
     return [name for name in TARGETS.names() if name != "remote"]

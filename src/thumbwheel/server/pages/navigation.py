@@ -41,7 +41,7 @@ class Navigation:
 
     @classmethod
     def of(cls, asked: PageRequest, page: Page | None) -> Navigation:
-        """Those that the principal may open."""
+        """Return the navigation with the pages that the principal may open."""
         principal = asked.principal
         slugs = [agent.slug for agent in agents(asked.ws) if principal.may("read", agent.slug)]
         current = asked.parts.get("agent")
@@ -63,8 +63,8 @@ class Navigation:
 
 
 def _waiting(asked: PageRequest, slug: str) -> dict[str, int]:
-    """Name of a page -> things there that wait for whoever looks: only those that they may settle.
-    All of them wait on the overview."""
+    """Return page name -> number of things there that wait for this principal, counting only those
+    that the principal may settle. The overview has the sum."""
     waits = asked.waiting_of(Agent.named(slug))
     may = {verb for verb in VERBS if asked.principal.may(verb, slug)}
     counts = {
@@ -104,7 +104,8 @@ def _may_open(principal: Principal, page: Page, agent: str | None) -> bool:
 def _agent_entries(
     slugs: Iterable[str], current: str | None, section: str | None, pages: Sequence[Page]
 ) -> list[Entry]:
-    """Each agent, with the same page of it where there is one."""
+    """Return an entry for each agent, which leads to the page of it that corresponds to the current
+    one, or else to the first page."""
     target = next((page for page in pages if page.name == section), pages[0] if pages else None)
     if target is None:
         return []

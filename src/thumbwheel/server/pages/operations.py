@@ -37,8 +37,9 @@ def offered_fields(
     values: Mapping[str, Any] | Config | None = None,
     leading: Collection[str] = (),
 ) -> tuple[list[FormField], list[FormField]]:
-    """The fields of a config class that a request for this command may set: those in `leading`, in
-    that order, and the others. What names something of the server's machine is in neither."""
+    """Return the fields of a config class that a request for this command may set: those in
+    `leading`, in that order, and the others. Fields that name a path on the server's machine are in
+    neither."""
     offered = {parameter.name for parameter in _operations()[command].parameters}
     by_name = {field.name: field for field in form_fields(cls, values) if field.name in offered}
     first = [by_name[name] for name in leading if name in by_name]
@@ -47,8 +48,8 @@ def offered_fields(
 
 
 def state_tag(asked: PageRequest, command: str) -> str:
-    """The ETag of what this command shows of the agent: a change that is sent with it is refused
-    where somebody else was first."""
+    """Return the ETag of this command's answer for the agent: a change that is sent with it is
+    refused if somebody else changed the state first."""
     home = ServedHome(asked.ws, asked.ws, Asking())
     signature = _operations()[command].signature
     return etag(run_at_once(home, signature, {"agent": asked.agent.slug}))

@@ -55,8 +55,8 @@ class UseLine:
 
 
 def load_home(asked: PageRequest) -> Mapping[str, Any]:
-    """The page of the only agent; with several, what waits and a card of each; with none, the ways
-    to begin."""
+    """Load the overview of the only agent; with several, a card of each; with none, the ways to
+    begin."""
     visible = [agent for agent in agents(asked.ws) if asked.principal.may("read", agent.slug)]
     if len(visible) == 1:
         return load_overview(replace(asked, parts={"agent": visible[0].slug})) | {"cards": []}
@@ -65,7 +65,7 @@ def load_home(asked: PageRequest) -> Mapping[str, Any]:
 
 
 def load_overview(asked: PageRequest) -> dict[str, Any]:
-    """All of an agent that somebody wants to know who opens it."""
+    """Load the overview of an agent: open decisions, quality, usage and aliases."""
     ws, agent = asked.ws, asked.agent
     now = datetime.now(UTC)
     waits = asked.waiting_of(agent)

@@ -43,7 +43,8 @@ class PageRequest:
 
     @classmethod
     def of(cls, request: Request) -> PageRequest:
-        """That of a request which the gate let through. Raises NotFound for what no path has."""
+        """Return the page request for a request that the gate admitted. Raises NotFound if its
+        address contains a NUL character."""
         parts = {name: str(value) for name, value in request.path_params.items()}
         query = {name: value for name, value in request.query_params.items() if value}
         if any("\x00" in text for text in (*parts.values(), *query.values())):
@@ -60,8 +61,8 @@ class PageRequest:
         return require_agent(self.ws, self.parts["agent"])
 
     def waiting_of(self, agent: Agent) -> Attention:
-        """Return what of the agent waits for a person. The page and its navigation both ask, and it
-        is looked up once a request."""
+        """Return the agent's items that wait for a person. They are looked up once per request,
+        since both the page and its navigation need them."""
         if agent.slug not in self._waiting:
             self._waiting[agent.slug] = attention(self.ws, agent, self.down)
         return self._waiting[agent.slug]
@@ -72,7 +73,7 @@ class PageRequest:
         return OWNER if self.principal.kind == "token" else self.principal.name
 
     def parsed(self, cls: type[C]) -> C:
-        """The query as a config class; raises ConfigError with the nearest known name."""
+        """Return the query as a config class. Raises ConfigError with the nearest known name."""
         return build(cls, self.query, "the address")
 
 
@@ -110,7 +111,7 @@ class Page:
     path."""
 
     def url(self, **parts: str | None) -> str:
-        """The address with these parts of the path."""
+        """Return the page's address with these path parameters."""
         quoted = {name: quote(part or "", safe="") for name, part in parts.items()}
         return self.path.format(**quoted)
 

@@ -25,12 +25,12 @@ AGENT = "/agents/{agent}"
 def _section(
     name: str, path: str, title: str, load: Load, menu: str | None, need: Verb = "read"
 ) -> Page:
-    """A page with a place in the navigation, whose template is called as it is."""
+    """Return a page with a place in the navigation, whose template has the same name."""
     return Page(name, path, need, title, f"{name.replace('-', '_')}.html", load, menu=menu)
 
 
 def _detail(name: str, path: str, load: Load, below: str, need: Verb = "read") -> Page:
-    """A page to which the list `below` leads; `load` gives its title."""
+    """Return a page that the list `below` links to; `load` gives its title."""
     title = name.replace("-", " ").capitalize()
     return Page(name, path, need, title, f"{name.replace('-', '_')}.html", load, below=below)
 

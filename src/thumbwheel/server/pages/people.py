@@ -28,7 +28,7 @@ class AuditQuery(Config):
 
 
 def load_keys(asked: PageRequest) -> Mapping[str, Any]:
-    """The keys that the principal manages, without the keys themselves."""
+    """Load the access keys that the principal manages, without their secrets."""
     every_key = keys.listed(asked.ws)
     return {
         "keys": [key for key in every_key if _owns_all(asked, key.grants)],
@@ -39,7 +39,7 @@ def load_keys(asked: PageRequest) -> Mapping[str, Any]:
 
 
 def load_users(asked: PageRequest) -> Mapping[str, Any]:
-    """The users that are somebody for an agent of the principal's."""
+    """Load the users with a role for an agent that the principal owns."""
     return {
         "users": [user for user in users.listed(asked.ws) if _owns_any(asked, user.roles)],
         "agents": _agents(asked),
@@ -51,7 +51,7 @@ def load_users(asked: PageRequest) -> Mapping[str, Any]:
 
 
 def load_audit(asked: PageRequest) -> Mapping[str, Any]:
-    """Who did what, the newest first; on demand, whether the chain is whole."""
+    """Load a page of the audit log, newest first; on demand, verify its chain."""
     query = asked.parsed(AuditQuery)
     entries = audit.entries(asked.ws, ENTRIES + 1, query.before)
     names = {user.id: user.name for user in users.listed(asked.ws)}

@@ -25,7 +25,7 @@ class QueuesQuery(TraceQuery):
     """Closed queues too"""
 
     def selected(self) -> dict[str, Any]:
-        """The traces, as fields of the form."""
+        """Return the trace filters as values of the form's fields."""
         filters = self.model_dump(exclude={"all", "after"})
         if self.version is not None:
             filters["version"] = self.version.removeprefix("v")
@@ -34,7 +34,7 @@ class QueuesQuery(TraceQuery):
 
 
 def load_queues(asked: PageRequest) -> Mapping[str, Any]:
-    """The queues of an agent, with those that this person may rate in first."""
+    """Load the agent's queues; those that this person may rate in come first."""
     query = asked.parsed(QueuesQuery)
     selected = query.selected()
     queues = all_queues(asked.ws, asked.agent, every=query.all is not None)
@@ -56,7 +56,8 @@ def load_queues(asked: PageRequest) -> Mapping[str, Any]:
 
 
 def load_bench(asked: PageRequest) -> Mapping[str, Any]:
-    """What the scripts of the bench need. The items themselves come from the API."""
+    """Load the settings for the scripts of the rating page. The items themselves come from the
+    API."""
     queue = require_queue(asked.ws, asked.agent, asked.parts["queue"])
     return {
         "title": f"Rate: {queue.name}",
@@ -88,7 +89,7 @@ def _bench(asked: PageRequest, queue: Queue) -> dict[str, Any]:
 
 
 def load_raters(asked: PageRequest) -> Mapping[str, Any]:
-    """How the raters of a queue do."""
+    """Load the report on the raters of a queue."""
     queue = require_queue(asked.ws, asked.agent, asked.parts["queue"])
     return {
         "title": f"Raters of {queue.name}",

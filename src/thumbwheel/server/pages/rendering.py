@@ -56,7 +56,7 @@ class StaticFiles:
     @classmethod
     @cache
     def read(cls) -> StaticFiles:
-        """Those of the package."""
+        """Read the static files of the package."""
         contents = {}
         for file in sorted(files(__package__).joinpath("static").iterdir(), key=lambda f: f.name):
             contents[file.name] = file.read_bytes()
@@ -66,19 +66,20 @@ class StaticFiles:
         return cls(digest.hexdigest()[:16], contents)
 
     def url(self, name: str) -> str:
-        """The address of a file; raises KeyError for a name that is none."""
+        """Return the address of a file. Raises KeyError for an unknown name."""
         if name not in self.contents:
             raise KeyError(name)
         return f"/static/{self.digest}/{name}"
 
     def media_type(self, name: str) -> str:
-        """Its content type."""
+        """Return the content type of a file, by its extension."""
         return MEDIA[name.rpartition(".")[2]]
 
 
 @cache
 def environment() -> jinja2.Environment:
-    """The templates. What a template is not told is an error, and everything is escaped."""
+    """Return the template environment. An undefined variable is an error, and everything is
+    escaped."""
     loader = jinja2.PackageLoader("thumbwheel.server.pages", "templates")
     templates = jinja2.Environment(
         loader=loader,
@@ -111,7 +112,7 @@ def environment() -> jinja2.Environment:
 
 
 def figure(value: float | None, form: str) -> str:
-    """A figure of a tile: a number, a share, a time, or a sum of money.
+    """Return a tile's figure as text: a number, a share, a duration or a cost.
 
     >>> figure(1234, "number"), figure(0.5, "percent"), figure(0.126, "cost"), figure(None, "cost")
     ('1,234', '50.0 %', '0.13', '–')
@@ -129,12 +130,13 @@ def figure(value: float | None, form: str) -> str:
 
 
 def part(text: str) -> str:
-    """A text as one part of a path."""
+    """Return a text quoted as one part of a path."""
     return quote(text, safe="")
 
 
 def excerpt(text: str, width: int, needle: str | None = None) -> Markup:
-    """About `width` characters of a text: its beginning, or where the needle stands, marked.
+    """Return about `width` characters of a text: its beginning, or the part around `needle`,
+    marked.
 
     >>> excerpt("<b> and the parcel is lost", 14, "Parcel")
     Markup('…the <mark>parcel</mark> is…')
@@ -155,7 +157,8 @@ def excerpt(text: str, width: int, needle: str | None = None) -> Markup:
 
 
 def _position_of(needle: str, text: str) -> int:
-    """Return where the needle stands, in either case if that keeps every character's place."""
+    """Return the position of the needle, -1 without one. Case is ignored unless lower-casing
+    changes positions."""
     small_text, small_needle = text.lower(), needle.lower()
     if (len(small_text), len(small_needle)) != (len(text), len(needle)):
         return text.find(needle)
@@ -163,7 +166,7 @@ def _position_of(needle: str, text: str) -> int:
 
 
 def moment(when: datetime | str | None) -> str:
-    """A time to the minute, of UTC. Scripts turn it into that of the reader."""
+    """Return a time in UTC, to the minute; scripts convert it to the reader's time zone."""
     if when is None:
         return "–"
     time = datetime.fromisoformat(when) if isinstance(when, str) else when
@@ -172,7 +175,7 @@ def moment(when: datetime | str | None) -> str:
 
 
 def page_url(name: str, **parts: str) -> str:
-    """The address of the page of this name; empty where there is no such page."""
+    """Return the address of the page with this name; empty if there is no such page."""
     for page in PAGES:
         if page.name == name:
             return page.url(**parts)
@@ -180,21 +183,21 @@ def page_url(name: str, **parts: str) -> str:
 
 
 def page_response(request: Request, page: Page) -> Response:
-    """The page, as whoever asks may see it."""
+    """Return the page, as the principal may see it."""
     asked = PageRequest.of(request)
     context = page.load(asked)
     return _html(request, page.template, asked, {"title": page.title, **context}, page=page)
 
 
 def login_response(request: Request, status: int = 200) -> Response:
-    """The page on which a browser logs in."""
+    """Return the page on which a browser logs in."""
     provider = request.app.state.gate.config.provider
     context = {"title": "Log in", "provider": provider.issuer if provider else None}
     return _html(request, "login.html", None, context, status)
 
 
 def error_response(request: Request, error: ThumbwheelError) -> Response:
-    """What went wrong, as a page; the login page where nobody is logged in."""
+    """Return the error as a page; the login page for Unauthenticated."""
     if isinstance(error, Unauthenticated):
         return login_response(request, error.http_status)
     asked = None

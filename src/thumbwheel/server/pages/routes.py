@@ -35,7 +35,7 @@ class PageRoute(APIRoute):
     """A route that answers a browser's failed request with a page, and others with a problem."""
 
     def get_route_handler(self) -> Callable[[Request], Any]:
-        """The handler of FastAPI's, with pages for errors."""
+        """Return FastAPI's handler, which shows errors to browsers as pages."""
         handle = super().get_route_handler()
 
         async def answer(request: Request) -> Any:
@@ -57,7 +57,7 @@ class PageRoute(APIRoute):
 
 @cache
 def router() -> APIRouter:
-    """Make the routes of all pages, once a process."""
+    """Return the router of all pages, built once per process."""
     routes = APIRouter(route_class=PageRoute)
     for page in sorted(PAGES, key=lambda page: page.path.count("{")):
         _add(routes, page)

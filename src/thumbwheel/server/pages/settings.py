@@ -35,7 +35,7 @@ class Setting:
 
 
 def load_gate(asked: PageRequest) -> Mapping[str, Any]:
-    """What the gate asks of the agent's candidates, as a form, and how that was changed."""
+    """Load the agent's gate policy as a form, and its history of changes."""
     ws, agent = asked.ws, asked.agent
     policy = declaration.policy_of(ws, agent)
     fields, more_fields = offered_fields("gate declare", GatePolicy, policy, MAIN)
@@ -57,7 +57,7 @@ def load_gate(asked: PageRequest) -> Mapping[str, Any]:
 
 
 def load_settings(asked: PageRequest) -> Mapping[str, Any]:
-    """Every section of the settings, with what is in force and where it comes from."""
+    """Load every section of the settings, with each current value and its source."""
     sources = asked.ws.sources
     named = {name: _settings(sources, name, cls) for name, cls in sorted(sections().items())}
     chosen = asked.query.get("section")

@@ -86,7 +86,7 @@ class TraceQuery(Config):
         return self.until + timedelta(days=1)
 
     def wanted(self) -> TraceFilter:
-        """As the store reads it."""
+        """Return the query as a filter for the trace store."""
         return TraceFilter(
             session=self.session,
             subject=self.subject,
@@ -120,7 +120,7 @@ class Excerpt:
 
     @classmethod
     def of(cls, value: Any, path: str, most: int = MOST_OF_TEXT) -> Excerpt:
-        """That of a text, or of a JSON value."""
+        """Return the excerpt of a text or a JSON value: its first `most` characters."""
         text = indented(value)
         return cls(text[:most], max(0, len(text) - most), path)
 
@@ -148,7 +148,7 @@ class ShownStep:
 
 
 def load_list(asked: PageRequest) -> Mapping[str, Any]:
-    """A page of the traces, newest first."""
+    """Load a page of the traces, newest first."""
     query = asked.parsed(TraceQuery)
     page = list_traces(asked.ws, asked.agent.slug, query.wanted(), limit=AT_ONCE, after=query.after)
     has_filters = any(name != "after" for name in asked.query)
@@ -166,7 +166,7 @@ def load_list(asked: PageRequest) -> Mapping[str, Any]:
 
 
 def load_trace(asked: PageRequest) -> Mapping[str, Any]:
-    """One trace with its steps, feedback, reward and inner runs."""
+    """Load one trace with its steps, feedback, reward and inner runs."""
     slug = asked.agent.slug
     first = asked.parsed(StepQuery).steps
     trace = show_trace(asked.ws, slug, asked.parts["trace"])
@@ -198,8 +198,8 @@ def load_trace(asked: PageRequest) -> Mapping[str, Any]:
 
 
 def load_lineage(asked: PageRequest) -> Mapping[str, Any]:
-    """From an answer back to the feedback that taught its model, and forward to what learned from
-    it and to what erasing its person would remove."""
+    """Load the lineage of an answer: back to the feedback that its model learned from, and forward
+    to its uses and to what erasing the person would remove."""
     slug = asked.agent.slug
     trace = show_trace(asked.ws, slug, asked.parts["trace"])
     names = [step["version"] for step in trace["steps"] if step.get("version")]
@@ -218,7 +218,7 @@ def load_lineage(asked: PageRequest) -> Mapping[str, Any]:
 
 
 def tone(word: str) -> str:
-    """The colour of a judgement: good, bad, or none.
+    """Return the colour of a judgement: `good`, `bad` or empty.
 
     >>> tone("thumb down"), tone("preferred"), tone("rating 3")
     ('bad', 'good', '')
@@ -238,7 +238,7 @@ def _title(trace: Mapping[str, Any]) -> str:
 
 
 def _last_text(chat: Sequence[Mapping[str, Any]]) -> str:
-    """What the person said last."""
+    """Return the text of the last user message; without one, of the last message."""
     for message in reversed(chat):
         if message["role"] == "user":
             return content_text(message.get("content")) or ""
@@ -246,7 +246,7 @@ def _last_text(chat: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _best_text(trace: Mapping[str, Any]) -> str:
-    """What the answer should have been: the newest correction, else the answer."""
+    """Return the text that the answer should have been: the newest correction, else the answer."""
     corrections = [word["value"] for word in trace["feedback"] if word["kind"] == "correction"]
     best = corrections[-1] if corrections else trace["output"] or ""
     return str(best)[:MOST_OF_TEXT]
@@ -273,7 +273,8 @@ def _turns(chat: Iterable[Mapping[str, Any]]) -> list[Turn]:
 def _totals(
     calls: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]]
 ) -> list[tuple[str, str]]:
-    """(what, how much) of all calls of models together, and how long all steps took."""
+    """Return (label, value) of the totals over all model calls, and of the duration of all
+    steps."""
     totals = []
     if len(calls) > 1:
         totals.append(("calls of models", f"{len(calls):,}"))
@@ -291,14 +292,14 @@ def _totals(
 
 
 def _times(steps: Sequence[Mapping[str, Any]]) -> tuple[datetime | None, datetime | None]:
-    """When the first step began and the last one ended, where that is known."""
+    """Return the first start and the last end of the steps; None where unknown."""
     begins = [step["started_at"] for step in steps if step.get("started_at")]
     ends = [step["ended_at"] for step in steps if step.get("ended_at")]
     return min(begins, default=None), max(ends, default=None)
 
 
 def _timeline(steps: Sequence[Mapping[str, Any]], first: int) -> list[ShownStep]:
-    """A part of the steps, each with its share of the time."""
+    """Return up to STEPS_AT_ONCE steps from `first` on, each with its share of the total time."""
     begin_of_all, end_of_all = _times(steps)
     span = 0.0
     if begin_of_all is not None and end_of_all is not None:
@@ -319,7 +320,7 @@ def _timeline(steps: Sequence[Mapping[str, Any]], first: int) -> list[ShownStep]
 
 
 def _with_words(judgement: Mapping[str, Any]) -> dict[str, Any]:
-    """A judgement with what it says in a word, and its text where it has one."""
+    """Return a judgement with its verdict in a word, and an excerpt of its text if it has one."""
     optional = ("name", "rater", "said", "comment", "step")
     fields: dict[str, Any] = {**dict.fromkeys(optional), "position": 0}
     shown = {**fields, **judgement}
@@ -331,7 +332,7 @@ def _with_words(judgement: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _queues(asked: PageRequest) -> list[str]:
-    """The open queues that take single answers, newest first."""
+    """Return the names of the open queues for single answers, newest first."""
     queues = all_queues(asked.ws, asked.agent)
     names = [queue.name for queue in queues if queue.kind is Kind.ANSWER]
     return names[:MOST_QUEUES]
@@ -349,7 +350,7 @@ def _run_inside(asked: PageRequest, name: str) -> dict[str, Any]:
 
 
 def _taught_by(asked: PageRequest, answered: ModelVersion) -> dict[str, Any]:
-    """The version that answered, what it was trained on, and the feedback in that."""
+    """Return the version that answered, its lineage, and the feedback that it was trained on."""
     line = lineage(asked.ws, answered)
     feedback = line.sources.feedback if line.sources else {}
     learned = feedback.get("train", [])

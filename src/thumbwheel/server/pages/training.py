@@ -86,7 +86,7 @@ class RunRow:
 
 
 def load_runs(asked: PageRequest) -> Mapping[str, Any]:
-    """The runs of the agent, the newest first, and the versions that came of them."""
+    """Load the agent's runs, newest first, and the versions that they produced."""
     agent = asked.agent
     results = _versions_by_run(asked.ws, agent)
     newest = [*reversed(runs(asked.ws, agent))]
@@ -102,7 +102,7 @@ def load_runs(asked: PageRequest) -> Mapping[str, Any]:
 
 
 def load_run(asked: PageRequest) -> Mapping[str, Any]:
-    """One run: its curves, its settings, and what came of it."""
+    """Load one run: its curves, its settings and the version that it produced."""
     agent = asked.agent
     run = run_of(asked.ws, agent, asked.parts["run"])
     return {
@@ -132,7 +132,7 @@ class Running:
 
 
 def _running(ws: Workspace, agent: Agent, run: Run) -> Running | None:
-    """Where a training is; None for one that has ended."""
+    """Return the progress of a run; None if it has ended."""
     if run.state is not RunState.RUNNING:
         return None
     folder = run_dir(ws, run)
@@ -149,7 +149,8 @@ def _running(ws: Workspace, agent: Agent, run: Run) -> Running | None:
 
 
 def load_training(asked: PageRequest) -> Mapping[str, Any]:
-    """The form that starts a training: a method, what it learns from, and its settings."""
+    """Load the form that starts a training run: a method, its data and its settings. Raises
+    NotFound for an unknown method."""
     ws, agent = asked.ws, asked.agent
     plan = data_plan(ws, agent.slug, ws.settings(DatasetConfig, "dataset"))
     names = ALGORITHMS.names()
@@ -196,13 +197,14 @@ def _versions_by_run(ws: Workspace, agent: Agent) -> dict[str, ModelVersion]:
 
 
 def _settings_of(run: Run, cls: type[TrainConfig]) -> TrainConfig:
-    """The settings of an earlier run, as far as a method of this class has them."""
+    """Return the settings of an earlier run, limited to the fields of this config class."""
     settings = {name: value for name, value in run.config.items() if name in cls.model_fields}
     return build(cls, settings, f"the settings of {run.id}")
 
 
 def _name_of_base(ws: Workspace, base: str) -> str:
-    """What a request calls the base of an earlier run, of which a run keeps where it truly lies."""
+    """Return the name that a request uses for the base of an earlier run, which stores its real
+    path."""
     for name in _folders_of_bases(ws):
         if str((ws.home.bases / name).resolve()) == base:
             return name
@@ -210,7 +212,7 @@ def _name_of_base(ws: Workspace, base: str) -> str:
 
 
 def _bases(ws: Workspace) -> list[str]:
-    """What a request may name as a base, besides any id of Hugging Face."""
+    """Return the names of the bases that a request may use, besides any Hugging Face id."""
     folders = _folders_of_bases(ws)
     return [*folders, *sorted(versions.bases(ws) - set(folders))]
 

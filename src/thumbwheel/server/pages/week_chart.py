@@ -70,7 +70,7 @@ class WeekChart:
 
 
 def week_chart(quality: Quality) -> WeekChart | None:
-    """Place the shares of each version; None where nobody rated anything."""
+    """Place each version's weekly shares on a chart; return None if there are no ratings."""
     mondays = [share.week for share in quality.by_week]
     if not mondays:
         return None
