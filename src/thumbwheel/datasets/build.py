@@ -158,8 +158,8 @@ def _check_and_write(
 
 
 def _check(selection: Selection, config: DatasetConfig, checked_rows: CheckedRows) -> list[Finding]:
-    """Findings about the first rows of each split by id, which is a hash; they are added to
-    `checked_rows`."""
+    """Check the first rows of each split by id, which is a hash, and return the findings. The rows
+    are added to `checked_rows`."""
     if not config.checked:
         return []
     for split in SPLITS:
@@ -196,8 +196,8 @@ def _finished(
     digest: Any,
     stopped: Event,
 ) -> Iterator[Any]:
-    """The rows of `split` as they are frozen. `digest` takes each row as it was before the fit,
-    which follows from the rows."""
+    """Yield the tables of `split` as they are frozen. `digest` takes each row as it was before the
+    fit, which follows from the rows."""
     for table in selection.tables(split):
         if stopped.is_set():
             return
@@ -236,7 +236,7 @@ def freeze(
 
 
 def find(ws: Workspace, agent: str, name: str = LATEST) -> Dataset:
-    """The dataset that `name` means: an id, a shape (the newest of it) or `latest`.
+    """Return the dataset that `name` means: an id, a shape (its newest dataset) or `latest`.
 
     Raises NotFound with the ids that exist.
     """
@@ -258,7 +258,7 @@ def find(ws: Workspace, agent: str, name: str = LATEST) -> Dataset:
 
 
 def by_id(ws: Workspace, dataset_id: str) -> Dataset:
-    """The dataset with this id, of any agent; raises NotFound."""
+    """Return the dataset with this id, of any agent. Raises NotFound."""
     with ws.db.read() as connection:
         matches = store.find(connection, dataset_id=dataset_id)
     if not matches:
@@ -272,7 +272,8 @@ def by_id(ws: Workspace, dataset_id: str) -> Dataset:
 
 
 def datasets(ws: Workspace, agent: str) -> list[Dataset]:
-    """All datasets of `agent`, oldest first, by the time at which a build last gave them."""
+    """Return all datasets of `agent`, oldest first, by the time at which a build last returned
+    them."""
 
     def last_built(dataset: Dataset) -> str:
         return dataset.manifest.get("confirmed_at") or dataset.recorded_at.isoformat()
@@ -287,8 +288,8 @@ def health(
     length: int | None = None,
     tokens: Callable[[str], int] | None = None,
 ) -> list[Finding]:
-    """Findings about all rows of a frozen dataset; `tokens` counts the tokens of a text to check
-    for truncation at `length`."""
+    """Check all rows of a frozen dataset and return the findings; `tokens` counts the tokens of a
+    text to check for truncation at `length`."""
     dataset = by_id(ws, dataset_id)
     checked_rows = CheckedRows(sum(dataset.counts.values()), length=length, tokens=tokens)
     for split in SPLITS:
@@ -297,8 +298,8 @@ def health(
 
 
 def load_rows(ws: Workspace, dataset_id: str, split: str, skip: int = 0) -> Iterator[Any]:
-    """The rows of one split behind the first `skip`, as the shape's row class (`types.ChatRow`,
-    `PairRow`, `LabelRow`), in the order of their ids.
+    """Return the rows of one split behind the first `skip`, as the shape's row class
+    (`types.ChatRow`, `PairRow`, `LabelRow`), in the order of their ids.
 
     The file is verified against its hash first. Raises NotFound, InputError for an unknown split,
     and StorageError for a damaged file.
@@ -313,7 +314,8 @@ def load_rows(ws: Workspace, dataset_id: str, split: str, skip: int = 0) -> Iter
 
 
 def split_rows(ws: Workspace, dataset: Dataset, split: str) -> ParquetRows:
-    """The rows of one split as mappings, in the order of their ids, to be read as often as needed.
+    """Return the rows of one split as mappings, in the order of their ids, which may be read
+    several times.
 
     The file is verified against its hash first. Raises StorageError for a damaged file.
     """

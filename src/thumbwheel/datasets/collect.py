@@ -134,7 +134,8 @@ def collect(
 
 
 def _cuts(connection: sa.Connection, agent_id: str) -> list[str]:
-    """Prompt ids that cut the agent into parts for the workers; none if one process is enough."""
+    """Return prompt ids that cut the agent into parts for the workers; empty if one process is
+    enough."""
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
@@ -222,7 +223,7 @@ class _Worker:
             self._died()
 
     def receive(self) -> Any:
-        """Its next message; raises StorageError if it has died."""
+        """Return the worker's next message. Raises StorageError if it has died."""
         assert self._process.stdout is not None  # noqa: S101 - narrows the type
         line = self._process.stdout.readline()
         return json.loads(line) if line.endswith("\n") else self._died()
@@ -287,7 +288,8 @@ def _capped(rows: list[Row], config: DatasetConfig, tally: Tally) -> list[Row]:
 
 
 def main(folder: Path) -> None:
-    """A worker: write the claims, wait for the splits assigned to all prompts, spill the rows."""
+    """Run a worker: write the claims, wait for the splits assigned to all prompts, spill the
+    rows."""
 
     def send(message: Any) -> None:
         sys.stdout.write(json.dumps(message) + "\n")
