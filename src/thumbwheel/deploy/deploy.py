@@ -51,7 +51,8 @@ def plan(
     alias: str | None = LIVE,
     quant: str | None = None,
 ) -> Plan:
-    """What `deploy` would do; raises what it would raise before it touches anything."""
+    """Return what `deploy` would do. Raises the errors that it would raise before it changes
+    anything."""
     prepare.require_servable(ws, model_version, alias)
     deploy_plan = prepare.plan(ws, model_version, target, TARGETS.get(target).kinds, quant)
     if alias != LIVE:
@@ -153,8 +154,8 @@ def _with_free_name(
     target: str,
     settings: Mapping[str, Any],
 ) -> Package | RemoteModel:
-    """The package under the name of a warm deployment of the same export and settings; else under a
-    name that no warm deployment of the version has, so that none is overwritten."""
+    """Return the package under the name of a warm deployment of the same export and settings; else
+    under a name that no warm deployment of the version has, so that none is overwritten."""
     warm = [
         deployment
         for deployment in warm_deployments(ws, model_version)
@@ -230,7 +231,8 @@ def _remove_endpoint(ws: Workspace, deployment: Deployment, endpoint: Endpoint |
 
 
 def _served_model(endpoint: Endpoint) -> tuple[str, str]:
-    """(server, model): a server of ours is known by its folder, another one by its address."""
+    """Return (server, model): a server of this home is known by its folder, another one by its
+    address."""
     return str(endpoint.details.get("place") or endpoint.url), endpoint.model
 
 

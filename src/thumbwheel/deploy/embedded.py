@@ -441,7 +441,7 @@ class Reply:
         }
 
     def whole(self) -> dict[str, Any]:
-        """The whole answer, once it has ended."""
+        """Return the whole answer, once it has ended."""
         choices, count = [], 0
         for number in range(self.answers.count):
             pieces = list(self.answers.answer(number))
@@ -460,7 +460,8 @@ class Reply:
         return {**self._head, "choices": choices, "usage": self._usage(count)}
 
     def events(self) -> Iterator[str]:
-        """Server-sent events as the answer comes; a reader that leaves stops its computation."""
+        """Yield server-sent events as the answer comes; a reader that leaves stops its
+        computation."""
         try:
             yield from self._events()
         finally:
@@ -595,7 +596,7 @@ def _event(value: dict[str, Any]) -> str:
 
 
 def application(server: Server, token: str) -> FastAPI:
-    """The app of `server`; every path needs the token."""
+    """Return the app of `server`; every path needs the token."""
     app = FastAPI(openapi_url=None)
     app.add_middleware(Guard, token=token)
 
@@ -636,7 +637,7 @@ def application(server: Server, token: str) -> FastAPI:
 
 
 def _refuse(request: Request, error: Exception) -> JSONResponse:
-    """Answer with what was raised."""
+    """Turn the raised error into a response."""
     assert isinstance(error, ThumbwheelError)  # noqa: S101 - narrows the type
     is_own_status = isinstance(error, NotFound | MissingExtra)
     status = error.http_status if is_own_status else 400
@@ -645,7 +646,7 @@ def _refuse(request: Request, error: Exception) -> JSONResponse:
 
 
 def _refuse_fields(request: Request, error: Exception) -> JSONResponse:
-    """Answer with the fields that are not as they should be, in OpenAI's form."""
+    """Respond with the invalid fields, in OpenAI's form."""
     assert isinstance(error, RequestValidationError)  # noqa: S101 - narrows the type
     problems = []
     for problem in error.errors():
@@ -657,7 +658,8 @@ def _refuse_fields(request: Request, error: Exception) -> JSONResponse:
 async def _reply(
     server: Server, completion: CompletionRequest, request: Request, chat: bool
 ) -> Any:
-    """The reply, whole or streamed. A client that leaves stops the computation of either."""
+    """Reply to a completion request, whole or streamed. A client that leaves stops the computation
+    of either."""
     reply = await run_in_threadpool(server.begin, completion, chat)
     if completion.stream:
         return EventStream(reply)

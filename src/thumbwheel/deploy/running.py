@@ -26,14 +26,14 @@ STOPPED = "stopped"
 
 
 def health(deployment: Deployment) -> Health:
-    """Whether a deployment answers now."""
+    """Return whether a deployment answers now, and if not, why."""
     if deployment.state is not DeploymentState.WARM or deployment.endpoint is None:
         return Health(False, f"it is {deployment.state}")
     return TARGETS.get(deployment.target).health(deployment.endpoint)
 
 
 def is_stopped(ws: Workspace, deployment: Deployment) -> bool:
-    """Whether a person stopped it, and nobody has started it since."""
+    """Return whether a person stopped it, and nobody has started it since."""
     return _mark(ws, deployment).exists()
 
 

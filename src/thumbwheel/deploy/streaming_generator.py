@@ -135,9 +135,10 @@ class StreamingGenerator:
         number: int = 0,
         constraint: Constraint | None = None,
     ) -> TokenStream:
-        """The tokens of one answer as they come. The computation goes on while nobody reads, and
-        stops when the reader closes the stream. `number` counts the answers to one prompt, which
-        differ by their random numbers."""
+        """Return the tokens of one answer as a stream. The computation goes on while nobody reads,
+        and stops when the reader closes the stream. `number` counts the answers to one prompt,
+        which differ by their random numbers. Raises DataError for an empty prompt and one that does
+        not fit the context."""
         self.check(name)
         if not prompt or len(prompt) >= self.context:
             why = f"it has {len(prompt)} tokens and the model's context {self.context}"
@@ -231,7 +232,7 @@ class StreamingGenerator:
             return vector
 
     def _activated(self, name: str) -> Any:
-        """The context in which the model computes as `name`."""
+        """Return the context in which the model computes as `name`."""
         adapter_id = self._adapters[name]
         if adapter_id is not None:
             self._model.set_adapter(adapter_id)
@@ -282,7 +283,7 @@ class _VisibleText:
         self._done = 0
 
     def new(self, text: str, last: bool) -> str:
-        """The part that may be shown now and was not before; the rest where `last`."""
+        """Return the part that may be shown now and was not before; the rest if `last`."""
         whole = text if last else text.rstrip(REPLACEMENT)[: max(0, len(text) - self._held)]
         part, self._done = whole[self._done :], max(self._done, len(whole))
         return part
@@ -315,7 +316,7 @@ class TokenStream(Iterator[Piece]):
 
 
 def sampling_of(sampling: dict[str, Any]) -> Sampling:
-    """The engine's settings from those of a request; raises Conflict for impossible ones."""
+    """Return the engine's settings from those of a request. Raises Conflict for impossible ones."""
     try:
         return Sampling(**sampling)
     except (ValueError, TypeError) as error:

@@ -45,7 +45,7 @@ class Target(Protocol):
         """
 
     def health(self, endpoint: Endpoint) -> Health:
-        """Whether it answers now; never raises."""
+        """Return whether it answers now; never raises."""
 
     def remove(self, endpoint: Endpoint) -> None:
         """Remove the model, and its server where nothing else uses that; the base stays for other
@@ -60,4 +60,4 @@ class Target(Protocol):
         """
 
     def secret(self, endpoint: Endpoint) -> str | None:
-        """The bearer token of the endpoint; None where it needs none."""
+        """Return the bearer token of the endpoint; None if it needs none."""

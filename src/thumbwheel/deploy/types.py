@@ -231,7 +231,7 @@ class TargetConfig(Config):
 
 
 def public_name(agent: str, alias: str) -> str:
-    """The name under which clients of a target ask for the alias.
+    """Return the name under which clients of a target ask for the alias.
 
     >>> public_name("support", "live"), public_name("support", "canary")
     ('support', 'support-canary')

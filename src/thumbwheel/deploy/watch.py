@@ -60,8 +60,8 @@ class Watched:
 
 
 def _is_ours(deployment: Deployment) -> bool:
-    """Whether it can be started here. A server that somebody else runs is not asked again and
-    again, and the package of a target may be gone."""
+    """Return whether it can be started here. A server that somebody else runs is not asked again
+    and again, and the package of a target may be gone."""
     if deployment.target not in TARGETS.names():
         return False
     return ENDPOINT not in TARGETS.get(deployment.target).kinds

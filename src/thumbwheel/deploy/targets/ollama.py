@@ -98,7 +98,7 @@ class Ollama:
             return Endpoint(f"{server.url}/v1", package.name, details)
 
     def health(self, endpoint: Endpoint) -> Health:
-        """Whether the server answers and still has this very model."""
+        """Return whether the server answers and still has this very model."""
         try:
             with OllamaServer(str(endpoint.details["host"]), wait=5.0) as server:
                 digest = server.digests().get(full_name(endpoint.model))
@@ -138,7 +138,7 @@ class Ollama:
                 record.set(name, full_name(endpoint.model), digest)
 
     def secret(self, endpoint: Endpoint) -> str | None:
-        """Ollama has none."""
+        """Return None: Ollama has no secret."""
         return None
 
 
@@ -161,16 +161,17 @@ class OwnedNames:
         self._path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', url)}.json"
 
     def of(self, model: str) -> list[str]:
-        """The model's own name and its aliases."""
+        """Return the model's own name and its aliases."""
         entries = self._read().items()
         return [name for name, entry in entries if model in (name, entry["from"])]
 
     def digest(self, name: str) -> str:
-        """The digest of the model that we gave this name."""
+        """Return the digest of the model that was recorded under this name."""
         return str(self._read()[name]["digest"])
 
     def is_current(self, name: str, fingerprint: str, digests: Mapping[str, str]) -> bool:
-        """Whether the server has the model that was created from what `fingerprint` describes."""
+        """Return whether the server has the model that was created from the inputs of
+        `fingerprint`."""
         entry = self._read().get(name)
         if entry is None:
             return False
@@ -229,8 +230,8 @@ def _check_version(server: OllamaServer, version: Version, kind: ModelKind) -> N
 
 
 def _fingerprint(package: Package, settings: OllamaConfig, version: Version) -> str:
-    """The hash of everything that the model is created from. An Ollama on the other side of 0.30
-    needs another template."""
+    """Return the hash of everything that the model is created from. An Ollama on the other side of
+    0.30 needs another template."""
     parts = [
         package.kind.name,
         dict(package.files),

@@ -74,7 +74,7 @@ class Vllm:
         return Endpoint(endpoint.url, package.name, details)
 
     def health(self, endpoint: Endpoint) -> Health:
-        """Whether the server answers and has this adapter."""
+        """Return whether the server answers and has this adapter."""
         try:
             model = _models(endpoint).get(endpoint.model)
         except ThumbwheelError as error:
@@ -108,7 +108,7 @@ class Vllm:
         _load(endpoint, alias, _models(endpoint))
 
     def secret(self, endpoint: Endpoint) -> str | None:
-        """Its API key."""
+        """Return its API key."""
         return os.environ.get(str(endpoint.details["key_variable"]))
 
 
