@@ -110,7 +110,7 @@ def _call(call: RecordedCall, routing: Any, arm: str | None) -> Call:
 
 
 def _counted(collected: Collected, routing: Any, moved: bool) -> Collected:
-    """With one more call."""
+    """Count one more call."""
     reason = str(routing.get("reason") or "")
     collected = replace(collected, calls=collected.calls + 1)
     if moved:

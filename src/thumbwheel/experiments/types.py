@@ -158,7 +158,7 @@ class ExperimentConfig(Config):
 
 
 def ramp_steps(ramp: str) -> list[tuple[float, float]]:
-    """(share, hours) of each step; raises ValueError.
+    """Return (share, hours) of each step. Raises ValueError for an invalid ramp.
 
     >>> ramp_steps("0.05:2,0.2:24")
     [(0.05, 2.0), (0.2, 24.0)]
