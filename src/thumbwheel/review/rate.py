@@ -72,7 +72,7 @@ class Request:
         return ids.derived("rac", self.queue.id, self.rater, self.key)
 
     def time(self, now: datetime) -> datetime:
-        """When it was done, as far as that can be."""
+        """Return when the rating was done: `rated_at` if it is plausible, else `now`."""
         if self.rated_at is None or not now - OLDEST <= self.rated_at <= now:
             return now
         return self.rated_at
@@ -332,7 +332,8 @@ def _last_action(change: _Change) -> sa.RowMapping | None:
 
 
 def _retract(change: _Change) -> list[AnyRecord]:
-    """Records that take back what the rater said about the item."""
+    """Return records that retract the rater's earlier verdict on the item; empty if there is
+    none."""
     earlier = _last_action(change)
     if earlier is None or change.before is not AssignmentState.RATED or earlier["kind"] != RATE:
         return []
@@ -359,7 +360,7 @@ def _targets(change: _Change) -> list[sa.RowMapping]:
 
 
 def _records(change: _Change, verdict: Verdict) -> Iterator[AnyRecord]:
-    """The verdict as feedback. A note goes with the first of it."""
+    """Yield the verdict as feedback. A note goes with its first record."""
     note = verdict.note
     if verdict.ranking:
         shown = _target_refs(change)
@@ -393,8 +394,8 @@ def _records(change: _Change, verdict: Verdict) -> Iterator[AnyRecord]:
 def _card_thumbs(
     change: _Change, verdict: Verdict, targets: Sequence[TargetRef]
 ) -> Iterator[AnyRecord]:
-    """A thumb about everything that a card stands for, each with the tags and the note, as apps
-    send it."""
+    """Yield a thumb about everything that a card stands for, each with the tags and the note, as
+    apps send it."""
     for number, target in enumerate(targets):
         record = _feedback(
             change, "thumb", verdict.thumb, [target], comment=verdict.note, tags=verdict.tags
@@ -405,7 +406,7 @@ def _card_thumbs(
 
 
 def _of_same_card(change: _Change) -> list[TargetRef] | None:
-    """The other traces that the item's card stands for; None where the item is no card."""
+    """Return the other traces that the item's card stands for; None if the item is no card."""
     (first, *_) = _targets(change)
     if first["trace_id"] is None:
         return None
@@ -420,7 +421,7 @@ def _of_same_card(change: _Change) -> list[TargetRef] | None:
 
 
 def _target_refs(change: _Change) -> list[TargetRef]:
-    """The item's traces in the order in which the rater saw them."""
+    """Return the item's traces in the order in which the rater saw them."""
     targets = _targets(change)
     trace_ids = [target["trace_id"] for target in targets]
     shown = list(range(len(targets)))
@@ -467,7 +468,7 @@ def _feedback(
 
 
 def _case(change: _Change, reference: str | None, checker: str | None) -> CaseRecord:
-    """The gold case that an item becomes."""
+    """Return the gold case that an item becomes."""
     (target,) = _targets(change)
     if target["case_id"] is None:
         trace = store.trace_rows(change.connection, [target["trace_id"]])[target["trace_id"]]
@@ -538,8 +539,8 @@ def _check_verdict(queue: Queue, verdict: Verdict) -> None:
 
 
 def labels_of(queue: Queue, texts: Sequence[str]) -> tuple[tuple[str, str | bool], ...]:
-    """Labels as raters write them, NAME=VALUE; raises InputError for what the queue does not
-    have."""
+    """Parse labels as raters write them, NAME=VALUE. Raises InputError for a label or value that
+    the queue does not have."""
     schemas = {schema.name: schema for schema in queue.config.schemas}
     labels: dict[str, str | bool] = {}
     for text in texts:
