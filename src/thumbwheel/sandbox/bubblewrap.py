@@ -177,8 +177,8 @@ class Sandbox:
 
 
 def bubblewrap_arguments() -> list[str]:
-    """The arguments of bubblewrap: new namespaces of every kind, our own tree, nothing else of the
-    host."""
+    """Return the arguments of bubblewrap: new namespaces of every kind, the sandbox's own tree,
+    nothing else of the host."""
     root = root_files()
     arguments = [
         "--unshare-user",
@@ -224,7 +224,7 @@ def bubblewrap_arguments() -> list[str]:
 
 
 def unprivileged_id() -> int:
-    """An id without a name for one sandbox of root's."""
+    """Return an id without a name for one sandbox of root's."""
     while True:
         user_id = UNPRIVILEGED_IDS[next(_user_numbers) % len(UNPRIVILEGED_IDS)]
         try:
@@ -234,7 +234,7 @@ def unprivileged_id() -> int:
 
 
 def advice(output: str) -> str:
-    """What to do about a bubblewrap that does not start."""
+    """Return how to fix a bubblewrap that does not start."""
     restricted = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
     if restricted.exists() and restricted.read_text().strip() == "1":
         return (
@@ -287,8 +287,8 @@ class Run:
             raise Ended from None
 
     def receive(self, deadline: float) -> dict[str, Any]:
-        """The next frame. Raises Ended after the last one, DeadlineExceeded when the time is up,
-        ProtocolError for what is no frame."""
+        """Return the next frame. Raises Ended after the last one, DeadlineExceeded when the time is
+        up, ProtocolError for bytes that are no frame."""
         while True:
             try:
                 frame = protocol.unpack(self._buffer)
@@ -312,7 +312,7 @@ class Run:
             self._read_exit()
 
     def _ready(self, sources: list[Any], deadline: float) -> list[Any]:
-        """Which of the sources have something, output included, which is read at once; empty when
+        """Return which of the sources have data, output included, which is read at once; empty when
         the time is up."""
         sources_and_output = [*sources, self._output_fd] if self._output_open else sources
         ready, _, _ = select.select(

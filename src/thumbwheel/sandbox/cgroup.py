@@ -62,7 +62,7 @@ class Cgroup:
 
 
 def make(memory_mb: int, processes: int) -> Cgroup | str:
-    """A cgroup with these limits; else why there is none."""
+    """Return a cgroup with these limits; else why there is none."""
     values = {
         "memory_mb": (memory_mb + OVERHEAD_MB) << 20,
         "processes": processes + OVERHEAD_PROCESSES,

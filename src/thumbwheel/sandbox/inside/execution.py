@@ -12,7 +12,7 @@ MAX_TEXT = 2000
 
 
 def new_main_namespace() -> dict[str, Any]:
-    """The names of a new main module."""
+    """Return the names of a new main module."""
     module = ModuleType("__main__")
     sys.modules["__main__"] = module
     sys.argv = [""]
@@ -31,7 +31,7 @@ def run_program(code: str, space: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
-    """What was raised, in words; the name is that of the nearest built-in class."""
+    """Describe a raised error; the name is that of the nearest built-in class."""
     try:
         kind = ""
         for base in type(error).__mro__:
