@@ -60,7 +60,7 @@ class DemoResult:
 
 
 def base_cache() -> Path:
-    """Where trained demo bases are kept between runs, by content hash."""
+    """Return the folder in which trained demo bases are kept between runs, by content hash."""
     return Path(platformdirs.user_cache_dir("thumbwheel")) / "demo"
 
 
@@ -154,7 +154,8 @@ def show(ws: Workspace, cycle: CycleReport, outcome: DemoResult) -> None:
 
 
 def import_world(ws: Workspace, world: Emitted) -> None:
-    """Traces and feedback as an app recorded them; gold cases as their owner reviewed them."""
+    """Import traces and feedback as an app recorded them, and gold cases as their owner reviewed
+    them."""
     from thumbwheel.capture.ingest import ingest
 
     for path, reviewer in ((world.traces, None), (world.feedback, None), (world.gold, "owner")):
@@ -167,7 +168,7 @@ def import_world(ws: Workspace, world: Emitted) -> None:
 
 @contextmanager
 def base_progress() -> Iterator[Any]:
-    """A callback (done, total, loss) for the base's training that shows how far it is."""
+    """Yield a callback (done, total, loss) for the base's training that shows its progress."""
     with log.progress("base model", None, "steps") as advance:
         shown = 0
 
@@ -185,7 +186,7 @@ def _require_folder(path: Path, option: str) -> None:
 
 
 def clear_home(home: Path, options: Mapping[str, Any]) -> None:
-    """An empty home that is marked as made by the demo with these options; raises Conflict for a
+    """Empty the home and mark it as made by the demo with these options. Raises Conflict for a
     folder that is something else."""
     import shutil
 
@@ -213,7 +214,7 @@ def copy_folder(source: Path, target: Path) -> None:
 
 
 def _cpu_seconds() -> float:
-    """CPU-seconds of this process and its finished children."""
+    """Return the CPU-seconds of this process and its finished children."""
     import resource
 
     seconds = 0.0

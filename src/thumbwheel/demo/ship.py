@@ -67,7 +67,8 @@ def show_deployment(
 
 
 def answer(ws: Workspace, agent: Agent, message: str) -> str:
-    """What a client of the agent gets for `message` now, whichever version is live."""
+    """Return the answer that a client of the agent gets for `message` now, whichever version is
+    live."""
     from thumbwheel.deploy.routing import resolve
 
     return ask(resolve(ws, agent.slug), message)
@@ -116,7 +117,7 @@ def write_gguf(ws: Workspace, version: ModelVersion, folder: Path) -> str:
 
 
 def show_llama_server(ws: Workspace, version: ModelVersion, message: str) -> str | None:
-    """What `version` answers from the GGUF file in a llama-server, which then ends; None where
+    """Return the answer of `version` from the GGUF file in a llama-server, which then ends; None if
     there is no llama-server."""
     from thumbwheel.core.errors import ThumbwheelError
     from thumbwheel.deploy.deploy import deploy
