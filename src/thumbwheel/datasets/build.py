@@ -57,7 +57,7 @@ def build(
     config: DatasetConfig | None = None,
     as_of: datetime | None = None,
 ) -> Dataset:
-    """Freeze the rows of `shape` by the feedback in force at `as_of` (default: now); returns the
+    """Freeze the rows of `shape` by the feedback in force at `as_of` (default: now); return the
     existing dataset if nothing changed.
 
     Raises DataError if the rows cannot be trained on: there are none, all labels are of one class,
@@ -141,7 +141,7 @@ def _check_and_write(
 ) -> tuple[list[Finding], str]:
     """Check the rows and write their files in a thread, which mostly runs outside the interpreter.
 
-    Returns the findings and the hash of the rows; raises DataError for an error that `config` does
+    Returns the findings and the hash of the rows. Raises DataError for an error that `config` does
     not allow.
     """
     require_healthy((), config.allow, label)
@@ -179,7 +179,7 @@ def _write(
     fitted: Mapping[str, Any],
     stopped: Event,
 ) -> str:
-    """Write the file of every split; returns the sha256 (hex) of the rows and of `fitted`. Ends
+    """Write the file of every split; return the sha256 (hex) of the rows and of `fitted`. Ends
     early once `stopped` is set."""
     digest = hashlib.sha256(ids.canonical(fitted).encode())
     schema = selection.columns.schema()
@@ -215,8 +215,8 @@ def _largest_drops(stats: RowStats) -> str:
 def freeze(
     ws: Workspace, dataset: Dataset, paths: Mapping[str, Path], *, confirm: bool = False
 ) -> Dataset:
-    """Store `dataset` with the Parquet file of every split; returns the existing one if it is
-    stored already.
+    """Store `dataset` with the Parquet file of every split; return the existing one if it is stored
+    already.
 
     With `confirm`, an existing one is recorded as the result of the present evidence.
     """

@@ -97,8 +97,8 @@ def collect(
     folder: Path,
     values: Mapping[str, Reward] | None,
 ) -> Collected:
-    """Spill the rows of `shape` below `folder`; `values`, trace id -> reward, are those of the
-    ledger if `config` asks for them.
+    """Spill the rows of `shape` below `folder`; `values`, trace id -> reward, are the ledger's
+    rewards if `config` asks for them.
 
     Raises StorageError if the disk is full or a worker process dies.
     """
@@ -247,7 +247,7 @@ def _spill(
     folder: Path,
     values: Mapping[str, Reward] | None = None,
 ) -> dict[str, Counter[str]]:
-    """Write the rows of a job into `folder`; returns counters of drops, notes, and prompts by
+    """Write the rows of a job into `folder`; return counters of drops, notes, and prompts by
     split."""
     shape, config, tally = SHAPES.get(job.shape)(), assignment.config, Tally()
     evidence_stream = read_evidence(

@@ -163,7 +163,7 @@ def _stale_rows(stale: Stale | None) -> int:
 
 
 def dataset_page(dataset: Dataset) -> Iterator[present.Part]:
-    """Return what a dataset holds."""
+    """Return the page about a dataset."""
     manifest = dataset.manifest
     title = f"{dataset.id}: {dataset.shape} of {dataset.agent}"
     yield present.Table(title, ("split", "rows"), dataset.counts.items())

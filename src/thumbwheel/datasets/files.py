@@ -128,7 +128,7 @@ def write_parquet(path: Path, row_type: type[Row], rows: Sequence[Row]) -> None:
 
 
 def write_tables(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
-    """Write `tables` one after the other; returns how many rows they have."""
+    """Write `tables` one after the other; return how many rows they have."""
     import pyarrow.parquet as pq
 
     count = 0

@@ -175,7 +175,8 @@ def _count(
     stats: Mapping[str, RowStats],
     values: Mapping[str, Reward] | None,
 ) -> None:
-    """Add the rows of every shape to its `stats`, and what gave no evidence to `tally`."""
+    """Add the rows of every shape to its `stats`, and everything that gave no evidence to
+    `tally`."""
     config = assignment.config
     shapes: dict[str, Shape] = {name: SHAPES.get(name)() for name in stats}
     rows: dict[str, list[Row]] = {name: [] for name in stats}

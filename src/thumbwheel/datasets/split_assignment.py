@@ -126,7 +126,8 @@ class SplitAssignment:
         return self._claims.arrays()
 
     def load(self, keys: np.ndarray, assignments: np.ndarray) -> SplitAssignment:
-        """Take over the assignments of the prompts of this part from those of all parts."""
+        """Take over the assignments of the prompts of this part from the assignments of all
+        parts."""
         import numpy as np
 
         part_keys = np.fromiter(self._positions, np.uint64, len(self._positions))
@@ -226,7 +227,8 @@ class SplitAssignment:
     def _claim_trace(
         self, key: int, trace: AskedTrace, judged: bool, edited: dict[str, list[str]]
     ) -> None:
-        """Claim what one trace that asked `key` adds: its answers, its case, its owner's mark."""
+        """Claim the additions of one trace that asked `key`: its answers, its case, its owner's
+        mark."""
         flag = (GOLD_FLAG if trace.gold else 0) | (HELD_FLAG if trace.mark == HELD_OUT else 0)
         self._claims.flags[self._positions[key]] |= flag
         case_key = self._keys.get(trace.case_prompt_id) if trace.case_prompt_id else None
@@ -238,7 +240,7 @@ class SplitAssignment:
                     self._claims.answered.extend((turn_key(key, answer), key))
 
     def _claim(self, prompt: Sequence[Message], flags: int) -> int:
-        """Claim a prompt that rows may have; returns its key."""
+        """Claim a prompt that rows may have; return its key."""
         key, turns = dialogue_keys(prompt)
         position = self._positions.get(key)
         if position is not None:
@@ -359,7 +361,7 @@ class _Groups:
         self._continues: set[int] = set()
 
     def tie(self, pairs: np.ndarray, *, continued: bool = False) -> None:
-        """Keep both of each pair together; where `continued`, the second continues the first."""
+        """Keep both of each pair together; if `continued`, the second continues the first."""
         for first, second in pairs.tolist():
             if self._judged[first] and self._judged[second]:
                 self._sets.join(first, second)

@@ -397,7 +397,7 @@ def trace_count(connection: sa.Connection, agent_id: str) -> int:
 
 
 def add(connection: sa.Connection, dataset: Dataset) -> bool:
-    """Insert `dataset` unless the agent has it already; returns whether it was inserted."""
+    """Insert `dataset` unless the agent has it already; return whether it was inserted."""
     if connection.execute(sa.select(datasets.c.id).where(datasets.c.id == dataset.id)).scalar():
         return False
     agent_id = connection.execute(

@@ -88,7 +88,7 @@ def emit(
     base: BaseConfig | None = None,
     progress: Progress | None = None,
 ) -> Emitted:
-    """Write the four files into `directory` (made where missing); the base is taken from `cache` or
+    """Write the four files into `directory` (made if missing); the base is taken from `cache` or
     trained into it.
 
     Equal options give equal files on one machine. Raises InputError for options out of range.

@@ -171,7 +171,7 @@ class Progress:
 
 def run_online(home: Path, options: OnlineOptions) -> OnlineResult:
     """Play the whole demo in `home`, or go on with one that was stopped there. Raises Conflict for
-    a folder that is something else, and whatever a stage raises; a server that it started is
+    a folder that is something else, and every error of a stage; a server that it started is
     stopped."""
     began = time.monotonic()
     progress = Progress.read(home / MARK, options)

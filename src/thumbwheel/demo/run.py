@@ -86,7 +86,7 @@ def write_world(directory: Path, options: EmitOptions) -> Emitted:
 
 
 def run(home: Path, options: EmitOptions) -> DemoResult:
-    """Turn the wheel once in `home`, which starts afresh; raises Conflict for a folder that is
+    """Turn the wheel once in `home`, which starts afresh. Raises Conflict for a folder that is
     something else."""
     start, cpu_start = time.monotonic(), _cpu_seconds()
     clear_home(home, asdict(options))
@@ -103,8 +103,8 @@ def run(home: Path, options: EmitOptions) -> DemoResult:
 
 
 def turn(ws: Workspace, world: Emitted, outcome: DemoResult) -> None:
-    """Import the world, turn the wheel once, and show what was approved; `outcome` is filled as far
-    as it goes."""
+    """Import the world, turn the wheel once, and show the approved version; `outcome` is filled as
+    far as the turn gets."""
     from thumbwheel.loop.cycle import run_cycle
     from thumbwheel.loop.cycle_types import CycleConfig
     from thumbwheel.models.versions import require_agent
@@ -206,7 +206,7 @@ def clear_home(home: Path, options: Mapping[str, Any]) -> None:
 
 
 def copy_folder(source: Path, target: Path) -> None:
-    """Copy a folder; what is at `target` goes."""
+    """Copy a folder; an existing `target` is removed."""
     import shutil
 
     shutil.rmtree(target, ignore_errors=True)

@@ -92,8 +92,8 @@ def ask(deployment: Deployment, message: str) -> str:
 
 
 def write_gguf(ws: Workspace, version: ModelVersion, folder: Path) -> str:
-    """Write `version` for llama.cpp where its tools are found, and say how it compares; otherwise
-    what is missing."""
+    """Write `version` for llama.cpp if its tools are found, and describe how it compares; otherwise
+    describe the missing tools."""
     from thumbwheel.core.errors import ThumbwheelError
     from thumbwheel.export.package import export
     from thumbwheel.llm import tools

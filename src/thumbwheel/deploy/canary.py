@@ -146,8 +146,8 @@ def check(
     endpoint: Endpoint,
     secret: str | None,
 ) -> Canary:
-    """Ask the model at `endpoint`, which should be `model_version`, and compare; raises ModelError
-    where it does not answer."""
+    """Ask the model at `endpoint`, which should be `model_version`, and compare. Raises ModelError
+    if it does not answer."""
     if model_version.endpoint is not None:
         return Canary(Verdict.UNOPPOSED, (), 0, 0, ("somebody else serves it: nothing to compare",))
 

@@ -76,8 +76,8 @@ def deploy(
     alias it is only kept warm. `on_recorded` gets the id of the deployment before it is started.
 
     Raises Conflict for a version that may not be served, or on a target that could not have
-    answered last week's calls (`accept` overrides that), ModelError for one that cannot be served
-    or is not the expected model, DataError where the canary cannot tell (the version then stays
+    answered last week's calls (`accept` overrides this), ModelError for one that cannot be served
+    or is not the expected model, DataError if the canary is inconclusive (the version then stays
     warm, and `accept`, "name: reason", overrides the doubt), StorageError for a full disk.
     """
     # Everything that can be refused is refused before anything is exported.
@@ -170,8 +170,8 @@ def _with_free_name(
 
 
 def _end_superseded(ws: Workspace, new: Deployment) -> None:
-    """End earlier deployments of the version on the same target. One that answers for an alias
-    stays, and so does one whose canary passed where that of `new` did not."""
+    """End earlier deployments of the version on the same target. A deployment that answers for an
+    alias stays, and so does one whose canary passed if the canary of `new` did not."""
     agent = Agent.named(new.agent)
     in_use = {new.id}
     for alias in versions.aliases_of(ws, agent):
@@ -215,7 +215,7 @@ def _mark_ended(ws: Workspace, deployment: Deployment) -> None:
 
 
 def _remove_endpoint(ws: Workspace, deployment: Deployment, endpoint: Endpoint | None) -> None:
-    """Remove what answers at `endpoint`, unless a warm deployment needs it too. A server that was
+    """Remove the model at `endpoint`, unless a warm deployment needs it too. A server that was
     started again has another address, so addresses alone do not tell."""
     if endpoint is None:
         return
@@ -239,7 +239,7 @@ def _served_model(endpoint: Endpoint) -> tuple[str, str]:
 def undeploy(
     ws: Workspace, model_version: ModelVersion, target: str | None = None, *, forget: bool = False
 ) -> list[Deployment]:
-    """Take a version away from `target`, or from all targets; raises Conflict while an alias needs
+    """Take a version away from `target`, or from all targets. Raises Conflict while an alias needs
     it, unless it is tainted.
 
     A target that does not answer keeps the model, and the deployment stays recorded; with `forget`

@@ -151,8 +151,8 @@ class CompletionRequest(BaseModel):
         return offered
 
     def form(self) -> AnswerForm | None:
-        """Return what the answer may be; None where it may be any text. Raises InputError for an
-        unknown form."""
+        """Return the form that the answer must have; None if it may be any text. Raises InputError
+        for an unknown form."""
         offered = self.offered
         choice = self.tool_choice
         if isinstance(choice, dict):
@@ -207,7 +207,7 @@ class EmbeddingRequest(BaseModel):
     dimensions: int | None = None
 
     def texts(self) -> list[str | list[int]]:
-        """Return the texts; raises InputError for too many of them."""
+        """Return the texts. Raises InputError for too many of them."""
         if isinstance(self.input, str):
             return [self.input]
         if self.input and isinstance(self.input[0], int):
@@ -324,8 +324,8 @@ class Server:
         )
 
     def _opens_thought(self, prompt: list[int]) -> bool:
-        """Return whether the chat template begins the answer with a thought, as those of models
-        that always think do."""
+        """Return whether the chat template begins the answer with a thought, as the templates of
+        models that always think do."""
         end: str = self.generator.tokenizer.decode(prompt[-8:])
         return end.rstrip().endswith(THINK)
 
@@ -365,7 +365,7 @@ class Server:
         return self._text_ids(completion.prompt)
 
     def _text_ids(self, text: str | list[int]) -> list[int]:
-        """Return the token ids of a text; raises DataError for ids that the model does not have."""
+        """Return the token ids of a text. Raises DataError for ids that the model does not have."""
         if isinstance(text, str):
             return list(self.generator.tokenizer(text)["input_ids"])
         if not all(0 <= id < self.generator.vocabulary for id in text):

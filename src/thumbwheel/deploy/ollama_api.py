@@ -99,7 +99,7 @@ class OllamaServer:
             )
 
     def create(self, name: str, fields: Mapping[str, Any]) -> list[str]:
-        """Create or replace the model `name`; returns the statuses that the server sent."""
+        """Create or replace the model `name`; return the statuses that the server sent."""
         statuses: list[str] = []
         with log.progress(f"creating {name}", None) as advance:
             for line in self._lines("/api/create", {"model": name, "stream": True, **fields}):
@@ -115,7 +115,7 @@ class OllamaServer:
         return statuses
 
     def copy(self, source: str, destination: str) -> None:
-        """Let `destination` name what `source` names, in one step."""
+        """Let `destination` name the model of `source`, in one step."""
         self._request("POST", "/api/copy", body={"source": source, "destination": destination})
 
     def delete(self, name: str) -> None:

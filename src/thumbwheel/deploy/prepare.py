@@ -276,7 +276,7 @@ def _is_lora(ws: Workspace, model_version: ModelVersion) -> bool:
 
 
 def _verify(finished: Export) -> None:
-    """Raise StorageError where a file is not the one that was exported."""
+    """Raise StorageError if a file is not the one that was exported."""
     for name, file in finished.files.items():
         path = finished.path / name
         try:

@@ -195,8 +195,8 @@ def start(
 
 
 def note_sound(folder: Path, server: Running) -> Running:
-    """Note that the server of `folder`, whose lock the caller holds, is well: what it logged until
-    now does not say why it ends later."""
+    """Record that the server of `folder`, whose lock the caller holds, is well: its log up to now
+    does not explain a later end."""
     with suppress(OSError):
         server = replace(server, sound_log=(folder / LOG).stat().st_size)
     write(folder / RECORD, json.dumps(asdict(server)))
@@ -204,7 +204,7 @@ def note_sound(folder: Path, server: Running) -> Running:
 
 
 def stop(folder: Path, grace: float = GRACE) -> None:
-    """Stop the server of `folder` and the processes that it started, where one runs. It has `grace`
+    """Stop the server of `folder` and the processes that it started, if it runs. It has `grace`
     seconds to end by itself."""
     record = _recorded(folder)
     if record is not None and (find(folder) is not None or _orphans(record)):
@@ -213,8 +213,8 @@ def stop(folder: Path, grace: float = GRACE) -> None:
 
 
 def tail(folder: Path, lines: int = 8, after: int = 0, only: re.Pattern[str] | None = None) -> str:
-    """Return the end of the server's log, in one line; only of what comes `after` so many bytes,
-    and of lines in which `only` is found."""
+    """Return the end of the server's log, in one line; only the part `after` so many bytes, and
+    only lines in which `only` is found."""
     with suppress(OSError), (folder / LOG).open("rb") as stream:
         stream.seek(max(after, stream.seek(0, os.SEEK_END) - MOST_OF_LOG))
         all_lines = stream.read().decode("utf-8", "replace").splitlines()
@@ -241,7 +241,7 @@ def failure_reason(folder: Path) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Replace `path`, readable by its owner only; raises StorageError."""
+    """Replace `path`, readable by its owner only. Raises StorageError."""
     try:
         replace_file(path, text, mode=0o600)
     except OSError as error:

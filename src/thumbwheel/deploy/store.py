@@ -63,7 +63,7 @@ def set_state(
     endpoint: Endpoint | None,
     canary: Any,
 ) -> None:
-    """Move a deployment to `state`; raises Conflict for a move that is not legal."""
+    """Move a deployment to `state`. Raises Conflict for a move that is not legal."""
     deployment.check_move(state)
     values = {"state": state, "canary": canary}
     if endpoint:

@@ -71,9 +71,9 @@ class StreamingGenerator:
     def load(
         self, name: str, adapter: Path | None, template: TemplateSettings | None = None
     ) -> None:
-        """Serve the base with `adapter`, or the base itself, as `name`; raises ModelError for an
-        adapter that does not fit. `template` says how the chat template is used where none was
-        saved with the adapter."""
+        """Serve the base with `adapter`, or the base itself, as `name`. Raises ModelError for an
+        adapter that does not fit. `template` says how the chat template is used if none was saved
+        with the adapter."""
         builder = self.builder
         if template is not None or (adapter is not None and stored_template(adapter) is not None):
             builder = trained_builder(load_tokenizer(self._base), adapter, template)
@@ -86,7 +86,7 @@ class StreamingGenerator:
             self._builders[name] = builder
 
     def builder_of(self, name: str) -> PromptBuilder:
-        """Return what makes the prompts of a model, as its training did."""
+        """Return the builder of a model's prompts, the same as in its training."""
         return self._builders.get(name, self.builder)
 
     def unload(self, name: str) -> None:
@@ -161,7 +161,7 @@ class StreamingGenerator:
         return TokenStream(pieces, cancelled)
 
     def _work(self, arguments: tuple[Any, ...], pieces: Any, cancelled: threading.Event) -> None:
-        """Put the pieces of an answer into the queue `pieces`; `arguments` are those of
+        """Put the pieces of an answer into the queue `pieces`; `arguments` are passed to
         `_pieces`."""
         try:
             with self._busy:
@@ -216,8 +216,8 @@ class StreamingGenerator:
                 state.advance(tokens)
 
     def embed(self, name: str, ids: Sequence[int]) -> list[float]:
-        """Return the mean of the last hidden states of a text, of length 1; raises DataError for
-        a text that is empty or does not fit into the context."""
+        """Return the mean of the last hidden states of a text, of length 1. Raises DataError for a
+        text that is empty or does not fit into the context."""
         import torch
 
         self.check(name)
@@ -316,7 +316,8 @@ class TokenStream(Iterator[Piece]):
 
 
 def sampling_of(sampling: dict[str, Any]) -> Sampling:
-    """Return the engine's settings from those of a request. Raises Conflict for impossible ones."""
+    """Return the engine's settings for a request's sampling settings. Raises Conflict for
+    impossible ones."""
     try:
         return Sampling(**sampling)
     except (ValueError, TypeError) as error:

@@ -129,8 +129,9 @@ def _switch(
     *,
     checks_fit: bool = False,
 ) -> Switch:
-    """Move `alias`, preferring the deployment `deployment_id`. A rollback starts it again where it
-    does not answer any more. With `checks_fit` last week's calls are held against the target."""
+    """Move `alias`, preferring the deployment `deployment_id`. A rollback starts the deployment
+    again if it no longer answers. With `checks_fit` the target is checked against last week's
+    calls."""
     agent = Agent.named(model_version.agent)
     require_approval(ws, model_version, alias)
     deployment = _choose_deployment(ws, model_version, deployment_id)

@@ -32,15 +32,15 @@ class Target(Protocol):
     their lengths against `context` in the endpoint's details, where the target says it."""
 
     def check(self, settings: Any) -> tuple[ModelKind, ...] | None:
-        """Raise ModelError where the target's server does not run, before anything is converted for
-        it. A server of our own needs no check: `apply` starts it. Returns the kinds that the server
-        takes, where they are not all of `kinds`."""
+        """Raise ModelError if the target's server does not run, before anything is converted for
+        it. A server that `apply` starts needs no check. Returns the kinds that the server takes, if
+        they are not all of `kinds`."""
 
     def apply(self, package: Package | RemoteModel, settings: Any) -> Endpoint:
-        """Serve `package` under `package.name` and return the endpoint once it answers. A server of
-        our own that died is started again.
+        """Serve `package` under `package.name` and return the endpoint once it answers. If the
+        target's own server died, it is started again.
 
-        Raises ModelError where the target cannot run it, Conflict for a taken port or name,
+        Raises ModelError if the target cannot run it, Conflict for a taken port or name,
         StorageError for a full disk.
         """
 
@@ -48,7 +48,7 @@ class Target(Protocol):
         """Return whether it answers now; never raises."""
 
     def remove(self, endpoint: Endpoint) -> None:
-        """Remove the model, and its server where nothing else uses that; the base stays for other
+        """Remove the model, and its server if nothing else uses it; the base stays for other
         versions."""
 
     def point(self, alias: str, endpoint: Endpoint) -> None:

@@ -143,7 +143,7 @@ class Watch:
         self._watched = current
 
     def _check(self, watched: Watched) -> None:
-        """See whether it answers, and start it where it does not."""
+        """Check whether the deployment answers, and start it if it does not."""
         now = time.monotonic()
         health = running.health(watched.deployment)
         is_new = watched.changed_at == 0.0

@@ -89,8 +89,8 @@ def evaluate(
     """Measure `candidate` and the incumbent on the same held-out rows and store the result, or
     return the stored one.
 
-    `against` is the incumbent. Unset, it is the version behind the alias `live`, else `v0` where
-    that is an endpoint, else the candidate's base. `form` and `against_form` say how each is served
+    `against` is the incumbent. Unset, it is the version behind the alias `live`, else `v0` if that
+    is an endpoint, else the candidate's base. `form` and `against_form` say how each is served
     (responders.py). Raises DataError without held-out rows, InputError for a version that cannot be
     a candidate, ModelError for a base that has changed.
     """

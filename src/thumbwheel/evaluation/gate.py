@@ -220,7 +220,7 @@ def guard_at_level(guard: Guard, level: float) -> Guard:
 def gate(ws: Workspace, evaluation: Evaluation, policy: GatePolicy | None = None) -> StoredDecision:
     """Decide on the candidate of `evaluation`, store the decision, and update the version's state.
 
-    `policy` overrides the declared one, and the decision says so; where none was declared, the
+    `policy` overrides the declared one, and the decision says so; if no policy was declared, the
     policy of the first decision becomes the declaration. A second decision on the same evaluation
     under the same policy returns the stored one, unless somebody changed that. Raises Conflict for
     an evaluation that was changed.
@@ -300,8 +300,8 @@ def _update_state(ws: Workspace, version: ModelVersion, stored: StoredDecision) 
 
 
 def decisions_of(ws: Workspace, version: ModelVersion) -> list[StoredDecision]:
-    """Return the decisions about a version as they were signed, oldest first; what was changed
-    since is left out."""
+    """Return the decisions about a version as they were signed, oldest first; decisions changed
+    since are left out."""
     with ws.db.read() as connection:
         stored = store.find_decisions(connection, version_id=version.id)
     return [decision for decision in stored if genuine(ws, decision)]

@@ -71,7 +71,7 @@ class LocalModel:
         return self.builder_of(trained[0] if trained else self.base)
 
     def builder_of(self, version: ModelVersion) -> PromptBuilder:
-        """Return what turns prompts into token ids as `version` was trained."""
+        """Return the prompt builder that turns prompts into token ids as `version` was trained."""
         from thumbwheel.engine.adapted_template import stored_template
         from thumbwheel.engine.load import load_tokenizer
         from thumbwheel.engine.prompt import trained_builder

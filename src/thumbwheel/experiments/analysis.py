@@ -370,9 +370,9 @@ class _Silence:
 def _silence(
     experiment: Experiment, units: Sequence[UnitFigures], outcomes: Mapping[str, float], arm: str
 ) -> _Silence:
-    """Compare who answers. The arm that answers less is short of some units, by what the rates
-    differ beyond one standard error. If all of these are unhappy, or all are happy, so much of a
-    gain, or of a loss, is nothing but their silence."""
+    """Compare how many units answer in the two arms. The arm that answers less is short of some
+    units: the difference of the rates beyond one standard error. If all of these are unhappy, or
+    all are happy, that much of a gain or loss is due to silence alone."""
     answered = np.array([unit.unit in outcomes for unit in units], float)
     arrivals = _arrivals(experiment, units, answered, arm)
     treated = arrivals.treated

@@ -286,7 +286,7 @@ def start(
     """Start an experiment on an alias of the agent. `salt` decides who gets which arm; without one
     it is drawn.
 
-    Raises Conflict where one runs there already, or its group has no units left.
+    Raises Conflict if one runs there already, or its group has no units left.
     """
     config = draft.config
 
@@ -393,7 +393,8 @@ def verdicts_of(ws: Workspace, experiment: Experiment) -> list[TrafficVerdict]:
 
 
 def pause(ws: Workspace, experiment: Experiment, reason: str) -> Experiment:
-    """Send everybody to what the alias points at; raises Conflict where it does not run."""
+    """Send everybody to the version that the alias points at. Raises Conflict if the experiment
+    does not run."""
     return _moved(ws, experiment, State.PAUSED, reason)
 
 
@@ -433,8 +434,8 @@ def look(
     as_of: datetime | None = None,
     now: datetime | None = None,
 ) -> tuple[Inputs, Decision]:
-    """Return the figures and what follows from them, by what was collected; changes nothing.
-    `as_of`: by what was recorded until then. `now` is the moment up to which hours are counted."""
+    """Return the figures and the decision on them, by the collected calls; changes nothing.
+    `as_of`: use only records until then. `now` is the moment up to which hours are counted."""
     moment = as_of or now or datetime.now(UTC)
     unit_figures = figures(ws, experiment, as_of)
     with ws.db.read() as connection:
@@ -546,7 +547,7 @@ def _finish(ws: Workspace, experiment: Experiment, decision: Decision, effects: 
 def _adjust_shares(
     ws: Workspace, experiment: Experiment, inputs: Inputs, decision: Decision, now: datetime
 ) -> None:
-    """Begin a new stratum where arms dropped out, the ramp goes on, or best-arm mode has learned
+    """Begin a new stratum if arms dropped out, the ramp goes on, or best-arm mode has learned
     enough."""
     current = experiment.stratum
     shares, reason = _wanted_shares(experiment, inputs, decision, now)

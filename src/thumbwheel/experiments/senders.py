@@ -106,7 +106,7 @@ def decided_by_one_sender(
     plan: Plan, decision: Decision, figures: SenderFigures | None
 ) -> str | None:
     """Return why an arm that won may not win: without the largest sender nobody says that it is
-    better. None where others say so, or none have to."""
+    better. None if other senders say so, or none have to."""
     if figures is None or figures.largest == OWNER_OF_HOME or plan.config.min_senders == 1:
         return None
     winner = figures.without_largest.get(decision.arm or "")

@@ -153,7 +153,7 @@ def add_stratum(
 def add_event(
     connection: sa.Connection, experiment_id: str, kind: str, content: Mapping[str, Any]
 ) -> None:
-    """Note what happened."""
+    """Record an event of the experiment."""
     connection.execute(
         experiment_events.insert().values(
             experiment_id=experiment_id,
@@ -248,7 +248,7 @@ def routing_rows(connection: sa.Connection) -> list[Any]:
 
 
 def set_state(connection: sa.Connection, experiment: Experiment, state: State, reason: str) -> None:
-    """Move an experiment, read anew, to `state`; raises Conflict for a move that is not legal."""
+    """Move an experiment, read anew, to `state`. Raises Conflict for a move that is not legal."""
     (current,) = find(connection, by_id(experiment.id))
     current.check_move(state)
     values: dict[str, Any] = {"state": state, "reason": reason}

@@ -269,7 +269,7 @@ class Experiment:
         return self.strata[-1]
 
     def check_move(self, state: State) -> None:
-        """Raise Conflict where there is no move from the present state to `state`."""
+        """Raise Conflict if there is no move from the present state to `state`."""
         if state not in MOVES[self.state]:
             raise Conflict(
                 f"experiment {self.id}",

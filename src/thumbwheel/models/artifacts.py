@@ -89,7 +89,7 @@ class Artifacts:
         return sorted(path.name for path in self._folder.glob("??/*") if len(path.name) == 64)
 
     def sweep(self) -> int:
-        """Delete the unfinished files of writers that were killed; returns how many."""
+        """Delete the unfinished files of writers that were killed; return how many."""
         leftovers = list(self._folder.glob("incoming-*"))
         for path in leftovers:
             path.unlink(missing_ok=True)

@@ -38,7 +38,8 @@ class Base:
 
 
 def require_training() -> None:
-    """Raise MissingExtra unless what training needs is installed; imports none of it."""
+    """Raise MissingExtra unless the packages that training needs are installed; imports none of
+    them."""
     for module in NEEDED:
         if find_spec(module) is None:
             raise MissingExtra.of("training", module, "train")
@@ -116,8 +117,8 @@ def loadable(base: str) -> str:
 
 
 def require_regular_files(folder: Path) -> None:
-    """Raise ModelError where something in the folder is neither a file nor a folder: whoever opens
-    a FIFO or a device waits for it, perhaps for ever."""
+    """Raise ModelError if something in the folder is neither a file nor a folder: whoever opens a
+    FIFO or a device waits for it, perhaps for ever."""
     for path in sorted(folder.iterdir()):
         if path.exists() and not path.is_file() and not path.is_dir():
             raise ModelError(

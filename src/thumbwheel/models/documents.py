@@ -55,7 +55,7 @@ def documents(ws: Workspace, kind: str, agent: str) -> list[Document]:
 
 
 def delete(ws: Workspace, hashes: Collection[str]) -> int:
-    """Delete documents; returns how many files were deleted. Safe to repeat after a crash."""
+    """Delete documents; return how many files were deleted. Safe to repeat after a crash."""
     ws.db.write(lambda connection: store.forget_artifacts(connection, hashes))
     blobs = Artifacts(ws.home.blobs)
     return sum(blobs.remove(sha256) for sha256 in sorted(hashes))

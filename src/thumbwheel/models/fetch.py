@@ -64,10 +64,10 @@ def fetched_file(base: KnownBase) -> Path:
 
 
 def fetch(base: KnownBase, index: str | None = None) -> FetchedBase:
-    """Get the base where it is not in the cache yet.
+    """Download the base if it is not in the cache yet.
 
     Raises StorageError for a download that cannot be finished, for a file with another hash and for
-    a full disk; what was downloaded so far is kept for the next attempt.
+    a full disk; the part downloaded so far is kept for the next attempt.
     """
     target = fetched_file(base)
     if target.is_file() and target.stat().st_size == base.size:
@@ -102,7 +102,7 @@ def index_url() -> str:
 
 
 def _download(base: KnownBase, index: str, part: Path) -> int:
-    """Complete the file `part`; returns how many bytes came now."""
+    """Complete the file `part`; return how many bytes were downloaded now."""
     import httpx2
 
     have = part.stat().st_size if part.is_file() else 0
@@ -176,7 +176,7 @@ def _links(reply: Any) -> dict[str, str]:
 
 
 def _blocks(client: Any, url: str, part: Path, have: int) -> Any:
-    """Append to `part` what is behind its first `have` bytes; yields the size of each block."""
+    """Append to `part` the content behind its first `have` bytes; yield the size of each block."""
     headers = {"Accept-Encoding": "identity"}
     if have:
         headers["Range"] = f"bytes={have}-"

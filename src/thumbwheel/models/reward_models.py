@@ -27,7 +27,7 @@ def add(
     metrics: Mapping[str, Any],
 ) -> RewardModelRecord:
     """Register the next reward model of `agent`; the files of folder `source` become artifacts. A
-    run gives one: where there is that of `run_id`, it is returned."""
+    run gives one: if the model of `run_id` exists, it is returned."""
     files = Artifacts(ws.home.blobs).put_folder(source)
     sizes = {sha256: (source / name).stat().st_size for name, sha256 in files.items()}
     values = {

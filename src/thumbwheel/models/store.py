@@ -212,7 +212,7 @@ def alias_names(connection: sa.Connection, agent_id: str) -> dict[str, str]:
 
 
 def record_artifacts(connection: sa.Connection, kind: str, sizes: Mapping[str, int]) -> None:
-    """Record blobs (sha256 -> size); existing records stay as they are."""
+    """Record blobs (sha256 -> size); existing records stay unchanged."""
     for sha256, size in sizes.items():
         existing = sa.select(artifacts.c.sha256).where(artifacts.c.sha256 == sha256)
         if connection.execute(existing).scalar() is None:

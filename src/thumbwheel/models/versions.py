@@ -85,8 +85,8 @@ TAINTED = "TAINTED.txt"
 
 
 def check_base(ws: Workspace, folder: Path) -> None:
-    """Raise Conflict if the base is the export of a tainted version of any agent, and so holds what
-    was erased."""
+    """Raise Conflict if the base is the export of a tainted version of any agent, and so holds
+    erased data."""
     with ws.db.read() as connection:
         exported = {str(Path(path).resolve()) for path in store.tainted_exports(connection)}
     if str(folder.resolve()) in exported or (folder / TAINTED).is_file():
@@ -170,7 +170,7 @@ def add_candidate(
 ) -> ModelVersion:
     """Add a candidate over `parent`'s base; the files of folder `adapter` become artifacts.
 
-    A run gives one version: where there is that of `run_id`, it is returned. Without a run the
+    A run gives one version: if the version of `run_id` exists, it is returned. Without a run the
     adapter was trained elsewhere, and the same files over the same base are the same version.
     """
     blobs = Artifacts(ws.home.blobs)
@@ -251,7 +251,7 @@ def move(
 ) -> ModelVersion:
     """Change the state; the legal moves are checked inside the transaction. Raises Conflict.
 
-    Without `basis` the basis stays as it is.
+    Without `basis` the basis stays unchanged.
     """
 
     def work(connection: sa.Connection) -> None:
@@ -271,7 +271,7 @@ def withdraw(ws: Workspace, version: ModelVersion) -> ModelVersion:
 
 
 def confirm(ws: Workspace, version: ModelVersion, basis: Basis) -> None:
-    """Change the basis of an approval; raises Conflict if the version is tainted or no longer
+    """Change the basis of an approval. Raises Conflict if the version is tainted or no longer
     approved."""
 
     def work(connection: sa.Connection) -> None:
@@ -355,5 +355,5 @@ def adapter_folder(ws: Workspace, version: ModelVersion) -> Path | None:
 
 def record_artifacts(connection: sa.Connection, kind: str, sizes: Mapping[str, int]) -> None:
     """Record blobs (sha256 -> size) of another stage inside that stage's transaction; existing
-    records stay as they are."""
+    records stay unchanged."""
     store.record_artifacts(connection, kind, sizes)

@@ -71,8 +71,8 @@ def return_skipped(ws: Workspace, queue: Queue, rater: str) -> int:
 
 
 def require_rater(connection: sa.Connection, queue: Queue, rater: str) -> None:
-    """Make sure that the rater may rate in the queue. Raises InputError for a name that is none,
-    Forbidden where the queue is assigned to others."""
+    """Make sure that the rater may rate in the queue. Raises InputError for an invalid name,
+    Forbidden if the queue is assigned to others."""
     if not rater.strip() or len(rater) > LONGEST_NAME:
         raise InputError(
             f"rater {rater[:80]!r}", f"a name has 1 to {LONGEST_NAME} characters", "Give another"
@@ -88,7 +88,7 @@ def require_rater(connection: sa.Connection, queue: Queue, rater: str) -> None:
 
 
 def release_expired(connection: sa.Connection, queue: Queue, now: datetime) -> None:
-    """Give back what raters were given and did not rate in time."""
+    """Release the items that raters held and did not rate in time."""
     for row in store.expired(connection, queue.id, now):
         current = dict(store.assignment(connection, row.item_id, row.rater) or {})
         current["state"] = AssignmentState.EXPIRED.value

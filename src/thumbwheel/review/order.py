@@ -128,8 +128,8 @@ def _distances(matrix: object, row: object) -> NDArray[np.float64]:
 
 
 def reorder(ws: Workspace, agent: Agent, queue: Queue) -> str:
-    """Put what is left of a queue in the order that its settings want, by what is known now;
-    returns the rule that decided."""
+    """Put the remaining items of a queue in the order that its settings want, by everything known
+    now; return the rule that decided."""
     with ws.db.read() as connection:
         items = store.open_items(connection, queue.id)
         rest = store.other_items(connection, queue.id)

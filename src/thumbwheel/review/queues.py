@@ -197,8 +197,8 @@ def _comparisons(
 
 
 def add(ws: Workspace, agent: Agent, queue: Queue, names: Iterable[str]) -> int:
-    """Append traces, by their ids, to a queue of answers; returns how many it did not have. Raises
-    NotFound, Conflict, InputError."""
+    """Append traces, by their ids, to a queue of answers; return how many were new. Raises
+    NotFound, Conflict, InputError, and DataError for a trace without an answer."""
     if queue.kind is not Kind.ANSWER:
         raise InputError(
             f"queue {queue.name!r}",

@@ -125,8 +125,9 @@ def skip(ws: Workspace, agent: Agent, request: Request) -> Rated:
 
 
 def undo(ws: Workspace, agent: Agent, request: Request) -> Rated:
-    """Take back what the rater did with the item, which they hold again then. Raises Conflict where
-    there is nothing to take back, or a skipped item is somebody else's by now."""
+    """Undo the rater's last action on the item, which they then hold again. Raises Conflict if
+    there is nothing to undo, the item was approved, or another rater has taken a skipped item
+    meanwhile."""
 
     def work(change: _Change) -> list[str]:
         if change.before not in (AssignmentState.RATED, AssignmentState.SKIPPED):
@@ -158,8 +159,8 @@ def approve(
     reference: str | None = None,
     checker: str | None = None,
 ) -> Rated:
-    """Vouch for an item, as it is or with another reference: it becomes a gold case. Raises
-    InputError for a comparison, and for what can be no case."""
+    """Vouch for an item, with its own or another reference: it becomes a gold case. Raises
+    InputError for a comparison, and for an item that cannot be a case."""
     if request.queue.kind is Kind.COMPARISON:
         raise InputError(
             f"item {request.item!r}", "a comparison is no case", "Approve answers or cases"
@@ -179,8 +180,8 @@ def approve(
 def approve_liked(
     ws: Workspace, agent: Agent, queue: Queue, rater: str, checker: str | None = None
 ) -> list[Rated]:
-    """Vouch for every item that this rater called good: each becomes a gold case. Twice is once.
-    Raises DataError where there is none, InputError for a queue of comparisons."""
+    """Vouch for every item that this rater called good: each becomes a gold case. Repeating it
+    changes nothing. Raises DataError if there is none, InputError for a queue of comparisons."""
     with ws.db.read() as connection:
         liked = [
             row.item_id
@@ -201,7 +202,7 @@ def approve_liked(
 
 
 def withdraw(ws: Workspace, agent: Agent, request: Request) -> Rated:
-    """Take back that the item is gold; raises Conflict where the rater did not make it so."""
+    """Take back that the item is gold. Raises Conflict if the rater did not make it gold."""
 
     def work(change: _Change) -> list[str]:
         earlier = _last_action(change)
@@ -513,7 +514,7 @@ def _save(change: _Change, records: Sequence[AnyRecord], reviewer: str | None = 
 
 
 def _check_verdict(queue: Queue, verdict: Verdict) -> None:
-    """Raise InputError for what the queue does not ask."""
+    """Raise InputError for a verdict that the queue does not ask for."""
     if verdict.is_empty:
         raise InputError(
             "the rating", "it says nothing", "Give a thumb, a rating, a label, a note, or skip it"

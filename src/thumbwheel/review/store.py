@@ -333,7 +333,7 @@ def count_skipped(connection: sa.Connection, queue_id: str, rater: str) -> int:
 
 
 def return_skipped(connection: sa.Connection, queue_id: str, rater: str) -> None:
-    """Let the rater take again what they skipped."""
+    """Let the rater take the skipped items again."""
     update = review_assignments.update().where(*_skipped(queue_id, rater))
     connection.execute(update.values(state=AssignmentState.EXPIRED))
     move_frontiers(connection, queue_id, -1, rater)
@@ -383,7 +383,7 @@ def assignment(connection: sa.Connection, item_id: str, rater: str) -> sa.RowMap
 
 
 def set_assignment(connection: sa.Connection, row: Mapping[str, Any]) -> None:
-    """Write what a rater has to do with an item, new or changed."""
+    """Write a rater's assignment of an item, new or changed."""
     key = sa.and_(
         review_assignments.c.item_id == row["item_id"], review_assignments.c.rater == row["rater"]
     )
@@ -393,7 +393,7 @@ def set_assignment(connection: sa.Connection, row: Mapping[str, Any]) -> None:
 
 
 def extend_leases(connection: sa.Connection, queue_id: str, rater: str, until: datetime) -> None:
-    """Keep what a rater holds for longer."""
+    """Extend the leases of the items that a rater holds."""
     connection.execute(
         review_assignments.update()
         .where(
@@ -415,7 +415,7 @@ def action(connection: sa.Connection, action_id: str) -> sa.RowMapping | None:
 
 
 def add_action(connection: sa.Connection, row: Mapping[str, Any]) -> None:
-    """Note what a rater did."""
+    """Record a rater's action."""
     connection.execute(review_actions.insert().values(**row))
 
 

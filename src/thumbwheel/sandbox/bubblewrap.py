@@ -142,7 +142,7 @@ class Sandbox:
             raise Refused(f"the sandbox did not start: {output.splitlines()[-1]}", advice(output))
 
     def begin(self, job: dict[str, Any]) -> Run:
-        """Start a run and hand it its job. Raises Ended where the sandbox is gone."""
+        """Start a run and hand it its job. Raises Ended if the sandbox is gone."""
         if not self.sealed and self._folder:
             for path in Path(self._folder.name).iterdir():
                 if path.is_dir():
@@ -276,8 +276,8 @@ class Run:
             self.send(job, time.monotonic() + GRACE_SECONDS)
 
     def send(self, message: dict[str, Any], deadline: float) -> None:
-        """Send a frame. Raises Ended where nobody reads it, DeadlineExceeded where nobody does in
-        time, ValueError where it is too long."""
+        """Send a frame. Raises Ended if nobody reads it, DeadlineExceeded if nobody does in time,
+        ValueError if it is too long."""
         self._channel.settimeout(max(0.01, deadline - time.monotonic()))
         try:
             self._channel.sendall(protocol.pack(message))
@@ -301,8 +301,7 @@ class Run:
             self._wait(deadline)
 
     def _wait(self, deadline: float) -> None:
-        """Take in whatever comes next: output, which moves no deadline, a part of a frame, or the
-        end."""
+        """Read the next input: output, which moves no deadline, a part of a frame, or the end."""
         ready = self._ready([self._channel, self.sandbox.link], deadline)
         if not ready or time.monotonic() > deadline:
             raise DeadlineExceeded
@@ -333,7 +332,7 @@ class Run:
         )  # closed by the program: what remains to come is its end
 
     def _read_output(self) -> bool:
-        """Read some output; False where there is none now."""
+        """Read some output; False if there is none now."""
         try:
             data = os.read(self._output_fd, 1 << 16)
         except BlockingIOError:

@@ -70,7 +70,7 @@ class Pool:
             self._idle.put(worker)
 
     def warm(self) -> None:
-        """Start the sandboxes of the worker that runs next. Raises Refused where one does not
+        """Start the sandboxes of the worker that runs next. Raises Refused if one does not
         start."""
         worker = self._idle.get()
         try:
@@ -115,7 +115,7 @@ class Worker:
         return SandboxResult(State.DIED, "the sandbox itself ended while this ran")
 
     def warm(self, kinds: Sequence[str] = ("candidate", "judge")) -> None:
-        """Start the sandboxes that are not up, so that no program pays for it. Raises Refused where
+        """Start the sandboxes that are not up, so that no program pays for it. Raises Refused if
         one does not start."""
         for kind in kinds:
             if kind not in self._sandboxes:

@@ -57,7 +57,7 @@ class Embedded:
         """Check nothing: the server belongs to this home, and `apply` starts it."""
 
     def apply(self, package: Package, settings: EmbeddedConfig) -> Endpoint:
-        """Start the process of the base where none runs, and load the adapter into it."""
+        """Start the process of the base if none runs, and load the adapter into it."""
         base = package.base if package.kind == PEFT_ADAPTER else package.folder
         server_name = package.base_fingerprint[:16] if package.base_fingerprint else package.name
         folder = package.state_folder / server_name
@@ -152,7 +152,7 @@ def _server(folder: Path, base: Path, settings: EmbeddedConfig, what: str) -> Ru
 
 
 def _context(base: Path) -> int | None:
-    """Return the tokens that the base takes; None where its configuration does not say."""
+    """Return the tokens that the base takes; None if its configuration does not say."""
     try:
         config = json.loads((base / "config.json").read_text(encoding="utf-8"))
         context = config.get("max_position_embeddings", config.get("n_positions"))

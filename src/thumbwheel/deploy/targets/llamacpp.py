@@ -71,7 +71,7 @@ class LlamaCpp:
         """Check nothing: the server belongs to this home, and `apply` starts it."""
 
     def apply(self, package: Package, settings: LlamaCppConfig) -> Endpoint:
-        """Start the router where none runs, add the section, load the model."""
+        """Start the router if none runs, add the section, load the model."""
         folder, section = package.state_folder, _section(package, settings)
         with processes.locked(folder):
             before = _sections(folder)

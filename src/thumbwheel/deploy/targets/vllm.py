@@ -141,7 +141,7 @@ def _load(
 def _check_base(
     models: Mapping[str, Mapping[str, Any]], package: Package, settings: VllmConfig
 ) -> Mapping[str, Any]:
-    """Return what vLLM says of its base; raises ConfigError or ModelError for another base than the
+    """Return vLLM's entry of its base. Raises ConfigError or ModelError for another base than the
     adapter's."""
     bases = {name: model for name, model in models.items() if not model.get("parent")}
     if settings.base is not None and settings.base not in bases:

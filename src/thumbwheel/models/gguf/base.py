@@ -165,7 +165,7 @@ def build_tokenizer_checked(header: GgufHeader) -> Any:
 
 def _with_an_example(error: ModelError, header: GgufHeader) -> ModelError:
     """Return the error about an unknown pre-tokenizer with a text that would be cut wrongly without
-    it; any other error as it is."""
+    it; any other error unchanged."""
     is_byte_pairs = header.metadata.get("tokenizer.ggml.model") == "gpt2"
     if not is_byte_pairs or name_of_pre_tokenizer(header) in NAMES:
         return error

@@ -81,7 +81,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def read_header(path: Path) -> GgufHeader:
-    """Read the header of a GGUF file; raises ModelError for a file that is damaged or of another
+    """Read the header of a GGUF file. Raises ModelError for a file that is damaged or of another
     kind, MissingExtra without the package gguf."""
     try:
         with path.open("rb") as stream:

@@ -69,7 +69,7 @@ class Vocabulary:
 
     @classmethod
     def read(cls, header: GgufHeader) -> Vocabulary:
-        """Read the lists from the header; raises ModelError where they do not fit each other."""
+        """Read the lists from the header. Raises ModelError if they do not fit each other."""
         tokens = _list(header, "tokens", str)
         if not tokens:
             raise refusal(header.path, "it has no tokenizer", "Get a file with a vocabulary")

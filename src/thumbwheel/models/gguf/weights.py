@@ -56,7 +56,7 @@ def write_model(header: GgufHeader, config: Mapping[str, Any], folder: Path) -> 
     """Write the configuration and the weights of the file's model into `folder`.
 
     Matrices are in the precision that `stored_dtype` says, all other weights in float32. Raises
-    ModelError where the file has a tensor too many, lacks one, or has one of another shape than the
+    ModelError if the file has a tensor too many, lacks one, or has one of another shape than the
     configuration asks for.
     """
     import torch

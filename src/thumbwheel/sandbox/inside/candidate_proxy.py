@@ -117,8 +117,8 @@ class Candidate:
         return ask(self._channel, {"call": self._name, **call_arguments(arguments, named)})
 
     def in_place(self, *arguments: Any, **named: Any) -> None:
-        """Call it for what it does to its arguments: lists, dicts and sets are afterwards as it
-        left them."""
+        """Call the function for its effect on its arguments: lists, dicts and sets are changed as
+        it changed them."""
         self.called = True
         changed = ask(
             self._channel, {"call": self._name, **call_arguments(arguments, named), "back": True}
@@ -236,7 +236,8 @@ def object_reference(value: Any) -> tuple[str, int]:
 
 
 def ask(channel: Channel, question: dict[str, Any]) -> Any:
-    """Ask the candidate; raises what it raised, as a class that is also CandidateError."""
+    """Ask the candidate and return its answer. Raises the candidate's exception as a class that is
+    also CandidateError."""
     channel.send(question)
     answer = channel.receive()
     GUARD.has_answer = True

@@ -190,8 +190,8 @@ def raise_error(error: Exception) -> None:
 
 
 def run_setup(setup: list[ast.stmt], space: dict[str, Any]) -> set[str]:
-    """Do what the setup needs no candidate for. Returns the known names; raises TestsBroken where a
-    compound statement needs one.
+    """Run the statements of the setup that need no candidate. Returns the known names. Raises
+    TestsBroken if a compound statement needs one, or a statement fails.
 
     A plain assignment from the candidate's names, and a class that needs them, stay the
     candidate's.
@@ -222,11 +222,11 @@ def send_setup(
     space: dict[str, Any],
     entry: str | None,
 ) -> None:
-    """Give the candidate the imports of a setup and what makes these names; data go as values that
-    were made here.
+    """Send the candidate the imports of a setup and the statements that define these names; data
+    are sent as values that were computed here.
 
-    The rest of a setup may hold what is right, and what it has under the name that the program is
-    asked for certainly does. Raises what the candidate raises over it.
+    The rest of the setup may contain the reference solution, and the definition of the entry point
+    certainly does, so it stays outside. Raises the candidate's exception over the setup.
     """
     imports = ast.Import | ast.ImportFrom
     body = [statement for statement in setup if entry is None or entry not in binds(statement)]

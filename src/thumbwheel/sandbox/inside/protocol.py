@@ -153,8 +153,8 @@ def pack(message: dict[str, Any]) -> bytes:
 
 
 def unpack(buffer: bytearray) -> dict[str, Any] | None:
-    """Take the first whole frame out of `buffer`; None where it has none. Raises ValueError for
-    what is no frame."""
+    """Take the first whole frame out of `buffer`; None if it has none. Raises ValueError for bytes
+    that are no frame."""
     if len(buffer) < 4:
         return None
     (length,) = struct.unpack_from("!I", buffer)

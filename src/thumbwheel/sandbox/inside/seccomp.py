@@ -140,7 +140,7 @@ def ranges(column: int) -> list[tuple[int, int]]:
 
 def install(filter: bytes) -> None:
     """Put the filter on this process and all that it starts; no_new_privs must be set. Raises
-    OSError where the kernel refuses."""
+    OSError if the kernel refuses."""
     buffer = ctypes.create_string_buffer(filter, len(filter))
     header = struct.pack("HP", len(filter) // 8, ctypes.addressof(buffer))
     libc = ctypes.CDLL(None, use_errno=True)

@@ -88,10 +88,11 @@ def _script(code: str, line: int) -> None:
 
 
 def _program(code: str, line: int) -> None:
-    """Run a program of Python and tell the watcher its end, by functions that were there before it.
+    """Run a Python program and report its end to the watcher, by functions that were bound before
+    it ran.
 
-    Only its last line leads to where the end is said: what it puts in the place of a function here
-    changes what is said of an exception.
+    Only its last line reports the end: a function that the program replaces here changes only the
+    report of an exception.
     """
     write, read, leave, process = os.write, os.read, os._exit, os.getpid
     raised, flush = execution.describe_error, execution.flush

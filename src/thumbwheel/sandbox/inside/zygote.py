@@ -109,7 +109,7 @@ def _clone() -> int:
 
 
 def _wait(link: socket.socket, child: int, sealed: bool) -> dict[str, Any]:
-    """Wait for the end of the run, or end it when the host says so or is gone; returns how it
+    """Wait for the end of the run, or end it when the host says so or is gone; return how it
     ended."""
     pid_fd = os.pidfd_open(child) if hasattr(os, "pidfd_open") else None
     status, usage = 0, None
