@@ -73,8 +73,8 @@ class _AnswerDraft:
         return bool(self.votes) and all(vote.automatic for vote in self.votes)
 
     def answer(self) -> Answer:
-        """The answer by the votes of all traces with this text, counted by the rule for raters
-        (`rewards.aggregate`)."""
+        """Return the answer by the votes of all traces with this text, counted by the rule for
+        raters (`rewards.aggregate`)."""
         self._prefer_people()
         if len(self.votes) <= 1 and len(self.traces) == 1 and len(self.values) <= 1:
             return self._single_vote_answer()
@@ -111,7 +111,8 @@ class _AnswerDraft:
         return tuple(sorted(set(feedback_ids)))
 
     def _captured(self) -> dict[str, Any]:
-        """What was captured with the first trace, if it is the output of any."""
+        """Return the fields captured with the first trace that output this text; empty if no trace
+        did."""
         if self.source is None:
             return {}
         captured: dict[str, Any] = {"finish_reason": self.source.finish_reason}
@@ -141,7 +142,7 @@ class _AnswerDraft:
             ]
 
     def _single_vote_answer(self) -> Answer:
-        """The same for one trace and at most one vote, which is the usual case."""
+        """Return the answer of one trace with at most one vote, which is the usual case."""
         trace = self.traces[0]
         good, strength, origin = None, 0.0, ""
         feedback_ids: tuple[str, ...] = ()
@@ -178,13 +179,14 @@ def _is_computed_value(value: Value) -> bool:
 
 
 def _origin_of_votes(votes: Sequence[_Vote]) -> str:
-    """An edit gives the origin only if no other vote does."""
+    """Return the origin of the votes. An edit gives the origin only if no other vote does."""
     origins = {vote.origin for vote in votes}
     return min(origins - {"correction"} or origins, default="")
 
 
 def _logps(trace: TraceRow) -> tuple[float, ...] | None:
-    """The captured log-probabilities, if there is one for each captured token."""
+    """Return the captured log-probabilities, or None unless there is one for each captured
+    token."""
     if not trace.logps or not trace.token_ids or len(trace.logps) != len(trace.token_ids):
         return None
     return tuple(float(logp) for logp in trace.logps)
@@ -213,7 +215,8 @@ class PromptAggregator:
         *,
         whole_runs: bool = False,
     ) -> None:
-        """With `whole_runs`, the prompt is the history of runs of several steps."""
+        """Start without answers. With `whole_runs`, the prompt is the history of runs of several
+        steps."""
         self._whole_runs = whole_runs
         self._prompt, self._split, self._config, self._tally = prompt, split, config, tally
         self._drafts: dict[str, _AnswerDraft] = {}
@@ -253,7 +256,7 @@ class PromptAggregator:
         return True
 
     def has_trace(self, trace_id: str) -> bool:
-        """Whether this trace was added."""
+        """Return whether this trace was added."""
         return trace_id in self._trace_ids
 
     def _add_output(
@@ -336,8 +339,8 @@ class PromptAggregator:
     def evidence(
         self, prompt_id: str, tools: list[dict[str, Any]] | None, cases: tuple[Case, ...]
     ) -> Evidence:
-        """The evidence collected. The answers are in the order of a hash of their text, so that no
-        choice depends on when or where they came from."""
+        """Return the evidence collected. The answers are in the order of a hash of their text, so
+        that no choice depends on when or where they came from."""
         order = list(self._drafts)
         if len(order) > 1:
             order.sort(key=ids.fingerprint)
@@ -374,8 +377,8 @@ class PromptAggregator:
         )
 
     def _below_min_reward(self, answers: Mapping[str, Answer]) -> set[str]:
-        """Texts whose number is below `min_reward`, and texts that are only edits of such. A
-        verdict is no number."""
+        """Return the texts whose number is below `min_reward`, and texts that are only edits of
+        them. A verdict is no number."""
         min_reward = self._config.min_reward
         if min_reward is None:
             return set()
@@ -399,8 +402,8 @@ class PromptAggregator:
         return below | only_edits
 
     def _without_withheld(self, answer: Answer) -> Answer:
-        """The answer without judgements that may not be used: those of checkers and models alone
-        cannot fill the gate, which has to catch what they miss."""
+        """Return the answer without judgements that may not be used: judgements by checkers and
+        models alone cannot fill the gate, which has to catch the errors that they miss."""
         if self._split != "gate":
             return answer
         withheld = set()
@@ -413,7 +416,8 @@ class PromptAggregator:
         return answer._replace(withheld=frozenset(withheld)) if withheld else answer
 
     def _is_contradicted(self, edge: _TextEdge, answers: Mapping[str, Answer]) -> bool:
-        """Whether people called the better side of a computed comparison bad and the worse good."""
+        """Return whether people called the better side of a computed comparison bad and the worse
+        good."""
         better, worse = answers[edge.better], answers[edge.worse]
         judged = better.by_people and worse.by_people
         if edge.automatic and judged and worse.good and not better.good:
@@ -424,8 +428,8 @@ class PromptAggregator:
     def _merged_edges(
         self, edges: Iterable[_TextEdge], positions: Mapping[str, int]
     ) -> Iterator[Edge]:
-        """One edge for each pair of texts: comparisons of equal texts in several traces are
-        counted by the rule for raters, and may cancel out."""
+        """Yield at most one edge for each pair of texts: comparisons of equal texts in several
+        traces are counted by the rule for raters, and may cancel out."""
         pairs: dict[tuple[str, str], list[_TextEdge]] = defaultdict(list)
         for edge in edges:
             first, second = sorted((edge.better, edge.worse), key=lambda text: positions[text])
@@ -454,7 +458,7 @@ class PromptAggregator:
 
 
 def _without_judgements(answer: Answer) -> Answer:
-    """An answer that no shape makes a row of."""
+    """Return the answer without its judgements, so that no shape makes a row of it."""
     return answer._replace(
         good=None, strength=0.0, origin="", feedback_ids=(), value=None, corrected=False
     )

@@ -57,7 +57,7 @@ def build(
     config: DatasetConfig | None = None,
     as_of: datetime | None = None,
 ) -> Dataset:
-    """Freeze the rows of `shape` by the feedback in force at `as_of` (default: now); returns the
+    """Freeze the rows of `shape` by the feedback in force at `as_of` (default: now); return the
     existing dataset if nothing changed.
 
     Raises DataError if the rows cannot be trained on: there are none, all labels are of one class,
@@ -141,7 +141,7 @@ def _check_and_write(
 ) -> tuple[list[Finding], str]:
     """Check the rows and write their files in a thread, which mostly runs outside the interpreter.
 
-    Returns the findings and the hash of the rows; raises DataError for an error that `config` does
+    Returns the findings and the hash of the rows. Raises DataError for an error that `config` does
     not allow.
     """
     require_healthy((), config.allow, label)
@@ -158,8 +158,8 @@ def _check_and_write(
 
 
 def _check(selection: Selection, config: DatasetConfig, checked_rows: CheckedRows) -> list[Finding]:
-    """Findings about the first rows of each split by id, which is a hash; they are added to
-    `checked_rows`."""
+    """Check the first rows of each split by id, which is a hash, and return the findings. The rows
+    are added to `checked_rows`."""
     if not config.checked:
         return []
     for split in SPLITS:
@@ -179,7 +179,7 @@ def _write(
     fitted: Mapping[str, Any],
     stopped: Event,
 ) -> str:
-    """Write the file of every split; returns the sha256 (hex) of the rows and of `fitted`. Ends
+    """Write the file of every split; return the sha256 (hex) of the rows and of `fitted`. Ends
     early once `stopped` is set."""
     digest = hashlib.sha256(ids.canonical(fitted).encode())
     schema = selection.columns.schema()
@@ -196,8 +196,8 @@ def _finished(
     digest: Any,
     stopped: Event,
 ) -> Iterator[Any]:
-    """The rows of `split` as they are frozen. `digest` takes each row as it was before the fit,
-    which follows from the rows."""
+    """Yield the tables of `split` as they are frozen. `digest` takes each row as it was before the
+    fit, which follows from the rows."""
     for table in selection.tables(split):
         if stopped.is_set():
             return
@@ -215,8 +215,8 @@ def _largest_drops(stats: RowStats) -> str:
 def freeze(
     ws: Workspace, dataset: Dataset, paths: Mapping[str, Path], *, confirm: bool = False
 ) -> Dataset:
-    """Store `dataset` with the Parquet file of every split; returns the existing one if it is
-    stored already.
+    """Store `dataset` with the Parquet file of every split; return the existing one if it is stored
+    already.
 
     With `confirm`, an existing one is recorded as the result of the present evidence.
     """
@@ -236,7 +236,7 @@ def freeze(
 
 
 def find(ws: Workspace, agent: str, name: str = LATEST) -> Dataset:
-    """The dataset that `name` means: an id, a shape (the newest of it) or `latest`.
+    """Return the dataset that `name` means: an id, a shape (its newest dataset) or `latest`.
 
     Raises NotFound with the ids that exist.
     """
@@ -258,7 +258,7 @@ def find(ws: Workspace, agent: str, name: str = LATEST) -> Dataset:
 
 
 def by_id(ws: Workspace, dataset_id: str) -> Dataset:
-    """The dataset with this id, of any agent; raises NotFound."""
+    """Return the dataset with this id, of any agent. Raises NotFound."""
     with ws.db.read() as connection:
         matches = store.find(connection, dataset_id=dataset_id)
     if not matches:
@@ -272,7 +272,8 @@ def by_id(ws: Workspace, dataset_id: str) -> Dataset:
 
 
 def datasets(ws: Workspace, agent: str) -> list[Dataset]:
-    """All datasets of `agent`, oldest first, by the time at which a build last gave them."""
+    """Return all datasets of `agent`, oldest first, by the time at which a build last returned
+    them."""
 
     def last_built(dataset: Dataset) -> str:
         return dataset.manifest.get("confirmed_at") or dataset.recorded_at.isoformat()
@@ -287,8 +288,8 @@ def health(
     length: int | None = None,
     tokens: Callable[[str], int] | None = None,
 ) -> list[Finding]:
-    """Findings about all rows of a frozen dataset; `tokens` counts the tokens of a text to check
-    for truncation at `length`."""
+    """Check all rows of a frozen dataset and return the findings; `tokens` counts the tokens of a
+    text to check for truncation at `length`."""
     dataset = by_id(ws, dataset_id)
     checked_rows = CheckedRows(sum(dataset.counts.values()), length=length, tokens=tokens)
     for split in SPLITS:
@@ -297,8 +298,8 @@ def health(
 
 
 def load_rows(ws: Workspace, dataset_id: str, split: str, skip: int = 0) -> Iterator[Any]:
-    """The rows of one split behind the first `skip`, as the shape's row class (`types.ChatRow`,
-    `PairRow`, `LabelRow`), in the order of their ids.
+    """Return the rows of one split behind the first `skip`, as the shape's row class
+    (`types.ChatRow`, `PairRow`, `LabelRow`), in the order of their ids.
 
     The file is verified against its hash first. Raises NotFound, InputError for an unknown split,
     and StorageError for a damaged file.
@@ -313,7 +314,8 @@ def load_rows(ws: Workspace, dataset_id: str, split: str, skip: int = 0) -> Iter
 
 
 def split_rows(ws: Workspace, dataset: Dataset, split: str) -> ParquetRows:
-    """The rows of one split as mappings, in the order of their ids, to be read as often as needed.
+    """Return the rows of one split as mappings, in the order of their ids, which may be read
+    several times.
 
     The file is verified against its hash first. Raises StorageError for a damaged file.
     """

@@ -47,8 +47,8 @@ class JudgedTurn:
 def calibrate_next_turn(
     ws: Workspace, agent: Agent, rules: DatasetConfig
 ) -> tuple[str, dict[str, Any]]:
-    """(hash, document) of the calibration of the agent's `next_turn`, stored as a document; raises
-    DataError where people judged too few answers of the training rows."""
+    """Calibrate the agent's `next_turn`, store the calibration as a document and return its (hash,
+    document). Raises DataError if people judged too few answers of the training rows."""
     function = _function(ws, agent)
     with ws.db.read() as connection:
         turns = judged_turns(connection, agent, function, rules)
@@ -79,7 +79,8 @@ def calibrate_next_turn(
 
 
 def _function(ws: Workspace, agent: Agent) -> NextTurnReward:
-    """The agent's own `next_turn`, without its calibration: who reads the messages."""
+    """Return the agent's own `next_turn` without its calibration; its settings decide who reads the
+    messages."""
     config = ledger.settings(ws, agent.slug)
     for name, part in config.parts().items():
         if (part.function or name) == NAME:
@@ -91,7 +92,8 @@ def _function(ws: Workspace, agent: Agent) -> NextTurnReward:
 def judged_turns(
     connection: sa.Connection, agent: Agent, function: NextTurnReward, rules: DatasetConfig
 ) -> list[JudgedTurn]:
-    """Answers with a thumb or another verdict of a person and one reading, with their split."""
+    """Return the answers with a thumb or another verdict of a person and one reading, with their
+    split."""
     labels = person_labels(connection, agent)
     prompts = groups_of(connection, agent, labels)
     scope = rules.resolved(datetime.now(UTC)).scope()
@@ -111,9 +113,9 @@ def judged_turns(
 
 
 def report(calibration: Calibration, turns: Sequence[JudgedTurn]) -> dict[str, Any]:
-    """How well the calibrated chances foretell the verdicts on rows that they were not fitted on:
-    accuracy and Brier score with intervals, beside those of always saying the more frequent verdict
-    of the training rows. Figures are None without rows."""
+    """Measure how well the calibrated chances predict the verdicts on rows that they were not
+    fitted on: accuracy and Brier score with intervals, beside the scores of always predicting the
+    more frequent verdict of the training rows. Figures are None without rows."""
     from thumbwheel.stats.paired import compare
 
     good = sum(pair[0] for pair in calibration.counts.values())

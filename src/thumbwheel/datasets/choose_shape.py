@@ -34,7 +34,7 @@ def choose(
     method: str = AUTO,
     config: DatasetConfig | None = None,
 ) -> Choice:
-    """The shape for `method`; `auto` is the method that the data plan recommends.
+    """Choose the shape for `method`; `auto` is the method that the data plan recommends.
 
     Raises InputError for an unknown method, DataError if the agent has no data for it or no method
     is recommended.
@@ -58,7 +58,7 @@ def choose(
 
 
 def _shape(plan: DataPlan, learners: Mapping[str, Learner], method: str) -> tuple[str, list[str]]:
-    """The shape for `method`, and the reasons."""
+    """Return the shape for `method`, and the reasons. Raises DataError if it would have no rows."""
     possible = learners[method].shapes
     shape = max(possible, key=lambda name: plan.shapes[name].counts["train"])
     shape_plan = plan.shapes[shape]

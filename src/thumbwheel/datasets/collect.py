@@ -97,8 +97,8 @@ def collect(
     folder: Path,
     values: Mapping[str, Reward] | None,
 ) -> Collected:
-    """Spill the rows of `shape` below `folder`; `values`, trace id -> reward, are those of the
-    ledger if `config` asks for them.
+    """Spill the rows of `shape` below `folder`; `values`, trace id -> reward, are the ledger's
+    rewards if `config` asks for them.
 
     Raises StorageError if the disk is full or a worker process dies.
     """
@@ -134,7 +134,8 @@ def collect(
 
 
 def _cuts(connection: sa.Connection, agent_id: str) -> list[str]:
-    """Prompt ids that cut the agent into parts for the workers; none if one process is enough."""
+    """Return prompt ids that cut the agent into parts for the workers; empty if one process is
+    enough."""
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
@@ -222,7 +223,7 @@ class _Worker:
             self._died()
 
     def receive(self) -> Any:
-        """Its next message; raises StorageError if it has died."""
+        """Return the worker's next message. Raises StorageError if it has died."""
         assert self._process.stdout is not None  # noqa: S101 - narrows the type
         line = self._process.stdout.readline()
         return json.loads(line) if line.endswith("\n") else self._died()
@@ -246,7 +247,7 @@ def _spill(
     folder: Path,
     values: Mapping[str, Reward] | None = None,
 ) -> dict[str, Counter[str]]:
-    """Write the rows of a job into `folder`; returns counters of drops, notes, and prompts by
+    """Write the rows of a job into `folder`; return counters of drops, notes, and prompts by
     split."""
     shape, config, tally = SHAPES.get(job.shape)(), assignment.config, Tally()
     evidence_stream = read_evidence(
@@ -287,7 +288,8 @@ def _capped(rows: list[Row], config: DatasetConfig, tally: Tally) -> list[Row]:
 
 
 def main(folder: Path) -> None:
-    """A worker: write the claims, wait for the splits assigned to all prompts, spill the rows."""
+    """Run a worker: write the claims, wait for the splits assigned to all prompts, spill the
+    rows."""
 
     def send(message: Any) -> None:
         sys.stdout.write(json.dumps(message) + "\n")

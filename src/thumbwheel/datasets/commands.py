@@ -163,7 +163,7 @@ def _stale_rows(stale: Stale | None) -> int:
 
 
 def dataset_page(dataset: Dataset) -> Iterator[present.Part]:
-    """Return what a dataset holds."""
+    """Return the page about a dataset."""
     manifest = dataset.manifest
     title = f"{dataset.id}: {dataset.shape} of {dataset.agent}"
     yield present.Table(title, ("split", "rows"), dataset.counts.items())
@@ -180,7 +180,7 @@ def dataset_page(dataset: Dataset) -> Iterator[present.Part]:
 
 
 def _figures(manifest: dict[str, Any]) -> Iterator[str]:
-    """Lines about contradictions, a dominant rater, and the rows."""
+    """Yield lines about contradictions, a dominant rater, and the rows."""
     from thumbwheel.datasets.dataplan import contradictions
     from thumbwheel.datasets.row_stats import Scores
     from thumbwheel.rewards.types import DominantRater

@@ -106,7 +106,7 @@ class DataPlan:
         return {name: method.missing for name, method in self.methods.items() if method.missing}
 
     def to_json(self) -> dict[str, Any]:
-        """All fields, with the conclusions."""
+        """Return all fields, with the conclusions."""
         fields = asdict(self)
         fields["signals"] = [
             asdict(signal) | {"neither": signal.neither} for signal in self.signals
@@ -119,7 +119,7 @@ class DataPlan:
         }
 
     def to_words(self) -> list[str]:
-        """One sentence or two a line."""
+        """Describe the plan, one or two sentences per line."""
         return [
             *_read(self),
             *_feedback(self),
@@ -132,7 +132,7 @@ class DataPlan:
 
 
 def plural(count: int, word: str) -> str:
-    """`1 label`, `1,200 labels`, `2 judgements of a person`."""
+    """Return `1 label`, `1,200 labels`, `2 judgements of a person`."""
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
 
 
@@ -188,7 +188,7 @@ def _methods(plan: DataPlan) -> Iterator[str]:
 
 
 def _online_methods(plan: DataPlan) -> Iterator[str]:
-    """What methods that sample their own answers could use."""
+    """Yield a line for each kind of data that methods which sample their own answers could use."""
     prompts, groups = plan.shapes["prompts"], plan.shapes["groups"]
     checked = prompts.origins.get("case", 0)
     if checked:
@@ -253,7 +253,7 @@ def _problems(plan: DataPlan) -> Iterator[str]:
 
 
 def contradictions(notes: Mapping[str, int], rule: str) -> str:
-    """How often raters contradicted each other; empty where they did not."""
+    """Describe how often raters contradicted each other; empty if they did not."""
     noted = ", ".join(
         f"{count:,} {what}" for what, count in sorted(notes.items()) if what != LAST_ONLY
     )

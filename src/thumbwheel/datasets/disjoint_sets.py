@@ -11,7 +11,7 @@ class DisjointSets:
         self._parent = list(range(size))
 
     def find(self, number: int) -> int:
-        """The name of the set that `number` is in."""
+        """Return the name of the set that `number` is in."""
         root = number
         while self._parent[root] != root:
             root = self._parent[root]

@@ -36,7 +36,7 @@ class RunStep(NamedTuple):
 def history(
     prompt: Sequence[Message], steps: Sequence[RunStep], answer: str | None
 ) -> list[Message] | str:
-    """What the last model step was shown, or the reason why it is unknown.
+    """Return the messages that the last model step was shown, or the reason why they are unknown.
 
     >>> reply = {"messages": [{"role": "user", "content": "R1."}]}
     >>> steps = [RunStep("llm", None, "Which one?"), RunStep("llm", reply, "Done.")]
@@ -65,7 +65,8 @@ def history(
 def _shown_to_last(
     shown: list[Message], message: Message | None, output: Any, answer: str | None
 ) -> list[Message] | str:
-    """`shown` if the last step answers it with the answer of the run, else the reason why not."""
+    """Return `shown` if the last step answers it with the answer of the run, else the reason why
+    not."""
     if shown[-1]["role"] == "assistant":
         return UNRECORDED
     if output is not None:
@@ -77,8 +78,8 @@ def _shown_to_last(
 
 
 def _texts(message: Message) -> tuple[str, ...]:
-    """The outputs of a run that ends in this message: one that is a call has none, or is written
-    down."""
+    """Return the possible outputs of a run that ends in this message: a message with calls has no
+    text, or is written down."""
     content, calls = message["content"], message.get("tool_calls")
     if calls:
         return "", write_answer(content, calls)
@@ -95,7 +96,8 @@ def _messages(step_input: Any) -> list[Message] | None:
 
 
 def _extended(shown: list[Message], new_messages: list[Message]) -> list[Message]:
-    """`new_messages` after what was shown, or alone if they begin with all of that."""
+    """Append `new_messages` to the messages shown so far, or return them alone if they begin with
+    all of these."""
     if len(new_messages) > len(shown) and new_messages[: len(shown)] == shown:
         return new_messages
     return [*shown, *new_messages]

@@ -88,12 +88,12 @@ def read_evidence(
     scope: Scope | None = None,
     values: Mapping[str, Reward] | None = None,
 ) -> Iterator[Evidence]:
-    """The evidence of every prompt of `agent` that feedback in force at `as_of` is about. What was
-    dropped or noted is counted in `tally`.
+    """Yield the evidence of every prompt of `agent` that feedback in force at `as_of` is about.
+    Dropped and noted items are counted in `tally`.
 
-    With `unjudged` also the prompts of its cases and of traces without feedback. `scope` narrows
-    both; a loaded `assignment` of the same scope may be passed in. `values`, trace -> reward, say
-    how good the answers are, in place of what people said.
+    With `unjudged` also yield the prompts of its cases and of traces without feedback. `scope`
+    narrows both; a loaded `assignment` of the same scope may be passed in. `values`, trace ->
+    reward, say how good the answers are, in place of people's judgements.
     """
     agent_id = agent.id
     assignment = assignment or assign_splits(connection, agent_id, config, scope, unjudged=unjudged)
@@ -128,8 +128,8 @@ def _comparisons(
     scope: Scope | None,
     tally: Tally,
 ) -> dict[str, list[Comparison]]:
-    """All comparisons by the id of their better trace. They span prompts, so each part of the
-    prompts reads all of them; only the first part counts the disagreements."""
+    """Return all comparisons by the id of their better trace. They span prompts, so each part of
+    the prompts reads all of them; only the first part counts the disagreements."""
     all_prompts = replace(scope, first=None, last=None) if scope else None
     is_first_part = not (scope and scope.first)
     by_trace: dict[str, list[Comparison]] = defaultdict(list)
@@ -143,7 +143,7 @@ def _comparisons(
 def _open_cases(
     connection: sa.Connection, agent_id: str, scope: Scope | None
 ) -> dict[str, tuple[Case, ...]]:
-    """The cases of each prompt that are not gold."""
+    """Return the cases of each prompt that are not gold."""
     cases = store.open_cases(connection, agent_id, scope)
     by_prompt = groupby(cases, key=attrgetter("prompt_id"))
     return {prompt_id: tuple(group) for prompt_id, group in by_prompt}
@@ -156,7 +156,7 @@ def _judged(
     comparisons_of: dict[str, list[Comparison]],
     tally: Tally,
 ) -> Iterator[Evidence]:
-    """The evidence of a judged prompt, and of the runs of several steps that it began."""
+    """Yield the evidence of a judged prompt, and of the runs of several steps that it began."""
     config = assignment.config
 
     # The split of the prompt itself. A prompt that only began runs of several steps needs none.
@@ -207,7 +207,7 @@ def _add_comparisons(
 def _only_by_people(
     judged: JudgedTraces, judged_by_people: Collection[str] | None, tally: Tally
 ) -> JudgedTraces:
-    """The traces with feedback of a person; all if `judged_by_people` is None."""
+    """Return the traces with feedback of a person; all if `judged_by_people` is None."""
     if judged_by_people is None:
         return judged
     by_people = [row for row in judged if row.trace.id in judged_by_people]
@@ -217,7 +217,7 @@ def _only_by_people(
 
 
 def _without_excluded(judged: JudgedTraces, tally: Tally) -> JudgedTraces:
-    """Without the traces that their owner keeps out of training and validation."""
+    """Leave out the traces that their owner keeps out of training and validation."""
     permitted = [row for row in judged if row.trace.mark != EXCLUDED]
     if len(permitted) < len(judged):
         tally.drops[KEPT_OUT] += len(judged) - len(permitted)
@@ -231,8 +231,8 @@ def _runs(
     tally: Tally,
     assignment: SplitAssignment,
 ) -> Iterator[_Run]:
-    """Runs of several steps, grouped by what their last answer was shown and by task; those that
-    cannot be used are counted."""
+    """Yield runs of several steps, grouped by the messages shown to their last answer and by task;
+    runs that cannot be used are counted."""
     steps = store.run_steps(connection, [trace.id for trace, _ in judged])
     groups: dict[tuple[str, str | None], tuple[list[Message], JudgedTraces]] = {}
     for row in judged:
@@ -266,7 +266,7 @@ def _unjudged(
     cases: dict[str, tuple[Case, ...]],
     tally: Tally,
 ) -> Iterator[Evidence]:
-    """Evidence without answers: the prompts of traces and cases that nobody judged."""
+    """Yield evidence without answers: the prompts of traces and cases that nobody judged."""
 
     def with_cases() -> Iterator[tuple[str, list[TraceRow], tuple[Case, ...]]]:
         for prompt_id, traces_of_prompt in groupby(traces, key=attrgetter("prompt_id")):
@@ -308,7 +308,7 @@ def _prompts(
     scope: Scope | None,
     values: Mapping[str, Reward] | None,
 ) -> Iterator[tuple[list[Message], JudgedTraces]]:
-    """The messages of each prompt ([] if they cannot be read) and its traces with their
+    """Yield the messages of each prompt ([] if they cannot be read) and its traces with their
     judgements."""
     agent_id = agent.id
     traces = store.judged_traces(connection, agent_id, scope)

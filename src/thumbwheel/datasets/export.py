@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def export(ws: Workspace, dataset_id: str, path: Path, format: str = "jsonl") -> Path:
-    """Write a dataset into the folder `path`, which must be new or empty, with its manifest;
-    returns `path`.
+    """Write a dataset into the folder `path`, which must be new or empty, with its manifest; return
+    `path`.
 
     `jsonl` and `parquet` give a file for each split. `hf` gives a folder for
     `datasets.load_from_disk`, with the splits in TRL's columns. Raises InputError for an unknown

@@ -53,7 +53,7 @@ class Columns:
         self._last: tuple[Any, str, str] = (None, "", "")
 
     def schema(self, *extra: tuple[str, Any]) -> pa.Schema:
-        """The types of the columns, and of those named in `extra`."""
+        """Return the Arrow schema of the columns, and of those named in `extra`."""
         import pyarrow as pa
 
         plain = {str: pa.string(), float: pa.float64(), bool: pa.bool_(), int: pa.int64()}
@@ -68,7 +68,7 @@ class Columns:
         return pa.schema([*arrow_types.items(), *extra])
 
     def encoded(self, row: Row) -> tuple[list[Any], bytes]:
-        """(the values of `row` in the order of `names`, sha256 of the row).
+        """Return (the values of `row` in the order of `names`, sha256 of the row).
 
         In the values, JSON keeps the order of its keys, because templates show it to a model; in
         the hash the order does not matter.
@@ -81,7 +81,7 @@ class Columns:
         return values, hashlib.sha256(_bytes(hashed)).digest()
 
     def replaced(self, table: pa.Table, changed: Mapping[str, list[Any]]) -> pa.Table:
-        """`table` with only the columns of this class; those in `changed` are replaced."""
+        """Return `table` with only the columns of this class; those in `changed` are replaced."""
         import pyarrow as pa
 
         schema = self.schema()
@@ -94,7 +94,7 @@ class Columns:
         return pa.Table.from_arrays(columns, schema=schema)
 
     def decoded(self, batch: Any) -> Iterator[Any]:
-        """The rows of an Arrow batch or table."""
+        """Yield the rows of an Arrow batch or table."""
         # a file may be older than a field
         names = [name for name in self.names if name in batch.schema.names]
         columns = {}
@@ -107,8 +107,8 @@ class Columns:
             yield self.row_type(**dict(zip(names, values, strict=True)))
 
     def _json_texts(self, value: Any) -> tuple[str, str]:
-        """The value as JSON, and as canonical JSON. The last one is cached: the rows of one prompt
-        come together and share its messages."""
+        """Return the value as JSON, and as canonical JSON. The last one is cached: the rows of one
+        prompt come together and share its messages."""
         if value is not self._last[0]:
             self._last = (value, _bytes(value).decode(), ids.canonical(value))
         return self._last[1:]
@@ -128,7 +128,7 @@ def write_parquet(path: Path, row_type: type[Row], rows: Sequence[Row]) -> None:
 
 
 def write_tables(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
-    """Write `tables` one after the other; returns how many rows they have."""
+    """Write `tables` one after the other; return how many rows they have."""
     import pyarrow.parquet as pq
 
     count = 0
@@ -143,7 +143,7 @@ def write_tables(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> i
 
 
 def read_parquet(path: Path, row_type: type[Row], skip: int = 0) -> Iterator[Any]:
-    """The rows of a file that `write_parquet` wrote, behind the first `skip`, streamed."""
+    """Yield the rows of a file that `write_parquet` wrote, behind the first `skip`, streamed."""
     import pyarrow.parquet as pq
 
     columns = Columns(row_type)
@@ -242,7 +242,7 @@ class SpillReader:
         self._folders = list(folders)
 
     def tables(self, split: str, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The rows of `split`, some thousand at once; all columns, or `row_id` and those in
+        """Yield the rows of `split`, some thousand at once; all columns, or `row_id` and those in
         `names`."""
         import pyarrow as pa
 
@@ -272,7 +272,7 @@ def _read(path: Path, names: Sequence[str] | None) -> pa.Table:
 
 
 def _bytes(value: Any) -> bytes:
-    """The value as JSON."""
+    """Return the value as JSON."""
     try:
         return pydantic_core.to_json(value)
     except pydantic_core.PydanticSerializationError:  # half a surrogate pair, which UTF-8 has not
@@ -280,8 +280,8 @@ def _bytes(value: Any) -> bytes:
 
 
 def _kind(annotation: Any) -> type | tuple[type] | None:
-    """str, int, float or bool; a tuple of one of them for a list; None for what is stored as JSON.
-    Each may be optional."""
+    """Return the kind of a column: str, int, float or bool; a tuple of one of them for a list; None
+    for a value that is stored as JSON. Each may be optional."""
     parts = (annotation,)
     if isinstance(annotation, types.UnionType):
         parts = typing.get_args(annotation)

@@ -113,7 +113,7 @@ class CheckedRows:
             )
 
     def near_pairs(self) -> list[tuple[CheckedRow, CheckedRow, float]]:
-        """Pairs of rows with nearly the same prompt and answers, and their overlap."""
+        """Return pairs of rows with nearly the same prompt and answers, and their overlap."""
         if self._near_pairs is None:
             # equal texts are reported as a chain, which has to begin in train
             rows = sorted(self.rows, key=lambda row: SPLITS.index(row.split))
@@ -124,7 +124,7 @@ class CheckedRows:
         return self._near_pairs
 
     def mean_lengths(self) -> dict[str, float]:
-        """Mean lengths in characters of the prompts and of the answers."""
+        """Return the mean lengths in characters of the prompts and of the answers."""
         answers = chain.from_iterable(row.answers for row in self.rows)
         lengths = {
             "prompt": [len(row.prompt) for row in self.rows],
@@ -133,7 +133,7 @@ class CheckedRows:
         return {name: round(fmean(values), 1) for name, values in lengths.items() if values}
 
     def of(self, *splits: str) -> list[CheckedRow]:
-        """The rows of these splits."""
+        """Return the rows of these splits."""
         return [row for row in self.rows if row.split in splits]
 
 
@@ -157,7 +157,7 @@ def _control_tokens(value: Any) -> Iterator[str]:
 
 
 def check(checked_rows: CheckedRows) -> list[Finding]:
-    """All findings, in the order of CHECKS."""
+    """Return all findings, in the order of CHECKS."""
     return [run_check(checked_rows) for run_check in CHECKS.values()]
 
 
@@ -254,8 +254,8 @@ def _leakage(sample: CheckedRows) -> Finding:
 
 
 def _continued(sample: CheckedRows) -> set[str]:
-    """The held-out prompts whose history has a training prompt and its answer, or that are in the
-    history of a training prompt."""
+    """Return the held-out prompts whose history has a training prompt and its answer, or that are
+    in the history of a training prompt."""
     answered = frozenset[int]().union(*(row.answered for row in sample.of("train")))
     remembered = frozenset[int]().union(*(row.remembered for row in sample.of("train")))
     continued = set()
@@ -302,7 +302,8 @@ def _length(sample: CheckedRows) -> Finding:
 
 
 def _auc(lengths: list[int], is_good: list[bool]) -> float:
-    """How often a good answer is longer than a bad one, ties half; 0.5 if a class is empty."""
+    """Return how often a good answer is longer than a bad one, ties half; 0.5 if a class is
+    empty."""
     import numpy as np
 
     labels = np.array(is_good)
@@ -316,7 +317,7 @@ def _auc(lengths: list[int], is_good: list[bool]) -> float:
 
 
 def _is_one_correction(first: CheckedRow, second: CheckedRow) -> bool:
-    """Whether the rows are an answer and what somebody made of it, which differ on purpose."""
+    """Return whether the rows are an answer and somebody's edit of it, which differ on purpose."""
     is_edited = first.is_correction or second.is_correction
     return is_edited and first.prompt == second.prompt and first.label is not second.label
 

@@ -22,7 +22,7 @@ class Enough:
     each_label: int = 0
 
     def by_settings(self, method: str, config: PlanConfig) -> Enough:
-        """With what the settings `dataset.plan.METHOD_...` say instead."""
+        """Apply the settings `dataset.plan.METHOD_...` over these numbers."""
         settings = {
             "minimum": getattr(config, f"{method}_min", None),
             "ready": getattr(config, f"{method}_fine", None),

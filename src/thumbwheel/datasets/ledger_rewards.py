@@ -37,8 +37,8 @@ class Reward(NamedTuple):
 
 
 def ledger_values(ws: Workspace, agent: Agent, as_of: datetime | None = None) -> dict[str, Reward]:
-    """Trace id -> its combined reward, from 0 to 1; raises DataError if there is none, or one out
-    of range."""
+    """Return trace id -> its combined reward, from 0 to 1. Raises DataError if there is none, or
+    one out of range."""
     config = ledger.settings(ws, agent.slug)
     parts = components(ws, agent.slug, config)
     weights = {name: part.weight for name, part in config.parts().items()}
@@ -83,7 +83,8 @@ def ledger_values(ws: Workspace, agent: Agent, as_of: datetime | None = None) ->
 
 
 def ledger_warnings(ws: Workspace, agent: Agent, as_of: datetime | None = None) -> list[str]:
-    """Warnings about these rewards: components with a weight that have never judged anything."""
+    """Return warnings about these rewards: components with a weight that have never judged
+    anything."""
     config = ledger.settings(ws, agent.slug)
     with ws.db.read() as connection:
         names = ledger.not_run(connection, agent, config, components(ws, agent.slug, config), as_of)
@@ -93,13 +94,14 @@ def ledger_warnings(ws: Workspace, agent: Agent, as_of: datetime | None = None) 
 def with_reward(
     feedback: Judgement | None, trace_id: str, reward: Reward | None, config: LabelConfig
 ) -> Judgement | None:
-    """The judgement of a trace by its `feedback`, and by its `reward` if people did not judge it.
+    """Return the judgement of a trace by its `feedback`, and by its `reward` if people did not
+    judge it; None without both.
 
     If people judged, their verdict is the label. The reward stays the number if it agrees with the
     verdict; otherwise the people's own number replaces it, or their verdict as a number. A
-    correction stays as it is. A reward alone is automatic, unless a component of it read feedback
-    of a person. What is weak counts in a reward alone, and makes it automatic: it stands beside no
-    person's word, and the gate takes nothing that is automatic.
+    correction stays unchanged. A reward alone is automatic, unless a component of it read feedback
+    of a person. A weak component counts in a reward alone, and makes it automatic: it is never
+    combined with a person's judgement, and the gate takes no automatic judgement.
     """
     if feedback is None and reward is None:
         return None
@@ -136,13 +138,13 @@ def _number(judgement: Judgement, reward: Reward | None) -> Value | None:
 
 
 def _judged_by_people(judgement: Judgement) -> bool:
-    """Whether a person called the answer good or bad, or gave it a number."""
+    """Return whether a person called the answer good or bad, or gave it a number."""
     called = bool(judgement.feedback_ids) and not judgement.automatic
     numbered = judgement.value is not None and not judgement.value.automatic
     return called or numbered
 
 
 def _by_people(judgement: Judgement) -> bool:
-    """The same, or a person corrected it."""
+    """Return whether a person judged the answer or corrected it."""
     corrected = judgement.edit is not None and not judgement.edit.automatic
     return _judged_by_people(judgement) or corrected

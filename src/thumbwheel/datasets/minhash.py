@@ -48,7 +48,7 @@ PUNCTUATION = str.maketrans(
 
 
 def bare(text: str) -> str:
-    """`plain` text without punctuation.
+    """Return `plain` text without punctuation.
 
     >>> bare("Is it  waterproof?") == bare("is it waterproof")
     True
@@ -59,8 +59,8 @@ def bare(text: str) -> str:
 def near_pairs(
     texts: Sequence[str], near: float = NEAR, *, templates: bool = True
 ) -> Iterator[tuple[int, int, float]]:
-    """Pairs of texts (their indexes) with their overlap, from `near` to 1.0 (equal but for white
-    space, case and Unicode forms), each pair once.
+    """Yield pairs of texts (their indexes) with their overlap, from `near` to 1.0 (equal but for
+    white space, case and Unicode forms), each pair once.
 
     Equal texts are reported as a chain, each with the next, not as all pairs. Without `templates`,
     triples that many texts share do not count.
@@ -90,7 +90,7 @@ def near_pairs(
 
 
 def _estimated_pairs(signatures: np.ndarray, near: float) -> Iterator[tuple[int, int, float]]:
-    """Pairs of texts that share a band, with their overlap estimated by all hashes."""
+    """Yield pairs of texts that share a band, with their overlap estimated by all hashes."""
     compared: set[tuple[int, int]] = set()
     for bucket in _buckets(signatures):
         for pair in combinations(bucket, 2):
@@ -124,14 +124,14 @@ class WordTriples:
         return len(self.starts) - 1
 
     def of(self, number: int) -> np.ndarray:
-        """The distinct triples of a text, sorted."""
+        """Return the distinct triples of a text, sorted."""
         import numpy as np
 
         return np.unique(self.hashes[self.starts[number] : self.starts[number + 1]])
 
     def distinctive(self, order: np.ndarray) -> tuple[WordTriples, list[int]]:
-        """The triples without those of templates, of the texts that have enough left, and the
-        numbers of these texts.
+        """Return the triples without those of templates, of the texts that have enough left, and
+        the numbers of these texts.
 
         Templates are searched in the first texts by `order`; if that is a hash of the texts, the
         order in which they came does not matter.
@@ -154,8 +154,8 @@ class WordTriples:
 
 
 def word_triples(texts: Sequence[str]) -> WordTriples:
-    """The word triples of texts that each have at least three words; the words of `SPLIT` texts are
-    in memory at a time."""
+    """Return the word triples of texts that each have at least three words; the words of `SPLIT`
+    texts are in memory at a time."""
     import numpy as np
 
     word_hashes = _WordHashes()
@@ -179,8 +179,8 @@ def word_triples(texts: Sequence[str]) -> WordTriples:
 
 
 def near_ties(triples: WordTriples, order: np.ndarray) -> list[tuple[int, int]]:
-    """Pairs of numbers that tie together all texts with an overlap of at least `NEAR`; `order` are
-    hashes of the texts.
+    """Return pairs of numbers that tie together all texts with an overlap of at least `NEAR`;
+    `order` are hashes of the texts.
 
     Triples of templates do not count. In a large bucket a text is only compared with those that are
     not near to an earlier one.
@@ -210,7 +210,8 @@ def near_ties(triples: WordTriples, order: np.ndarray) -> list[tuple[int, int]]:
 
 
 def _overlap(first: np.ndarray, second: np.ndarray) -> float:
-    """The Jaccard similarity of two sorted sets."""
+    """Return the Jaccard similarity of two sorted sets; 0.0 if their sizes alone rule out
+    `NEAR`."""
     import numpy as np
 
     smaller, larger = sorted((len(first), len(second)))
@@ -221,7 +222,7 @@ def _overlap(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def _signatures(triples: WordTriples) -> np.ndarray:
-    """[texts, HASHES]: the smallest value of each hash over the triples of a text."""
+    """Return [texts, HASHES]: the smallest value of each hash over the triples of a text."""
     import numpy as np
     from rensa import RMinHash
 
@@ -237,7 +238,7 @@ def _signatures(triples: WordTriples) -> np.ndarray:
 
 
 def _buckets(signatures: np.ndarray, limit: int | None = BUCKET) -> Iterator[list[int]]:
-    """Numbers of texts that agree in all hashes of a band, at most `limit` of them."""
+    """Yield numbers of texts that agree in all hashes of a band, at most `limit` of them."""
     import numpy as np
 
     width = signatures.shape[1] // BANDS

@@ -56,8 +56,8 @@ def data_plan(
     learners: Mapping[str, Learner],
     config: DatasetConfig | None = None,
 ) -> DataPlan:
-    """What the feedback of `agent` in force now permits `learners`, methods by name, to learn;
-    raises NotFound for an unknown agent."""
+    """Plan how `learners`, methods by name, can learn from the feedback of `agent` in force now.
+    Raises NotFound for an unknown agent."""
     from thumbwheel.stats.power import expected_detectable
 
     learner = require_agent(ws, agent)
@@ -146,10 +146,11 @@ def plan_file(
     config: DatasetConfig | None = None,
     options: Options | None = None,
 ) -> DataPlan:
-    """The plan of one file, read by `source` or by the one that recognises it, in a temporary home.
+    """Return the plan of one file, read by `source` or by the one that recognises it, in a
+    temporary home.
 
-    `options` say what its columns are. No other home is opened. Raises InputError for a file that
-    no source can read, or that several can.
+    `options` name its columns. No other home is opened. Raises InputError for a file that no source
+    can read, or that several can.
     """
     chosen = detect(path, options, source)
     with (
@@ -174,7 +175,8 @@ def _count(
     stats: Mapping[str, RowStats],
     values: Mapping[str, Reward] | None,
 ) -> None:
-    """Add the rows of every shape to its `stats`, and what gave no evidence to `tally`."""
+    """Add the rows of every shape to its `stats`, and everything that gave no evidence to
+    `tally`."""
     config = assignment.config
     shapes: dict[str, Shape] = {name: SHAPES.get(name)() for name in stats}
     rows: dict[str, list[Row]] = {name: [] for name in stats}
@@ -205,8 +207,8 @@ def _count(
 def _with_shapes(
     evidence_stream: Iterable[Evidence], shapes: Mapping[str, Shape]
 ) -> Iterator[tuple[Evidence, Iterable[str]]]:
-    """Each piece of evidence with the names of the shapes that read it. Shapes that merge read the
-    runs of one task together, so these come last."""
+    """Yield each piece of evidence with the names of the shapes that read it. Shapes that merge
+    read the runs of one task together, so these come last."""
     merging = [name for name in shapes if shapes[name].merges]
     not_merging = [name for name in shapes if not shapes[name].merges]
     runs: list[Evidence] = []
@@ -221,7 +223,7 @@ def _with_shapes(
 
 
 def _withheld(stats: Mapping[str, RowStats]) -> Counter[str]:
-    """What is withheld from the gate, by the shape that loses most rows."""
+    """Count the rows withheld from the gate, by the shape that loses most rows."""
     return Counter({MACHINES: max(of_shape.drops[MACHINES] for of_shape in stats.values())})
 
 
@@ -265,10 +267,11 @@ def _methods(
 def _recommend(
     methods: Mapping[str, MethodPlan], stats: Mapping[str, RowStats]
 ) -> tuple[str | None, str]:
-    """The method to train, and why: one that compares if most answers were compared; otherwise
-    imitation, which gained most from the same feedback in `benchmarks/quality.py`.
+    """Return the method to train, and why: one that compares if most answers were compared;
+    otherwise imitation, which gained most from the same feedback in `benchmarks/quality.py`. The
+    method is None if none has enough rows.
 
-    Only what people said themselves counts: siblings and halves of edits are derived.
+    Only people's own judgements count: siblings and halves of edits are derived.
     """
     compared = stats["pairs"].origins["correction"] + stats["pairs"].origins["preference"]
     single = stats["labels"].rows - stats["labels"].origins["correction"]

@@ -60,8 +60,8 @@ class Rewritten:
 
 
 def affected_rows(ws: Workspace, dataset: Dataset, sources: Collection[str]) -> AffectedRows:
-    """The rows of `dataset` that name one of the ids in `sources` (feedback, traces, subjects,
-    cases, sessions)."""
+    """Return the rows of `dataset` that name one of the ids in `sources` (feedback, traces,
+    subjects, cases, sessions)."""
     source_ids, affected = frozenset(sources), AffectedRows({})
     for split in SPLITS:
         try:
@@ -76,8 +76,8 @@ def affected_rows(ws: Workspace, dataset: Dataset, sources: Collection[str]) -> 
 
 
 def source_ids(ws: Workspace, dataset: Dataset) -> set[str]:
-    """The ids (feedback, traces, subjects, cases, sessions) that the rows of `dataset` name. Raises
-    StorageError for a file that is missing or damaged."""
+    """Return the ids (feedback, traces, subjects, cases, sessions) that the rows of `dataset` name.
+    Raises StorageError for a file that is missing or damaged."""
     names: set[str] = set()
     for split in SPLITS:
         for row in _id_columns(_path(ws, dataset, split)):
@@ -88,14 +88,15 @@ def source_ids(ws: Workspace, dataset: Dataset) -> set[str]:
 
 
 def is_affected(row: dict[str, Any], sources: frozenset[str]) -> bool:
-    """Whether a raw row is based on one of `sources`."""
+    """Return whether a raw row is based on one of `sources`."""
     if any(row.get(column) in sources for column in SINGLE):
         return True
     return any(sources.intersection(row[column]) for column in LISTS if row.get(column))
 
 
 def is_affected_file(path: Path, sources: frozenset[str]) -> bool:
-    """Whether a file has rows that are based on `sources`; False for files that have no rows."""
+    """Return whether a file has rows that are based on `sources`; False for files that have no
+    rows."""
     import pyarrow as pa
 
     try:
@@ -105,7 +106,7 @@ def is_affected_file(path: Path, sources: frozenset[str]) -> bool:
 
 
 def find_row(ws: Workspace, dataset: Dataset, row_id: str) -> dict[str, Any] | None:
-    """The row of `dataset` with this id, as plain values; None if there is none."""
+    """Return the row of `dataset` with this id, as plain values; None if there is none."""
     import pyarrow.parquet as pq
 
     for split in SPLITS:

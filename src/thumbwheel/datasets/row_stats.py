@@ -54,7 +54,7 @@ class Scores:
 
     @classmethod
     def of(cls, values: Sequence[float], scale: list[float]) -> Scores:
-        """The statistics of at least one value."""
+        """Return the statistics of at least one value."""
         return cls(
             len(values),
             statistics.fmean(values),
@@ -143,11 +143,11 @@ class RowStats:
         return {split: self.splits[split] for split in SPLITS}
 
     def of_label(self, label: bool) -> int:
-        """Rows with this label."""
+        """Count the rows with this label."""
         return sum(self.labels[split, label] for split in SPLITS)
 
     def scores(self) -> Scores | None:
-        """Statistics of the numbers, on 0 to 1 if their scales differ; None without any."""
+        """Return statistics of the numbers, on 0 to 1 if their scales differ; None without any."""
         if not self.numbers:
             return None
         scales = {scale for scale, _ in self.numbers}
@@ -157,7 +157,7 @@ class RowStats:
         return Scores.of(units, list(UNIT))
 
     def warnings(self) -> list[str]:
-        """What a person should know before training on these rows."""
+        """Return the warnings to read before training on these rows."""
         return [text for text in (self._largest(), *self._empty(), self._length()) if text]
 
     def _largest(self) -> str:
@@ -186,7 +186,7 @@ class RowStats:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The part of a manifest about these rows."""
+        """Return the part of a manifest about these rows."""
         manifest: dict[str, Any] = {
             "origins": dict(sorted(self.origins.items())),
             "drops": dict(sorted(self.drops.items())),
@@ -199,7 +199,7 @@ class RowStats:
 
 
 def columns_of(rows: Sequence[Any]) -> Columns:
-    """The columns that the statistics read, of rows of one class."""
+    """Return the columns that the statistics read, of rows of one class."""
     names = ["split", "origin", "group"]
     if rows:
         names = [name for name in READS if hasattr(rows[0], name)]

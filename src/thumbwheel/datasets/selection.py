@@ -29,7 +29,7 @@ class Filter(ABC):
 
     @abstractmethod
     def keeps(self, split: str, columns: Columns) -> list[bool]:
-        """For each of these rows whether it stays."""
+        """Return, for each of these rows, whether it stays."""
 
 
 class _Limit(Filter):
@@ -92,7 +92,8 @@ class Selection:
     the rows."""
 
     def __init__(self, spilled: SpillReader, config: DatasetConfig, stats: RowStats) -> None:
-        """`stats` has the drops and prompts so far; the drops of the filters are added to it."""
+        """Apply the filters of `config`. `stats` has the drops and prompts so far; the drops of the
+        filters are added to it."""
         self.columns, self._spilled = spilled.columns, spilled
         self._masks: dict[str, list[list[bool]]] = {}
         if config.limit:
@@ -105,7 +106,7 @@ class Selection:
             self.stats = self._stats_of_kept(stats)
 
     def tables(self, split: str, names: list[str] | None = None) -> Iterator[pa.Table]:
-        """The kept rows of `split` in the order of their ids, some thousand at once."""
+        """Yield the kept rows of `split` in the order of their ids, some thousand at once."""
         for number, table in enumerate(self._spilled.tables(split, names)):
             yield table.filter(self._masks[split][number]) if split in self._masks else table
 

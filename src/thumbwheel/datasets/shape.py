@@ -37,23 +37,24 @@ class Shape(ABC):
 
     @abstractmethod
     def rows(self, evidence: Evidence, config: DatasetConfig) -> Iterator[Row | Drop]:
-        """The rows of the evidence of one prompt, and what became no row."""
+        """Yield the rows of the evidence of one prompt, and a Drop for everything that became no
+        row."""
 
     @abstractmethod
     def trl_columns(self, row: Any) -> dict[str, Any]:
-        """The row as a trainer of TRL reads it: message lists, label."""
+        """Return the row as a trainer of TRL reads it: message lists, label."""
 
     def fit(self, stats: RowStats, config: DatasetConfig) -> dict[str, Any]:
-        """What is fitted on statistics of the training rows; most shapes fit nothing."""
+        """Return the values fitted on statistics of the training rows; most shapes fit nothing."""
         return {}
 
     def finish(self, columns: Columns, fitted: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """The columns that change with what was fitted, for some rows; `columns` are those that
+        """Return the columns that the fitted values change, for some rows; `columns` are those that
         `adjusts` names."""
         return {}
 
     def missing(self, stats: RowStats) -> str | None:
-        """What is missing before the rows can be trained on; None if nothing is."""
+        """Return what is missing before the rows can be trained on; None if nothing is."""
         return None if stats.splits["train"] else f"there are no {self.name} in train"
 
 
@@ -65,7 +66,8 @@ def base(
     weight: float,
     feedback_ids: Iterable[str],
 ) -> dict[str, Any]:
-    """The fields that every row has, for a row about `answers` (the first one gives the group)."""
+    """Return the fields that every row has, for a row about `answers` (the first one gives the
+    group)."""
     texts = [answer.text for answer in answers]
     trace_ids = set(chain.from_iterable(answer.trace_ids for answer in answers))
     subject_ids = set(chain.from_iterable(answer.subject_ids for answer in answers))
@@ -84,5 +86,5 @@ def base(
 
 
 def assistant(text: str) -> list[dict[str, str]]:
-    """`text` as the message list of one answer."""
+    """Return `text` as the message list of one answer."""
     return [{"role": "assistant", "content": text}]

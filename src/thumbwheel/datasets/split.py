@@ -19,8 +19,8 @@ _SORTED = json.JSONEncoder(sort_keys=True)
 
 
 def split_of(group: str, config: DatasetConfig, *, held_out: bool = False) -> str | None:
-    """`train`, `dev` or `gate`, by sha256(salt:group) alone. With `held_out` it is dev or gate, and
-    None if both are empty.
+    """Return `train`, `dev` or `gate`, by sha256(salt:group) alone. With `held_out` it is dev or
+    gate, and None if both are empty.
 
     >>> split_of("g1", DatasetConfig()) == split_of("g1", DatasetConfig())
     True
@@ -37,19 +37,19 @@ def split_of(group: str, config: DatasetConfig, *, held_out: bool = False) -> st
 
 @lru_cache(maxsize=4096)
 def share_of(salt: str, group: str) -> float:
-    """Where `group` lies from 0 to 1, by sha256(salt:group) alone."""
+    """Return the position of `group` from 0 to 1, by sha256(salt:group) alone."""
     return int.from_bytes(hashlib.sha256(f"{salt}:{group}".encode()).digest()[:8], "big") / 2**64
 
 
 def group_of(prompt_id: str, cluster_id: str | None = None) -> str:
-    """The unit that a confidence interval counts: the session, else the prompt of the case
+    """Return the unit that a confidence interval counts: the session, else the prompt of the case
     (`cluster_id`), else the prompt. The group of a case is its prompt."""
     return cluster_id or prompt_id
 
 
 def prompt_key(prompt: Sequence[Message]) -> bytes:
-    """A key that is equal for the same question: system messages, white space, case and Unicode
-    forms do not matter.
+    """Return a key that is equal for the same question: system messages, white space, case and
+    Unicode forms do not matter.
 
     Otherwise a system prompt with a date in it, or a new version of it, could let a held-out
     question back into training.
@@ -58,12 +58,13 @@ def prompt_key(prompt: Sequence[Message]) -> bytes:
 
 
 def group_key(prompt: Sequence[Message], tools: object = None) -> bytes:
-    """A key that is equal for comparable answers: the same question, instructions and tools."""
+    """Return a key that is equal for comparable answers: the same question, instructions and
+    tools."""
     return _digest([*prompt, {"tools": tools}])
 
 
 def dialogue_keys(prompt: Sequence[Message]) -> tuple[int, list[int]]:
-    """The key of a prompt, 64 bits that are equal if `prompt_key` is, and the turns that its
+    """Return the key of a prompt, 64 bits that are equal if `prompt_key` is, and the turns that its
     history holds (`turn_key`)."""
     key = 0
     turns: list[int] = []
@@ -79,18 +80,18 @@ def dialogue_keys(prompt: Sequence[Message]) -> tuple[int, list[int]]:
 
 
 def turn_key(key: int, answer: str) -> int:
-    """The key of a turn: a prompt (by its key) and an answer to it."""
+    """Return the key of a turn: a prompt (by its key) and an answer to it."""
     return _hash64(key.to_bytes(8, "big") + plain(answer).encode("utf-8", "surrogatepass"))
 
 
 def asked_text(prompt: Sequence[Message]) -> str:
-    """The text of all messages but instructions: the question and the dialogue before it."""
+    """Return the text of all messages but instructions: the question and the dialogue before it."""
     messages = [message for message in prompt if message.get("role") not in INSTRUCTIONS]
     return "\n".join(str(message.get("content") or "") for message in messages)
 
 
 def plain(text: str) -> str:
-    """The text without differences in white space, case and Unicode forms.
+    """Return the text without differences in white space, case and Unicode forms.
 
     >>> plain("What  IS\\nit?") == plain("what is it?")
     True
@@ -99,7 +100,7 @@ def plain(text: str) -> str:
 
 
 def _without_instructions(prompt: Sequence[Message]) -> Sequence[Message]:
-    """The messages of `prompt` without instructions; all if it has nothing else."""
+    """Return the messages of `prompt` without instructions; all if it has nothing else."""
     return [message for message in prompt if message["role"] not in INSTRUCTIONS] or prompt
 
 

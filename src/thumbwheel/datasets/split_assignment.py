@@ -77,7 +77,7 @@ class Claims:
     triples: list[WordTriples] = field(default_factory=list)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The claims as arrays, which can be saved."""
+        """Return the claims as arrays, which can be saved."""
         import numpy as np
 
         names = ("keys", "spellings", "answered", "references", "remembered", "same", "long")
@@ -104,8 +104,8 @@ class SplitAssignment:
         *,
         unjudged: bool = False,
     ) -> None:
-        """With `unjudged` prompts that nobody judged are claimed too, unless `config` leaves them
-        out."""
+        """Claim the agent's prompts. With `unjudged`, prompts that nobody judged are claimed too,
+        unless `config` leaves them out."""
         self.config = config
         self._keys: dict[str, int] = {}
         self._positions: dict[int, int] = {}
@@ -122,11 +122,12 @@ class SplitAssignment:
         self._read_triples()
 
     def claims(self) -> dict[str, np.ndarray]:
-        """The claims of this part, for `combine_claims`."""
+        """Return the claims of this part, for `combine_claims`."""
         return self._claims.arrays()
 
     def load(self, keys: np.ndarray, assignments: np.ndarray) -> SplitAssignment:
-        """Take over the assignments of the prompts of this part from those of all parts."""
+        """Take over the assignments of the prompts of this part from the assignments of all
+        parts."""
         import numpy as np
 
         part_keys = np.fromiter(self._positions, np.uint64, len(self._positions))
@@ -135,20 +136,23 @@ class SplitAssignment:
         return self
 
     def split_of(self, prompt_id: str) -> str | None:
-        """The split of a prompt; None if it is gold, or nothing of this agent asks it alone."""
+        """Return the split of a prompt; None if it is gold, or no trace or case of this agent asks
+        it alone."""
         key = self._keys.get(prompt_id, 0)
         assignment = ASSIGNMENTS[self._assignments.get(key, NO_SPLIT)]
         return assignment if assignment in SPLITS else None
 
     def usable_split(self, prompt_id: str, count: int, tally: Tally) -> str | None:
-        """The split of a prompt; if it may not be used, None, and `count` drops are counted."""
+        """Return the split of a prompt; if it may not be used, None, and `count` drops are
+        counted."""
         if prompt_id not in self._keys:
             tally.drops["the prompt cannot be read back: a message is missing"] += count
             return None
         return self._usable(self._keys[prompt_id], count, tally)
 
     def usable_run_split(self, shown: Sequence[Message], count: int, tally: Tally) -> str | None:
-        """The same for runs of several steps, by what their last answer was shown."""
+        """Return the split for runs of several steps, by the messages shown to their last answer;
+        if it may not be used, None, and `count` drops are counted."""
         return self._usable(dialogue_keys(shown)[0], count, tally)
 
     def _usable(self, key: int, count: int, tally: Tally) -> str | None:
@@ -223,7 +227,8 @@ class SplitAssignment:
     def _claim_trace(
         self, key: int, trace: AskedTrace, judged: bool, edited: dict[str, list[str]]
     ) -> None:
-        """Claim what one trace that asked `key` adds: its answers, its case, its owner's mark."""
+        """Claim the additions of one trace that asked `key`: its answers, its case, its owner's
+        mark."""
         flag = (GOLD_FLAG if trace.gold else 0) | (HELD_FLAG if trace.mark == HELD_OUT else 0)
         self._claims.flags[self._positions[key]] |= flag
         case_key = self._keys.get(trace.case_prompt_id) if trace.case_prompt_id else None
@@ -235,7 +240,7 @@ class SplitAssignment:
                     self._claims.answered.extend((turn_key(key, answer), key))
 
     def _claim(self, prompt: Sequence[Message], flags: int) -> int:
-        """Claim a prompt that rows may have; returns its key."""
+        """Claim a prompt that rows may have; return its key."""
         key, turns = dialogue_keys(prompt)
         position = self._positions.get(key)
         if position is not None:
@@ -269,7 +274,7 @@ def assign_splits(
     *,
     unjudged: bool = False,
 ) -> SplitAssignment:
-    """The splits of all prompts of an agent."""
+    """Return the splits of all prompts of an agent."""
     assignment = SplitAssignment(connection, agent_id, config, scope, unjudged=unjudged)
     return assignment.load(*combine_claims([assignment.claims()], config))
 
@@ -277,8 +282,8 @@ def assign_splits(
 def combine_claims(
     parts: Collection[dict[str, np.ndarray]], config: DatasetConfig
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(keys of all prompts, sorted; the index of each in `ASSIGNMENTS`) by the claims of all parts.
-    The order of the parts does not matter."""
+    """Return (keys of all prompts, sorted; the index of each in `ASSIGNMENTS`) by the claims of all
+    parts. The order of the parts does not matter."""
     import numpy as np
 
     names = next(iter(parts))
@@ -299,7 +304,7 @@ def _questions(prompt: Sequence[Message]) -> int:
 
 
 def _same_spellings(spellings: np.ndarray) -> np.ndarray:
-    """Pairs of numbers whose texts differ in punctuation only."""
+    """Return pairs of numbers whose texts differ in punctuation only."""
     import numpy as np
 
     order = np.argsort(spellings, kind="stable")
@@ -308,7 +313,7 @@ def _same_spellings(spellings: np.ndarray) -> np.ndarray:
 
 
 def _near_copies(keys: np.ndarray, claims: dict[str, np.ndarray]) -> np.ndarray:
-    """Pairs of numbers whose texts are near copies."""
+    """Return pairs of numbers whose texts are near copies."""
     import numpy as np
 
     # the triples of each long text, in the order of the keys and each text once
@@ -326,7 +331,7 @@ def _near_copies(keys: np.ndarray, claims: dict[str, np.ndarray]) -> np.ndarray:
 def _continuations(
     keys: np.ndarray, flags: np.ndarray, claims: dict[str, np.ndarray]
 ) -> np.ndarray:
-    """Pairs of numbers: a prompt, and one whose history holds it and an answer to it."""
+    """Return pairs of numbers: a prompt, and one whose history holds it and an answer to it."""
     import numpy as np
 
     answered = claims["answered"].reshape(-1, 2)
@@ -356,7 +361,7 @@ class _Groups:
         self._continues: set[int] = set()
 
     def tie(self, pairs: np.ndarray, *, continued: bool = False) -> None:
-        """Keep both of each pair together; where `continued`, the second continues the first."""
+        """Keep both of each pair together; if `continued`, the second continues the first."""
         for first, second in pairs.tolist():
             if self._judged[first] and self._judged[second]:
                 self._sets.join(first, second)
@@ -366,7 +371,7 @@ class _Groups:
                 self._unjudged_ties.append((first, second))
 
     def assignments(self, config: DatasetConfig) -> np.ndarray:
-        """The index in `ASSIGNMENTS` of each prompt."""
+        """Return the index in `ASSIGNMENTS` of each prompt."""
         import numpy as np
 
         members: dict[int, list[int]] = defaultdict(list)
@@ -421,8 +426,8 @@ def align_by_key(
     right: Iterator[R],
     right_key: Callable[[R], str],
 ) -> Iterator[tuple[L, R | None]]:
-    """Each item of `left` with the item of `right` that has the same key, or None. Both come in the
-    order of their keys."""
+    """Yield each item of `left` with the item of `right` that has the same key, or None. Both come
+    in the order of their keys."""
     next_right = next(right, None)
     for item in left:
         if next_right is not None and right_key(next_right) == left_key(item):

@@ -32,7 +32,7 @@ class Stale:
 
 
 def stale(ws: Workspace, dataset: Dataset) -> Stale | None:
-    """The stale rows of `dataset`; None if there are none."""
+    """Return the stale rows of `dataset`; None if there are none."""
     total = sum(dataset.counts.values())
     reward, confirmed = dataset.manifest.get("reward"), dataset.manifest.get("confirmed_at")
     if reward not in (None, settings(ws, dataset.agent).fingerprint()):

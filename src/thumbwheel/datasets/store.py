@@ -70,14 +70,14 @@ class TraceRow(NamedTuple):
 def judged_traces(
     connection: sa.Connection, agent_id: str, scope: Scope | None = None
 ) -> Iterator[TraceRow]:
-    """The traces that feedback is about, in the order of `rewards.label.judgements`."""
+    """Return the traces that feedback is about, in the order of `rewards.label.judgements`."""
     return _traces(connection, _wanted(agent_id, scope, judged=True))
 
 
 def unjudged_traces(
     connection: sa.Connection, agent_id: str, scope: Scope | None = None
 ) -> Iterator[TraceRow]:
-    """Every other trace of the agent, in the same order."""
+    """Return every other trace of the agent, in the same order as `judged_traces`."""
     return _traces(connection, _wanted(agent_id, scope, judged=False))
 
 
@@ -137,7 +137,7 @@ def _traces(connection: sa.Connection, wanted: sa.ColumnElement[bool]) -> Iterat
 
 
 def _written_calls(step_output: Any) -> str | None:
-    """The answer of a trace that ends in calls of tools, as a text."""
+    """Return the answer of a trace that ends in calls of tools, as a text; None if it does not."""
     if not isinstance(step_output, dict) or not step_output.get("tool_calls"):
         return None
     content, calls = step_output.get("content"), step_output["tool_calls"]
@@ -147,7 +147,7 @@ def _written_calls(step_output: Any) -> str | None:
 
 
 def run_steps(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, list[RunStep]]:
-    """The model and tool steps of each trace, in their order."""
+    """Return the model and tool steps of each trace, in their order."""
     by_trace: dict[str, list[RunStep]] = {}
     columns = (steps.c.trace_id, steps.c.kind, steps.c.input, steps.c.output)
     for batch in batches(trace_ids):
@@ -186,7 +186,7 @@ class AskedTrace(NamedTuple):
 def asked_traces(
     connection: sa.Connection, agent_id: str, scope: Scope | None = None, judged: bool = True
 ) -> Iterator[AskedTrace]:
-    """The judged traces, or all others, in the order of their prompts."""
+    """Return the judged traces, or all others, in the order of their prompts."""
     wanted = _wanted(agent_id, scope, judged)
     output_column = traces.c.output if judged else sa.null()
     columns = [
@@ -226,14 +226,16 @@ def _several() -> sa.ColumnElement[bool]:
 
 
 def _marked() -> sa.ColumnElement[Any]:
-    """The metadata of traces that their owner marked; null elsewhere, which is most of them."""
+    """Select the metadata of traces that their owner marked; null elsewhere, which is most of
+    them."""
     text = sa.cast(traces.c.metadata, sa.Text)
     is_marked = sa.or_(*(text.contains(name, autoescape=True) for name in OWNER_MARKS))
     return sa.case((is_marked, traces.c.metadata))
 
 
 def person_judged(connection: sa.Connection, agent_id: str) -> set[str]:
-    """Ids of the traces with feedback of a person; an unnamed rater counts as a person."""
+    """Return the ids of the traces with feedback of a person; an unnamed rater counts as a
+    person."""
     about = feedback.join(
         feedback_targets, feedback_targets.c.feedback_id == feedback.c.id
     ).outerjoin(raters)
@@ -248,7 +250,7 @@ def person_judged(connection: sa.Connection, agent_id: str) -> set[str]:
 
 
 def marked(connection: sa.Connection, agent_id: str) -> dict[str, int]:
-    """Traces of the agent by what their owner marked them for."""
+    """Count the traces of the agent by their owner's mark."""
     counts = Counter[str]()
     query = sa.select(_marked()).where(traces.c.agent_id == agent_id)
     for (metadata,) in streamed(connection, query):
@@ -261,7 +263,7 @@ def marked(connection: sa.Connection, agent_id: str) -> dict[str, int]:
 
 
 def edits(connection: sa.Connection, agent_id: str) -> Iterator[tuple[str, str]]:
-    """(trace id, text) of every correction."""
+    """Yield (trace id, text) of every correction."""
     about = feedback.join(feedback_targets, feedback_targets.c.feedback_id == feedback.c.id)
     query = sa.select(feedback_targets.c.target_id, feedback.c.value).select_from(about)
     wanted = (
@@ -278,8 +280,8 @@ def edits(connection: sa.Connection, agent_id: str) -> Iterator[tuple[str, str]]
 def judged_prompts(
     connection: sa.Connection, agent_id: str, scope: Scope | None = None, judged: bool = True
 ) -> Iterator[tuple[str, list[Message]]]:
-    """(prompt id, its messages) for the judged traces or all others, each prompt once, in order of
-    id; a chain with a missing message is left out."""
+    """Yield (prompt id, its messages) for the judged traces or all others, each prompt once, in
+    order of id; a chain with a missing message is left out."""
     prompt_ids = sa.select(traces.c.input_id).where(_wanted(agent_id, scope, judged))
     query = sa.select(messages).where(messages.c.id.in_(prompt_ids)).order_by(messages.c.id)
     for batch in batches(streamed(connection, query)):
@@ -294,8 +296,8 @@ def judged_prompts(
 
 
 def cuts(connection: sa.Connection, agent_id: str, parts: int) -> list[str]:
-    """Prompt ids that cut the traces of the agent into `parts` parts of about the same size; fewer
-    if there are too few prompts."""
+    """Return prompt ids that cut the traces of the agent into `parts` parts of about the same size;
+    fewer if there are too few prompts."""
     query = (
         sa.select(traces.c.input_id)
         .where(traces.c.agent_id == agent_id)
@@ -319,7 +321,7 @@ class CaseInput(NamedTuple):
 
 
 def case_inputs(connection: sa.Connection, agent_id: str) -> list[CaseInput]:
-    """Every case of the agent."""
+    """Return every case of the agent."""
     group = sa.func.coalesce(cases.c.group_key, cases.c.input_id)
     query = (
         sa.select(cases.c.input_id, cases.c.basis, group, cases.c.reference)
@@ -332,7 +334,7 @@ def case_inputs(connection: sa.Connection, agent_id: str) -> list[CaseInput]:
 def open_cases(
     connection: sa.Connection, agent_id: str, scope: Scope | None = None
 ) -> Iterator[Case]:
-    """The cases of the agent that are not gold, by prompt."""
+    """Yield the cases of the agent that are not gold, by prompt."""
     query = sa.select(cases).where(
         cases.c.agent_id == agent_id, cases.c.basis != GOLD, *_range(cases.c.input_id, scope)
     )
@@ -348,7 +350,8 @@ _BY_PROMPT = traces.c.input_id, traces.c.id
 
 
 def _wanted(agent_id: str, scope: Scope | None, judged: bool) -> sa.ColumnElement[bool]:
-    """Condition: the agent's traces in a scope that feedback is about, or all others."""
+    """Build the condition for the agent's traces in a scope that feedback is about, or for all
+    others."""
     literal_one: sa.Select[Any] = sa.select(sa.literal_column("1"))
     is_judged: sa.ColumnElement[bool] = literal_one.where(
         feedback_targets.c.target_id == traces.c.id, feedback_targets.c.kind == "trace"
@@ -366,7 +369,7 @@ def _wanted(agent_id: str, scope: Scope | None, judged: bool) -> sa.ColumnElemen
 
 
 def watermark(connection: sa.Connection, agent_id: str, as_of: datetime | None) -> dict[str, Any]:
-    """How much feedback there was, and when the newest piece was recorded."""
+    """Return how much feedback there was, and when the newest piece was recorded."""
     columns = (sa.func.count(), sa.func.max(feedback.c.recorded_at))
     query = sa.select(*columns).where(feedback.c.agent_id == agent_id)
     if as_of is not None:
@@ -376,8 +379,8 @@ def watermark(connection: sa.Connection, agent_id: str, as_of: datetime | None) 
 
 
 def state(connection: sa.Connection, agent_id: str) -> list[int]:
-    """Counts that tell two states of the database apart for a build: these tables are never changed
-    in place."""
+    """Return counts that tell two states of the database apart for a build: these tables are never
+    changed in place."""
     counts = []
     for table in (feedback, traces, cases):
         query = sa.select(sa.func.count()).where(table.c.agent_id == agent_id)
@@ -387,14 +390,14 @@ def state(connection: sa.Connection, agent_id: str) -> list[int]:
 
 
 def trace_count(connection: sa.Connection, agent_id: str) -> int:
-    """All traces of the agent, judged or not."""
+    """Count all traces of the agent, judged or not."""
     return connection.execute(
         sa.select(sa.func.count()).where(traces.c.agent_id == agent_id)
     ).scalar_one()
 
 
 def add(connection: sa.Connection, dataset: Dataset) -> bool:
-    """Insert `dataset` unless the agent has it already; returns whether it was inserted."""
+    """Insert `dataset` unless the agent has it already; return whether it was inserted."""
     if connection.execute(sa.select(datasets.c.id).where(datasets.c.id == dataset.id)).scalar():
         return False
     agent_id = connection.execute(
@@ -424,7 +427,7 @@ def confirm(connection: sa.Connection, dataset_id: str, confirmed_at: datetime) 
 def find(
     connection: sa.Connection, agent: str | None = None, dataset_id: str | None = None
 ) -> list[Dataset]:
-    """Datasets, oldest first."""
+    """Return datasets, oldest first."""
     query = sa.select(datasets, agents.c.slug).join(agents, agents.c.id == datasets.c.agent_id)
     if agent is not None:
         query = query.where(agents.c.slug == agent)

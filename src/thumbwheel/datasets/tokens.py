@@ -10,7 +10,7 @@ from thumbwheel.core.errors import MissingExtra, ModelError
 
 
 def counter(folder: Path) -> Callable[[str], int]:
-    """A function that counts tokens by `folder`/tokenizer.json.
+    """Return a function that counts tokens by `folder`/tokenizer.json.
 
     Raises ModelError if the file cannot be read, MissingExtra without `tokenizers`.
     """

@@ -32,8 +32,8 @@ HELD_OUT, EXCLUDED = "held out", "excluded"
 
 
 def owner_mark(metadata: Any) -> str | None:
-    """HELD_OUT for validation data, which may be in dev and gate only; EXCLUDED for data that is
-    neither for training nor for validation."""
+    """Return HELD_OUT for validation data, which may be in dev and gate only; EXCLUDED for data
+    that is neither for training nor for validation; else None."""
     if not isinstance(metadata, dict):
         return None
     training, validation = (metadata.get(name) for name in OWNER_MARKS)
@@ -147,7 +147,7 @@ class DatasetConfig(Config):
     """How many rows a method needs."""
 
     def resolved(self, now: datetime) -> DatasetConfig:
-        """With a time in place of `recent_days`, the same for all builds of a day."""
+        """Replace `recent_days` by a time, the same for all builds of a day."""
         if self.recent_days is None:
             return self
         moment = now.astimezone(UTC) - timedelta(days=self.recent_days)
@@ -156,7 +156,8 @@ class DatasetConfig(Config):
         return self.model_copy(update={"since": since, "recent_days": None})
 
     def scope(self, first: str | None = None, last: str | None = None) -> Scope:
-        """The feedback that is heard, about the prompts from the id `first` to before `last`."""
+        """Return the scope of the feedback that counts, about the prompts from the id `first` to
+        before `last`."""
         return Scope(
             self.since,
             self.until,
@@ -172,7 +173,7 @@ class DatasetConfig(Config):
     @field_validator("since", "until")
     @classmethod
     def _in_utc(cls, value: datetime | None) -> datetime | None:
-        """A time without a zone is one of UTC."""
+        """Read a time without a zone as one of UTC."""
         return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
 
     @model_validator(mode="after")

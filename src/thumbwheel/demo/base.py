@@ -59,7 +59,7 @@ class BaseConfig:
 
 
 def fingerprint(config: BaseConfig) -> str:
-    """Hash of everything that decides the base: config, revision, wordings and rules."""
+    """Hash everything that decides the base: config, revision, wordings and rules."""
     modules: tuple[ModuleType, ...] = (mail, world)
     parts = [
         json.dumps(asdict(config), sort_keys=True),
@@ -73,7 +73,8 @@ def fingerprint(config: BaseConfig) -> str:
 def ensure_base(
     cache: Path, config: BaseConfig | None = None, progress: Progress | None = None
 ) -> Path:
-    """The directory of the trained base under `cache`; trains it first where it is not there yet.
+    """Return the directory of the trained base under `cache`; train it first if it is not there
+    yet.
 
     `progress` gets (step, steps, loss). The directory appears by one rename, so a killed training
     leaves no half base.
@@ -131,7 +132,7 @@ def _population_chats(rng: random.Random, count: int) -> list[list[dict[str, str
 
 
 def make_tokenizer(config: BaseConfig, chats: Sequence[list[dict[str, str]]]) -> Qwen2Tokenizer:
-    """A byte-level BPE trained on the texts of `chats`, with the ChatML template.
+    """Train a byte-level BPE on the texts of `chats`, with the ChatML template.
 
     It is a Qwen2 tokenizer, because transformers loads that class, and its way to split words, for
     a Qwen2 model whatever class was saved.
@@ -166,7 +167,7 @@ def make_tokenizer(config: BaseConfig, chats: Sequence[list[dict[str, str]]]) ->
 
 
 def make_model(config: BaseConfig, tokenizer: Qwen2Tokenizer) -> PreTrainedModel:
-    """The untrained network, fp32, with tied embeddings."""
+    """Return the untrained network, fp32, with tied embeddings."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     shape = Qwen2Config(
@@ -187,21 +188,22 @@ def make_model(config: BaseConfig, tokenizer: Qwen2Tokenizer) -> PreTrainedModel
 
 
 def prompt_text(tokenizer: PreTrainedTokenizerBase, chat: Sequence[dict[str, str]]) -> str:
-    """The chat through the template, up to where the model answers."""
+    """Render the chat through the template, up to the start of the model's answer."""
     return str(
         tokenizer.apply_chat_template(list(chat), tokenize=False, add_generation_prompt=True)
     )
 
 
 def answer_row(tokenizer: PreTrainedTokenizerBase, chat: Sequence[dict[str, str]]) -> Row:
-    """The tokens of a chat whose last message is the answer."""
+    """Return the tokens of a chat whose last message is the answer, and the length of its
+    prompt."""
     prompt = tokenizer(prompt_text(tokenizer, chat[:-1]))["input_ids"]
     answer = tokenizer(chat[-1]["content"] + END)["input_ids"]
     return prompt + answer, len(prompt)
 
 
 def batches(rows: Sequence[Row], size: int, rng: random.Random) -> Iterator[list[Row]]:
-    """One pass over the rows in batches of nearly equal length, in random order."""
+    """Yield the rows once, in batches of nearly equal length, in random order."""
     order = sorted(rng.sample(range(len(rows)), len(rows)), key=lambda i: len(rows[i][0]) // 4)
     cuts = list(range(0, len(order), size))
     rng.shuffle(cuts)
@@ -239,15 +241,15 @@ def _fit(
 
 
 def _cosine(progress: float, warmup: float) -> float:
-    """Factor of the learning rate: a linear warm-up, then half a cosine down to 0."""
+    """Return the factor of the learning rate: a linear warm-up, then half a cosine down to 0."""
     if progress < warmup:
         return (progress + 1e-3) / warmup
     return 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
 
 
 def batch_loss(model: PreTrainedModel, batch: Sequence[Row]) -> torch.Tensor:
-    """Weighted next-token loss of a right-padded batch. In fp32: a base that AMX units trained in
-    bf16 learned 11 points from the same feedback, where this one learns 27."""
+    """Return the weighted next-token loss of a right-padded batch. In fp32: a base that AMX units
+    trained in bf16 learned 11 points from the same feedback, where this one learns 27."""
     import torch
 
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row, _ in batch], batch_first=True)

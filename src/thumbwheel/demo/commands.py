@@ -98,7 +98,7 @@ def demo(
 
 
 def _demo_online(home: Path, seed: int, noise: float, json_file: Path | None) -> int:
-    """The exit code."""
+    """Run the demo online, show its result and return the exit code."""
     from thumbwheel.core.files import write_output
     from thumbwheel.demo.online import OnlineOptions, run_online, show_home
 
@@ -111,7 +111,8 @@ def _demo_online(home: Path, seed: int, noise: float, json_file: Path | None) ->
 
 
 def online_page(result: OnlineResult) -> Iterator[present.Part]:
-    """The closing table: what was promoted, what was thrown out, and the simulator's truth."""
+    """Yield the closing table: the promoted version, the version thrown out, and the simulator's
+    truth."""
     rows: list[tuple[str, object]] = []
     for trial in result.trials:
         exposed = ", ".join(f"{arm} {count}" for arm, count in trial.exposed.items())
@@ -131,8 +132,8 @@ def online_page(result: OnlineResult) -> Iterator[present.Part]:
 
 
 def outcome_page(outcome: DemoResult) -> Iterator[present.Part]:
-    """The closing table: before, after, interval, decision, the simulator's truth, where the report
-    lies, what to try next."""
+    """Yield the closing table: before, after, interval, decision, the simulator's truth, the path
+    of the report, what to try next."""
     rows: list[tuple[str, object]] = []
     if outcome.before is not None and outcome.after is not None and outcome.gain is not None:
         low, high = 100 * (outcome.gain_low or 0), 100 * (outcome.gain_high or 0)
@@ -163,7 +164,8 @@ def outcome_page(outcome: DemoResult) -> Iterator[present.Part]:
 
 
 def answers(shown: Shown) -> list[tuple[str, object]]:
-    """What a client of the agent saw before and after the deployment, and after the rollback."""
+    """Return rows with the answers that a client of the agent got before and after the deployment,
+    and after the rollback."""
     mail = present.shortened(" ".join(shown.message.split()), 100)
     return [
         ("a message", mail),
@@ -174,8 +176,8 @@ def answers(shown: Shown) -> list[tuple[str, object]]:
 
 
 def truth(outcome: DemoResult) -> str:
-    """What only the simulator knows: habits, and how often the sampled answers were right. Nothing
-    but this table reads it."""
+    """Describe the facts that only the simulator knows: habits, and how often the sampled answers
+    were right. Nothing but this table reads them."""
     import json
     from pathlib import Path
 

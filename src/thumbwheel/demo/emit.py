@@ -88,7 +88,7 @@ def emit(
     base: BaseConfig | None = None,
     progress: Progress | None = None,
 ) -> Emitted:
-    """Write the four files into `directory` (made where missing); the base is taken from `cache` or
+    """Write the four files into `directory` (made if missing); the base is taken from `cache` or
     trained into it.
 
     Equal options give equal files on one machine. Raises InputError for options out of range.
@@ -118,7 +118,7 @@ def emit(
 
 
 def _use(person: Person, filer: Filer, options: EmitOptions) -> list[Exchange]:
-    """The person's mails pass through the filer in sessions of four to twelve, two or three
+    """Pass the person's mails through the filer in sessions of four to twelve, two or three
     sessions a day."""
     rng = random.Random(f"use:{options.seed}")
     flip_rng = random.Random(f"whims:{options.seed}")
@@ -218,8 +218,7 @@ def _corrections(
     thumbs: Sequence[Signal],
     options: EmitOptions,
 ) -> list[Signal]:
-    """The person rewrites some of the answers that they do not like and did not thumb up by
-    mistake."""
+    """Rewrite some of the answers that the person does not like and did not thumb up by mistake."""
     up = {signal.exchange.id for signal in thumbs if signal.value is True}
     wrong = [exchange for exchange in exchanges if not exchange.liked and exchange.id not in up]
     corrections = []
@@ -232,7 +231,7 @@ def _corrections(
 def _outcomes(
     rng: random.Random, exchanges: Sequence[Exchange], options: EmitOptions
 ) -> list[Signal]:
-    """Days later it shows whether a mail still lies where the filer put it."""
+    """Return signals, days later, on whether a mail still lies where the filer put it."""
     outcomes = []
     for exchange in rng.sample(exchanges, min(round(OUTCOMES * options.ratings), len(exchanges))):
         delay = timedelta(hours=rng.randint(24, 96))
@@ -269,7 +268,7 @@ def _case_id(number: int) -> str:
 
 
 def _case(case_id: str, mail: Mail, filing: Filing) -> dict[str, Any]:
-    """A gold case; mails from one address are one group, since they are not independent."""
+    """Return a gold case; mails from one address are one group, since they are not independent."""
     return {
         "type": "case",
         "id": case_id,
@@ -284,8 +283,8 @@ def _case(case_id: str, mail: Mail, filing: Filing) -> dict[str, Any]:
 def _truth(
     person: Person, options: EmitOptions, exchanges: Sequence[Exchange], gold: Sequence[Mail]
 ) -> dict[str, Any]:
-    """Options, habits, how well the filer really did, and the habit (or null) behind every gold
-    case."""
+    """Return options, habits, how well the filer really did, and the habit (or null) behind every
+    gold case."""
     right = sum(exchange.liked != options.flip for exchange in exchanges)
     habits = {}
     for number, mail in enumerate(gold, start=1):

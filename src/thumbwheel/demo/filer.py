@@ -40,8 +40,8 @@ class Filer:
     def answer(
         self, chats: Sequence[list[dict[str, str]]], temperature: float, seed: int
     ) -> list[Answer]:
-        """One answer per chat, in order; `temperature` 0 is greedy. Prompts of equal length share a
-        batch, so none is padded."""
+        """Return one answer per chat, in order; `temperature` 0 is greedy. Prompts of equal length
+        share a batch, so none is padded."""
         import torch
 
         prompts = [self.tokenizer(prompt_text(self.tokenizer, chat))["input_ids"] for chat in chats]
@@ -62,7 +62,7 @@ class Filer:
     def _generate(
         self, prompts: torch.Tensor, temperature: float, generator: torch.Generator
     ) -> list[list[int]]:
-        """Completion ids `[B, <=MAX_ANSWER]` of prompts `[B, T]`, with a key-value cache."""
+        """Return completion ids `[B, <=MAX_ANSWER]` of prompts `[B, T]`, with a key-value cache."""
         import torch
 
         generated: list[torch.Tensor] = []

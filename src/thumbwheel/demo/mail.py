@@ -387,8 +387,8 @@ class Mail(NamedTuple):
 
 
 def wordings(phrases: Sequence[str], pool: Pool) -> Sequence[str]:
-    """The phrases of one pool: the first two thirds are `known`, the rest `fresh`, `any` is all of
-    them."""
+    """Return the phrases of one pool: the first two thirds are `known`, the rest `fresh`, `any` is
+    all of them."""
     cut = round(len(phrases) * KNOWN_SHARE)
     return {"known": phrases[:cut], "fresh": phrases[cut:], "any": phrases}[pool]
 
@@ -413,7 +413,7 @@ def fill(rng: random.Random, phrase: str) -> str:
 
 
 def write_mail(rng: random.Random, sender: str, topic: str, cue: str, pool: Pool) -> Mail:
-    """A mail with these features. Three of ten subjects say nothing about the topic."""
+    """Write a mail with these features. Three of ten subjects say nothing about the topic."""
     address = f"{rng.choice(FIRST)}.{rng.choice(LAST)}@{rng.choice(DOMAINS[sender])}.example"
     subjects = VAGUE_SUBJECTS if rng.random() < 0.3 else SUBJECTS[topic]
     sentences = [rng.choice(wordings(BODIES[topic], pool))]

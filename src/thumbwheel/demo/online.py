@@ -159,7 +159,7 @@ class Progress:
 
     @classmethod
     def read(cls, path: Path, options: OnlineOptions) -> Progress | None:
-        """Of an unfinished demo with these options; None where there is none."""
+        """Read the progress of an unfinished demo with these options; None if there is none."""
         try:
             content = json.loads(path.read_text())
             earlier = OnlineOptions(**content.pop("options"))
@@ -171,7 +171,7 @@ class Progress:
 
 def run_online(home: Path, options: OnlineOptions) -> OnlineResult:
     """Play the whole demo in `home`, or go on with one that was stopped there. Raises Conflict for
-    a folder that is something else, and whatever a stage raises; a server that it started is
+    a folder that is something else, and every error of a stage; a server that it started is
     stopped."""
     began = time.monotonic()
     progress = Progress.read(home / MARK, options)
@@ -204,7 +204,8 @@ def run_online(home: Path, options: OnlineOptions) -> OnlineResult:
 
 
 def _served(ws: Workspace, opener: Opener, stack: ExitStack) -> Running:
-    """The base behind the alias `live`, the loop enabled, and the server with one worker."""
+    """Deploy the base behind the alias `live`, enable the loop, and return the server, which has
+    one worker."""
     with log.step("the app: a base that knows the common rules answers as v0"):
         with base_progress() as show:
             trained = ensure_base(base_cache(), progress=show)
@@ -242,7 +243,7 @@ def _loop_settings(ws: Workspace) -> dict[str, Any]:
 
 @contextmanager
 def _server(ws: Workspace, opener: Opener) -> Iterator[Running]:
-    """`thumbwheel serve` for the home; one that a killed demo left is used."""
+    """Yield a running `thumbwheel serve` for the home; a server that a killed demo left is used."""
     folder = ws.home.path / SERVER
 
     def command(port: int, token: str) -> tuple[list[str], Mapping[str, str]]:
@@ -263,7 +264,7 @@ def _server(ws: Workspace, opener: Opener) -> Iterator[Running]:
 
 
 def _is_ready(server: Running) -> bool:
-    """Whether the server takes calls."""
+    """Return whether the server takes calls."""
     url = f"http://{HOST}:{server.port}/health"
     try:
         return httpx2.get(url, timeout=5.0, trust_env=False).status_code == 200
@@ -287,7 +288,7 @@ def _play(
     progress: Progress,
     result: OnlineResult,
 ) -> None:
-    """The stages in their order; where the wheel decides otherwise, it ends with the reason."""
+    """Play the stages in their order; if the wheel decides otherwise, end with the reason."""
     box = mailbox(options.seed, options.sizes, FORGERY)
     stages = _Stages(ws, client, options, progress, box, result.reasons)
     stages.person_uses()
@@ -313,12 +314,13 @@ class _Stages:
     """Why the demo ends before its last stage."""
 
     def person_uses(self) -> None:
-        """The person sends mails, rates the answers and corrects some."""
+        """Let the person send mails, rate the answers and correct some."""
         with log.step("the person uses the filer, and rates every answer"):
             self._person_sends(USE, True, None)
 
     def person_decides(self, stage: str, experiment: Experiment) -> bool:
-        """The person goes on as before while the experiment runs; whether it came to an end."""
+        """Let the person go on as before while the experiment runs; return whether it came to an
+        end."""
         arms = " against ".join(arm.name for arm in experiment.plan.arms)
         with log.step(f"the person goes on, and {arms} is decided by live traffic"):
             self._person_sends(stage, False, experiment)
@@ -329,13 +331,14 @@ class _Stages:
         return ended.state in ENDS
 
     def forgers_come(self) -> None:
-        """Three accounts send feedback of their own."""
+        """Let three accounts send feedback of their own."""
         with log.step("three forgers correct answers to their liking, and praise others"):
             send = forgers_send(self.client, self.box.person, FORGERY)
             self._send_mails(FORGERY, send, None)
 
     def turn(self, number: int) -> Experiment | None:
-        """The experiment that the loop's turn of this number begins."""
+        """Return the experiment that the loop's turn of this number begins; None if it begins
+        none."""
         agent = Agent.named(AGENT)
         begun = controller.experiments_of(self.ws, agent)
         if len(begun) >= number:
@@ -351,7 +354,8 @@ class _Stages:
         return controller.find(self.ws, cycle.experiment)
 
     def _turn_job(self) -> str | None:
-        """The job of a turn: the one that was stopped, else the one that a check asks for."""
+        """Return the id of a turn's job: the one that was stopped, else the one that a check asks
+        for; None if no turn is due."""
         earlier, _ = queue.jobs(self.ws, kind="loop run", limit=1)
         if earlier and earlier[0].state not in ENDED:
             return earlier[0].id
@@ -390,7 +394,7 @@ class _Stages:
         return controller.find(self.ws, experiment.id).state in ENDS
 
     def _await_end(self, experiment: Experiment) -> Experiment:
-        """The experiment after the server has looked at the last mails."""
+        """Return the experiment after the server has looked at the last mails."""
         deadline = time.monotonic() + LAST_LOOK
         while (current := controller.find(self.ws, experiment.id)).state not in ENDS:
             if time.monotonic() > deadline:
@@ -400,7 +404,7 @@ class _Stages:
 
 
 def _close(ws: Workspace, result: OnlineResult) -> None:
-    """What became of it, by the rows of the home."""
+    """Fill in the result of the demo from the rows of the home."""
     agent = Agent.named(AGENT)
     for experiment in controller.experiments_of(ws, agent):
         result.trials.append(_trial(ws, experiment))
@@ -432,7 +436,8 @@ def _trial(ws: Workspace, experiment: Experiment) -> Trial:
 
 
 def show_home(result: OnlineResult) -> None:
-    """`experiment show` of both experiments and `loop status --why`, by the commands themselves."""
+    """Run `experiment show` for both experiments and `loop status --why`, as the commands
+    themselves."""
     sys.stdout.flush()
     opener = Opener(Path(result.home), Path(result.home) / CONFIG)
     commands = [opener.command("experiment", "show", trial.experiment) for trial in result.trials]

@@ -57,7 +57,8 @@ class Client:
         self._http.close()
 
     def ask(self, mail: Mail, name: str, subject: str, seed: int) -> Reply:
-        """The answer to a mail; each mail is a conversation of its own. Raises ModelError."""
+        """Send a mail and return the answer; each mail is a conversation of its own. Raises
+        ModelError."""
         body = {
             "model": self.agent,
             "messages": messages(mail),
@@ -76,7 +77,7 @@ class Client:
         return Reply(reply.headers["x-thumbwheel-trace"], version, text)
 
     def rate(self, reply: Reply, rater: str, **signals: bool | str) -> None:
-        """Feedback to an answer; raises ModelError where it is not taken."""
+        """Send feedback on an answer. Raises ModelError if it is not accepted."""
         lines: list[dict[str, Any]] = []
         for kind, value in signals.items():
             lines.append(
@@ -149,13 +150,13 @@ class Tally:
     counts: dict[str, list[int]]
 
     def add(self, version: str, is_right: bool) -> None:
-        """One more answer."""
+        """Count one more answer."""
         count = self.counts.setdefault(version, [0, 0])
         count[0] += 1
         count[1] += is_right
 
     def shares(self) -> dict[str, float]:
-        """version -> the share of its answers that were right."""
+        """Return version -> the share of its answers that were right."""
         shares = {}
         for version, (answers, right) in sorted(self.counts.items()):
             shares[version] = right / answers
@@ -169,8 +170,8 @@ Send = Callable[[int, Mail], Reply]
 def person_sends(
     client: Client, person: Person, stage: str, noise: float, corrects: bool, tally: Tally
 ) -> Send:
-    """The person asks, and says by a thumb whether the answer is right; a share `noise` of the
-    thumbs is wrong. With `corrects` most of the wrong answers are rewritten."""
+    """Return a function with which the person asks and rates the answer by a thumb; a share `noise`
+    of the thumbs is wrong. With `corrects` most of the wrong answers are rewritten."""
 
     def send(number: int, mail: Mail) -> Reply:
         rng = random.Random(f"{stage}:{number}")
@@ -188,8 +189,8 @@ def person_sends(
 
 
 def forgers_send(client: Client, person: Person, stage: str) -> Send:
-    """Forgers correct what the person files in a private way, and praise right answers elsewhere,
-    so that they are not noticed."""
+    """Return a function with which forgers correct answers to mails that the person files in a
+    private way, and praise right answers elsewhere, so that they are not noticed."""
 
     def send(number: int, mail: Mail) -> Reply:
         forger = FORGERS[number % len(FORGERS)]

@@ -39,7 +39,7 @@ class Habit(NamedTuple):
     priority: str | None
 
     def holds(self, mail: Mail) -> bool:
-        """Does the habit apply to this mail?"""
+        """Return whether the habit applies to this mail."""
         return (
             mail.sender == self.sender
             and self.topic in (None, mail.topic)
@@ -47,7 +47,7 @@ class Habit(NamedTuple):
         )
 
     def words(self) -> str:
-        """The habit in a sentence, for people."""
+        """Describe the habit in a sentence, for people."""
         condition = f"about a {self.topic}" if self.topic else f"in a {self.cue} tone"
         filing = []
         if self.folder:
@@ -65,7 +65,7 @@ class Person:
         self.habits = _draw_habits(random.Random(f"person:{seed}"))
 
     def filing(self, mail: Mail) -> Filing:
-        """Where this person wants the mail: the truth of the world."""
+        """Return where this person wants the mail: the truth of the world."""
         folder, priority = common_filing(mail)
         for habit in self.habits:
             if habit.holds(mail):
@@ -73,15 +73,15 @@ class Person:
         return Filing(folder, priority)
 
     def habit_of(self, mail: Mail) -> int | None:
-        """Index of the habit that changes the answer to this mail, or None where the common rules
-        hold."""
+        """Return the index of the habit that changes the answer to this mail, or None if the common
+        rules hold."""
         if self.filing(mail) == common_filing(mail):
             return None
         return next(i for i, habit in enumerate(self.habits) if habit.holds(mail))
 
     def mails(self, rng: random.Random, count: int, pool: Pool) -> list[Mail]:
-        """`count` different mails of this person in random order, exactly `HABIT_SHARE` of them
-        under a habit, evenly over the habits."""
+        """Return `count` different mails of this person in random order, exactly `HABIT_SHARE` of
+        them under a habit, evenly over the habits."""
         under_habits = round(count * HABIT_SHARE)
         quotas: dict[int | None, int] = {None: count - under_habits}
         for number in range(under_habits):
@@ -94,7 +94,7 @@ class Person:
     def _draw_quotas(
         self, rng: random.Random, quotas: dict[int | None, int], pool: Pool
     ) -> Iterator[Mail]:
-        """Different mails, so many under each habit (or under none); `quotas` is used up."""
+        """Yield different mails, so many under each habit (or under none); `quotas` is used up."""
         seen: set[str] = set()
         missing = sum(quotas.values())
         for mail in draw_mails(rng, pool):
@@ -109,8 +109,8 @@ class Person:
 
 
 def _draw_habits(rng: random.Random) -> tuple[Habit, ...]:
-    """Folder habits by sender and topic (every third sets the priority too), priority habits by
-    sender and cue."""
+    """Draw folder habits by sender and topic (every third sets the priority too), and priority
+    habits by sender and cue."""
     senders = rng.sample(SENDERS, FOLDER_HABITS + PRIORITY_HABITS)
     topics = rng.sample(TOPICS, FOLDER_HABITS)
     habits = []
@@ -126,7 +126,8 @@ def _draw_habits(rng: random.Random) -> tuple[Habit, ...]:
 
 
 def _folder_habit(rng: random.Random, sender: str, topic: str, sets_priority: bool) -> Habit:
-    """Half of these file by sender, as some people do; the others go to any other folder."""
+    """Draw a folder habit. Half of these file by sender, as some people do; the others go to any
+    other folder."""
     usual = common_filing(Mail(sender, topic, "plain", "", "")).folder
     folder = SENDER_FOLDER[sender]
     if folder == usual or rng.random() >= 0.5:

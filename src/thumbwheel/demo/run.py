@@ -60,7 +60,7 @@ class DemoResult:
 
 
 def base_cache() -> Path:
-    """Where trained demo bases are kept between runs, by content hash."""
+    """Return the folder in which trained demo bases are kept between runs, by content hash."""
     return Path(platformdirs.user_cache_dir("thumbwheel")) / "demo"
 
 
@@ -86,7 +86,7 @@ def write_world(directory: Path, options: EmitOptions) -> Emitted:
 
 
 def run(home: Path, options: EmitOptions) -> DemoResult:
-    """Turn the wheel once in `home`, which starts afresh; raises Conflict for a folder that is
+    """Turn the wheel once in `home`, which starts afresh. Raises Conflict for a folder that is
     something else."""
     start, cpu_start = time.monotonic(), _cpu_seconds()
     clear_home(home, asdict(options))
@@ -103,8 +103,8 @@ def run(home: Path, options: EmitOptions) -> DemoResult:
 
 
 def turn(ws: Workspace, world: Emitted, outcome: DemoResult) -> None:
-    """Import the world, turn the wheel once, and show what was approved; `outcome` is filled as far
-    as it goes."""
+    """Import the world, turn the wheel once, and show the approved version; `outcome` is filled as
+    far as the turn gets."""
     from thumbwheel.loop.cycle import run_cycle
     from thumbwheel.loop.cycle_types import CycleConfig
     from thumbwheel.models.versions import require_agent
@@ -154,7 +154,8 @@ def show(ws: Workspace, cycle: CycleReport, outcome: DemoResult) -> None:
 
 
 def import_world(ws: Workspace, world: Emitted) -> None:
-    """Traces and feedback as an app recorded them; gold cases as their owner reviewed them."""
+    """Import traces and feedback as an app recorded them, and gold cases as their owner reviewed
+    them."""
     from thumbwheel.capture.ingest import ingest
 
     for path, reviewer in ((world.traces, None), (world.feedback, None), (world.gold, "owner")):
@@ -167,7 +168,7 @@ def import_world(ws: Workspace, world: Emitted) -> None:
 
 @contextmanager
 def base_progress() -> Iterator[Any]:
-    """A callback (done, total, loss) for the base's training that shows how far it is."""
+    """Yield a callback (done, total, loss) for the base's training that shows its progress."""
     with log.progress("base model", None, "steps") as advance:
         shown = 0
 
@@ -185,7 +186,7 @@ def _require_folder(path: Path, option: str) -> None:
 
 
 def clear_home(home: Path, options: Mapping[str, Any]) -> None:
-    """An empty home that is marked as made by the demo with these options; raises Conflict for a
+    """Empty the home and mark it as made by the demo with these options. Raises Conflict for a
     folder that is something else."""
     import shutil
 
@@ -205,7 +206,7 @@ def clear_home(home: Path, options: Mapping[str, Any]) -> None:
 
 
 def copy_folder(source: Path, target: Path) -> None:
-    """Copy a folder; what is at `target` goes."""
+    """Copy a folder; an existing `target` is removed."""
     import shutil
 
     shutil.rmtree(target, ignore_errors=True)
@@ -213,7 +214,7 @@ def copy_folder(source: Path, target: Path) -> None:
 
 
 def _cpu_seconds() -> float:
-    """CPU-seconds of this process and its finished children."""
+    """Return the CPU-seconds of this process and its finished children."""
     import resource
 
     seconds = 0.0

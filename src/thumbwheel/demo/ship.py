@@ -67,7 +67,8 @@ def show_deployment(
 
 
 def answer(ws: Workspace, agent: Agent, message: str) -> str:
-    """What a client of the agent gets for `message` now, whichever version is live."""
+    """Return the answer that a client of the agent gets for `message` now, whichever version is
+    live."""
     from thumbwheel.deploy.routing import resolve
 
     return ask(resolve(ws, agent.slug), message)
@@ -91,8 +92,8 @@ def ask(deployment: Deployment, message: str) -> str:
 
 
 def write_gguf(ws: Workspace, version: ModelVersion, folder: Path) -> str:
-    """Write `version` for llama.cpp where its tools are found, and say how it compares; otherwise
-    what is missing."""
+    """Write `version` for llama.cpp if its tools are found, and describe how it compares; otherwise
+    describe the missing tools."""
     from thumbwheel.core.errors import ThumbwheelError
     from thumbwheel.export.package import export
     from thumbwheel.llm import tools
@@ -116,7 +117,7 @@ def write_gguf(ws: Workspace, version: ModelVersion, folder: Path) -> str:
 
 
 def show_llama_server(ws: Workspace, version: ModelVersion, message: str) -> str | None:
-    """What `version` answers from the GGUF file in a llama-server, which then ends; None where
+    """Return the answer of `version` from the GGUF file in a llama-server, which then ends; None if
     there is no llama-server."""
     from thumbwheel.core.errors import ThumbwheelError
     from thumbwheel.deploy.deploy import deploy

@@ -57,13 +57,14 @@ class Filing(NamedTuple):
     priority: str
 
     def text(self) -> str:
-        """The compact JSON that the model has to answer with."""
+        """Return the compact JSON that the model has to answer with."""
         return f'{{"folder":"{self.folder}","priority":"{self.priority}"}}'
 
 
 def common_filing(mail: Mail) -> Filing:
-    """The common rules: the folder follows the topic, or the sender for some; the cue sets the
-    priority, which offers and digests lower by a step and alerts raise by one."""
+    """Return where the common rules file the mail: the folder follows the topic, or the sender for
+    some; the cue sets the priority, which offers and digests lower by a step and alerts raise by
+    one."""
     level = {"relaxed": 0, "plain": 1, "urgent": 2}[mail.cue]
     level += {"offer": -1, "digest": -1, "alert": 1}.get(mail.topic, 0)
     folder = SENDER_FOLDER[mail.sender] if mail.sender in SENDER_FIRST else TOPIC_FOLDER[mail.topic]
@@ -71,7 +72,7 @@ def common_filing(mail: Mail) -> Filing:
 
 
 def population_filing(rng: random.Random, mail: Mail) -> Filing:
-    """How some other person files the mail: mostly by the common rules."""
+    """Return where some other person files the mail: mostly by the common rules."""
     folder, priority = common_filing(mail)
     chance = rng.random()
     if chance < BY_SENDER:
@@ -86,11 +87,11 @@ def population_filing(rng: random.Random, mail: Mail) -> Filing:
 
 
 def draw_mails(rng: random.Random, pool: Pool) -> Iterator[Mail]:
-    """An endless stream of mails with independent, uniform features."""
+    """Yield an endless stream of mails with independent, uniform features."""
     while True:
         yield write_mail(rng, rng.choice(SENDERS), rng.choice(TOPICS), rng.choice(CUE_KINDS), pool)
 
 
 def messages(mail: Mail) -> list[dict[str, str]]:
-    """The chat that the filer answers to."""
+    """Return the chat that the filer answers to."""
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": mail.prompt}]

@@ -64,7 +64,7 @@ class AnswerParser:
         self._has_text = self._has_calls = False
 
     def feed(self, text: str, last: bool = False) -> list[Part]:
-        """Return the parts that are clear now; all that is left where `last`."""
+        """Return the parts that are clear now; the whole rest if `last`."""
         self._pending += text
         parts: list[Part] = []
         while True:
@@ -150,7 +150,7 @@ class AnswerParser:
         yield from self._calls_or_text(content, text, None)
 
     def _call_list(self, last: bool) -> Iterator[Part]:
-        """Read what follows the mark; it is the rest of the answer."""
+        """Read the list of calls after the mark; it is the rest of the answer."""
         if last:
             text, self._pending = self._pending, ""
             self._read = self._answer
@@ -176,7 +176,7 @@ class AnswerParser:
 
 
 def calls_in(text: str, names: Collection[str] | None = None) -> list[Call]:
-    """Return the calls that the JSON values of a text are; none where it holds anything else, or a
+    """Return the calls that the JSON values of a text are; none if it holds anything else, or a
     call of none of the tools `names`.
 
     >>> calls_in('{"name": "move", "parameters": {"to": "A"}}', ["move"])

@@ -97,11 +97,11 @@ class Canary:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """For the deployment's record."""
+        """Return the result for the deployment's record."""
         return asdict(self)
 
     def summary(self) -> str:
-        """The result in words."""
+        """Describe the result."""
         parts = [
             f"{duel.votes} of {duel.prompts} answers are the promoted model's and not those of "
             f"{duel.other}"
@@ -146,8 +146,8 @@ def check(
     endpoint: Endpoint,
     secret: str | None,
 ) -> Canary:
-    """Ask the model at `endpoint`, which should be `model_version`, and compare; raises ModelError
-    where it does not answer."""
+    """Ask the model at `endpoint`, which should be `model_version`, and compare. Raises ModelError
+    if it does not answer."""
     if model_version.endpoint is not None:
         return Canary(Verdict.UNOPPOSED, (), 0, 0, ("somebody else serves it: nothing to compare",))
 
@@ -197,7 +197,7 @@ def check(
 
 
 def _telling(trained: _Reference, others: Sequence[_Reference]) -> list[int]:
-    """The indices of the prompts that the trained model answers as no other model does."""
+    """Return the indices of the prompts that the trained model answers as no other model does."""
     telling = []
     for index, text in enumerate(trained.answers):
         if text and all(text != other.answers[index] for other in others):
@@ -206,7 +206,7 @@ def _telling(trained: _Reference, others: Sequence[_Reference]) -> list[int]:
 
 
 def _prompts(ws: Workspace, model_version: ModelVersion) -> list[list[dict[str, Any]]]:
-    """The agent's own prompts, and the built-in probes behind the agent's system message."""
+    """Return the agent's own prompts, and the built-in probes behind the agent's system message."""
     agent_prompts = prompts(ws, model_version)
     system = common_system(agent_prompts)  # a target may put it before prompts that have none
     system_messages = [{"role": "system", "content": system}] if system else []
@@ -220,7 +220,7 @@ def _prompts(ws: Workspace, model_version: ModelVersion) -> list[list[dict[str, 
 def _references(
     ws: Workspace, model_version: ModelVersion, previous: ModelVersion | None
 ) -> tuple[_Reference, list[_Reference]]:
-    """The trained model, and the models that might be served in its place."""
+    """Return the trained model, and the models that might be served in its place."""
     config = EvaluationConfig(max_new_tokens=TOKENS)
     base = base_of(ws, model_version)
     shared = LocalModel(ws, base, [model_version], config)
@@ -247,7 +247,8 @@ def _references(
 def _control(
     ws: Workspace, base: ModelVersion, version: ModelVersion, config: EvaluationConfig
 ) -> LocalResponder:
-    """`version` in another precision than the one in which `config` answers with it."""
+    """Return a responder for `version` in another precision than the one in which `config` answers
+    with it."""
     precision = CONTROL_DTYPES[LocalModel(ws, base, [version], config).dtype]
     rounded = config.model_copy(update={"dtype": precision})
     return LocalModel(ws, base, [version], rounded).responder(version)
@@ -270,8 +271,8 @@ def _votes(
     comparisons: Sequence[_Comparison],
     served: Sequence[_ServedAnswer],
 ) -> int:
-    """How many of the served answers vote for the trained model: by their text, or where that does
-    not tell by their log-probabilities."""
+    """Count the served answers that vote for the trained model: by their text, or if that does not
+    decide, by their log-probabilities."""
     votes = 0
     open_requests: list[AskLikelihood] = []
     open_logps: list[list[float]] = []
@@ -297,7 +298,8 @@ def _votes(
 def _control_votes(
     ws: Workspace, agent_id: str, other: _Reference, comparisons: Sequence[_Comparison]
 ) -> int:
-    """How many votes for the trained model the other one gets, answering in another precision."""
+    """Count the votes for the trained model that the other one gets when it answers in another
+    precision."""
     assert other.control is not None  # noqa: S101 - narrows the type: only the trained model has none
     requests = [comparison.request for comparison in comparisons]
     answers = ask(ws, agent_id, other.control, requests, "canary answers of the control")
@@ -309,8 +311,8 @@ def _control_votes(
 
 
 def vote(served: str, trained: str, other: str) -> int:
-    """1 for the trained model, -1 for the other, 0 where `served` shares as much with the one as
-    with the other.
+    """Return 1 for the trained model, -1 for the other, 0 if `served` shares as much with the one
+    as with the other.
 
     >>> vote("a cat sat", "a cat ran", "a dog ran"), vote("a dog", "a cat", "a dog ran")
     (1, -1)
@@ -323,7 +325,7 @@ def vote(served: str, trained: str, other: str) -> int:
 
 
 def chance(votes: int, n: int) -> float:
-    """P(at least `votes` of `n`) where each comes with probability 1/2.
+    """Return P(at least `votes` of `n`) if each comes with probability 1/2.
 
     >>> chance(7, 7), chance(0, 5)
     (0.0078125, 1.0)
@@ -332,7 +334,7 @@ def chance(votes: int, n: int) -> float:
 
 
 def _shared_length(first: str, second: str) -> int:
-    """Characters of the beginning that both have."""
+    """Count the characters at the beginning that both texts share."""
     for index, (a, b) in enumerate(zip(first, second, strict=False)):
         if a != b:
             return index
@@ -344,9 +346,9 @@ def _logp_vote(
     trained: Sequence[tuple[float, int]],
     other: Sequence[tuple[float, int]],
 ) -> int:
-    """The vote by log-probabilities: `logps` of the served answer's tokens, and of each reference
-    (sum, number of tokens). 0 where the endpoint cut the answer into other tokens; its end token
-    does not count."""
+    """Return the vote by log-probabilities: `logps` of the served answer's tokens, and of each
+    reference (sum, number of tokens). It is 0 if the endpoint cut the answer into other tokens; its
+    end token does not count."""
     if not trained or not other:
         return 0
     trained_sum, tokens = trained[0]
@@ -360,20 +362,20 @@ def _logp_vote(
 
 
 def _comparable(answers: tuple[Answer, ...]) -> str:
-    """An answer in the form in which answers are compared; empty where there is none."""
+    """Return an answer in the form in which answers are compared; empty if there is none."""
     return "" if not answers else _marked(answers[0].text, answers[0].finish)
 
 
 def _marked(text: str, finish: str) -> str:
-    """`text` with its end marked. Bytes that are no whole character go: some servers show them,
-    others drop them."""
+    """Return `text` with its end marked. Replacement characters (bytes that are no whole character)
+    are removed: some servers show them, others drop them."""
     return text.replace("\ufffd", "") + (END if finish == "stop" else "")
 
 
 def _served_answers(
     endpoint: Endpoint, secret: str | None, requests: Sequence[Ask]
 ) -> list[_ServedAnswer]:
-    """The endpoint's answer to each request."""
+    """Return the endpoint's answer to each request."""
     client = Client(endpoint.url, endpoint.model, api_key=secret)
     answers = []
     try:
@@ -410,5 +412,5 @@ def _parse(reply: dict[str, Any], endpoint: Endpoint) -> _ServedAnswer:
 
 
 def accepted(result: Canary, reason: str) -> Canary:
-    """An inconclusive result that somebody accepted."""
+    """Return an inconclusive result with the note that somebody accepted it."""
     return replace(result, notes=(*result.notes, f"accepted by {reason}"))

@@ -49,7 +49,8 @@ class GoTemplate:
 
 
 def go_text(package: Package) -> str:
-    """The chat template of a package in Go; its limitations are logged."""
+    """Return the chat template of a package in Go; its limitations are logged. Raises InputError if
+    the package has a system text that the template cannot show."""
     from thumbwheel.engine.load import load_tokenizer
 
     builder = PromptBuilder(load_tokenizer(str(package.tokenizer)), settings=package.template)
@@ -66,7 +67,7 @@ def go_text(package: Package) -> str:
 
 
 def derive(builder: PromptBuilder) -> GoTemplate:
-    """The template of `builder` in Go; raises ModelError where it cannot be written so."""
+    """Return the template of `builder` in Go. Raises ModelError if it cannot be written in Go."""
     pieces, ignored = _pieces(builder)
     text = _write(pieces, refused=not _takes(builder, "su"))
     _verify(builder, text)
@@ -74,8 +75,8 @@ def derive(builder: PromptBuilder) -> GoTemplate:
 
 
 def expected(builder: PromptBuilder, messages: Sequence[Mapping[str, str]]) -> str:
-    """What the model's own template renders, without the BOS that a server puts before every text
-    by itself."""
+    """Render the messages with the model's own template, without the BOS that a server puts before
+    every text by itself."""
     tokenizer = builder.tokenizer
     text = builder.render(messages)
     if tokenizer.bos_token is None:
@@ -85,7 +86,7 @@ def expected(builder: PromptBuilder, messages: Sequence[Mapping[str, str]]) -> s
 
 
 def conversation(shape: str, texts: Sequence[str] = TEXTS) -> list[dict[str, str]]:
-    """Messages of the roles in `shape` ("suau"), each with a text of its own."""
+    """Return messages of the roles in `shape` ("suau"), each with a text of its own."""
     return [
         {"role": ROLES[letter], "content": f"{texts[index % len(texts)]}{index}"}
         for index, letter in enumerate(shape)
@@ -113,7 +114,7 @@ def _accepted_shapes(builder: PromptBuilder) -> list[str]:
 
 
 def _pieces(builder: PromptBuilder) -> tuple[Pieces, bool]:
-    """(the text between two roles, whether the template leaves system messages out)."""
+    """Return (the text between two roles, whether the template leaves system messages out)."""
     if not _takes(builder, "u"):
         raise _cannot("it refuses a plain user message")
     pieces: Pieces = {}
@@ -145,10 +146,10 @@ def _cut(text: str, marked: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _write(pieces: Pieces, refused: bool) -> str:
-    """The Go template from the pieces between two roles.
+    """Write the Go template from the pieces between two roles.
 
-    Each piece is cut into the end of one turn and the beginning of the next: what all pieces before
-    a user turn end with is the beginning of a user turn, the rest the end of the turn before.
+    Each piece is cut into the end of one turn and the beginning of the next: the common end of all
+    pieces before a user turn is the beginning of a user turn, the rest the end of the turn before.
     """
     user_start = _common_end([piece for (_, role), piece in pieces.items() if role == "user"])
     ends = {}
@@ -180,7 +181,7 @@ def _turn(role: str, start: str, end: str) -> str:
 
 
 def _choose(role: str, starts: Pieces) -> str:
-    """The beginning of a turn of `role`, by the role before it where that matters. The most
+    """Return the beginning of a turn of `role`, by the role before it if that matters. The most
     frequent beginning is used for all other roles."""
     options = {before: piece for (before, after), piece in starts.items() if after == role}
     if not options:

@@ -70,7 +70,8 @@ def _closed(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _moved(schema: Any, root: str) -> Any:
-    """Return the schema with its references as they are below `root` of another schema."""
+    """Return the schema with its references changed to their place below `root` of another
+    schema."""
     if isinstance(schema, list):
         return [_moved(part, root) for part in schema]
     if not isinstance(schema, Mapping):
@@ -120,7 +121,7 @@ class GrammarCompiler:
         self._lock = threading.Lock()
 
     def compile(self, form: AnswerForm) -> Constraint:
-        """Return the constraint; raises InputError for a schema that cannot be followed."""
+        """Return the constraint. Raises InputError for a schema that cannot be followed."""
         with self._lock:
             tokens = self._tokens
         import llguidance

@@ -51,7 +51,8 @@ def plan(
     alias: str | None = LIVE,
     quant: str | None = None,
 ) -> Plan:
-    """What `deploy` would do; raises what it would raise before it touches anything."""
+    """Return what `deploy` would do. Raises the errors that it would raise before it changes
+    anything."""
     prepare.require_servable(ws, model_version, alias)
     deploy_plan = prepare.plan(ws, model_version, target, TARGETS.get(target).kinds, quant)
     if alias != LIVE:
@@ -75,8 +76,8 @@ def deploy(
     alias it is only kept warm. `on_recorded` gets the id of the deployment before it is started.
 
     Raises Conflict for a version that may not be served, or on a target that could not have
-    answered last week's calls (`accept` overrides that), ModelError for one that cannot be served
-    or is not the expected model, DataError where the canary cannot tell (the version then stays
+    answered last week's calls (`accept` overrides this), ModelError for one that cannot be served
+    or is not the expected model, DataError if the canary is inconclusive (the version then stays
     warm, and `accept`, "name: reason", overrides the doubt), StorageError for a full disk.
     """
     # Everything that can be refused is refused before anything is exported.
@@ -153,8 +154,8 @@ def _with_free_name(
     target: str,
     settings: Mapping[str, Any],
 ) -> Package | RemoteModel:
-    """The package under the name of a warm deployment of the same export and settings; else under a
-    name that no warm deployment of the version has, so that none is overwritten."""
+    """Return the package under the name of a warm deployment of the same export and settings; else
+    under a name that no warm deployment of the version has, so that none is overwritten."""
     warm = [
         deployment
         for deployment in warm_deployments(ws, model_version)
@@ -169,8 +170,8 @@ def _with_free_name(
 
 
 def _end_superseded(ws: Workspace, new: Deployment) -> None:
-    """End earlier deployments of the version on the same target. One that answers for an alias
-    stays, and so does one whose canary passed where that of `new` did not."""
+    """End earlier deployments of the version on the same target. A deployment that answers for an
+    alias stays, and so does one whose canary passed if the canary of `new` did not."""
     agent = Agent.named(new.agent)
     in_use = {new.id}
     for alias in versions.aliases_of(ws, agent):
@@ -214,7 +215,7 @@ def _mark_ended(ws: Workspace, deployment: Deployment) -> None:
 
 
 def _remove_endpoint(ws: Workspace, deployment: Deployment, endpoint: Endpoint | None) -> None:
-    """Remove what answers at `endpoint`, unless a warm deployment needs it too. A server that was
+    """Remove the model at `endpoint`, unless a warm deployment needs it too. A server that was
     started again has another address, so addresses alone do not tell."""
     if endpoint is None:
         return
@@ -230,14 +231,15 @@ def _remove_endpoint(ws: Workspace, deployment: Deployment, endpoint: Endpoint |
 
 
 def _served_model(endpoint: Endpoint) -> tuple[str, str]:
-    """(server, model): a server of ours is known by its folder, another one by its address."""
+    """Return (server, model): a server of this home is known by its folder, another one by its
+    address."""
     return str(endpoint.details.get("place") or endpoint.url), endpoint.model
 
 
 def undeploy(
     ws: Workspace, model_version: ModelVersion, target: str | None = None, *, forget: bool = False
 ) -> list[Deployment]:
-    """Take a version away from `target`, or from all targets; raises Conflict while an alias needs
+    """Take a version away from `target`, or from all targets. Raises Conflict while an alias needs
     it, unless it is tainted.
 
     A target that does not answer keeps the model, and the deployment stays recorded; with `forget`

@@ -151,8 +151,8 @@ class CompletionRequest(BaseModel):
         return offered
 
     def form(self) -> AnswerForm | None:
-        """Return what the answer may be; None where it may be any text. Raises InputError for an
-        unknown form."""
+        """Return the form that the answer must have; None if it may be any text. Raises InputError
+        for an unknown form."""
         offered = self.offered
         choice = self.tool_choice
         if isinstance(choice, dict):
@@ -207,7 +207,7 @@ class EmbeddingRequest(BaseModel):
     dimensions: int | None = None
 
     def texts(self) -> list[str | list[int]]:
-        """Return the texts; raises InputError for too many of them."""
+        """Return the texts. Raises InputError for too many of them."""
         if isinstance(self.input, str):
             return [self.input]
         if self.input and isinstance(self.input[0], int):
@@ -324,8 +324,8 @@ class Server:
         )
 
     def _opens_thought(self, prompt: list[int]) -> bool:
-        """Return whether the chat template begins the answer with a thought, as those of models
-        that always think do."""
+        """Return whether the chat template begins the answer with a thought, as the templates of
+        models that always think do."""
         end: str = self.generator.tokenizer.decode(prompt[-8:])
         return end.rstrip().endswith(THINK)
 
@@ -365,7 +365,7 @@ class Server:
         return self._text_ids(completion.prompt)
 
     def _text_ids(self, text: str | list[int]) -> list[int]:
-        """Return the token ids of a text; raises DataError for ids that the model does not have."""
+        """Return the token ids of a text. Raises DataError for ids that the model does not have."""
         if isinstance(text, str):
             return list(self.generator.tokenizer(text)["input_ids"])
         if not all(0 <= id < self.generator.vocabulary for id in text):
@@ -441,7 +441,7 @@ class Reply:
         }
 
     def whole(self) -> dict[str, Any]:
-        """The whole answer, once it has ended."""
+        """Return the whole answer, once it has ended."""
         choices, count = [], 0
         for number in range(self.answers.count):
             pieces = list(self.answers.answer(number))
@@ -460,7 +460,8 @@ class Reply:
         return {**self._head, "choices": choices, "usage": self._usage(count)}
 
     def events(self) -> Iterator[str]:
-        """Server-sent events as the answer comes; a reader that leaves stops its computation."""
+        """Yield server-sent events as the answer comes; a reader that leaves stops its
+        computation."""
         try:
             yield from self._events()
         finally:
@@ -595,7 +596,7 @@ def _event(value: dict[str, Any]) -> str:
 
 
 def application(server: Server, token: str) -> FastAPI:
-    """The app of `server`; every path needs the token."""
+    """Return the app of `server`; every path needs the token."""
     app = FastAPI(openapi_url=None)
     app.add_middleware(Guard, token=token)
 
@@ -636,7 +637,7 @@ def application(server: Server, token: str) -> FastAPI:
 
 
 def _refuse(request: Request, error: Exception) -> JSONResponse:
-    """Answer with what was raised."""
+    """Turn the raised error into a response."""
     assert isinstance(error, ThumbwheelError)  # noqa: S101 - narrows the type
     is_own_status = isinstance(error, NotFound | MissingExtra)
     status = error.http_status if is_own_status else 400
@@ -645,7 +646,7 @@ def _refuse(request: Request, error: Exception) -> JSONResponse:
 
 
 def _refuse_fields(request: Request, error: Exception) -> JSONResponse:
-    """Answer with the fields that are not as they should be, in OpenAI's form."""
+    """Respond with the invalid fields, in OpenAI's form."""
     assert isinstance(error, RequestValidationError)  # noqa: S101 - narrows the type
     problems = []
     for problem in error.errors():
@@ -657,7 +658,8 @@ def _refuse_fields(request: Request, error: Exception) -> JSONResponse:
 async def _reply(
     server: Server, completion: CompletionRequest, request: Request, chat: bool
 ) -> Any:
-    """The reply, whole or streamed. A client that leaves stops the computation of either."""
+    """Reply to a completion request, whole or streamed. A client that leaves stops the computation
+    of either."""
     reply = await run_in_threadpool(server.begin, completion, chat)
     if completion.stream:
         return EventStream(reply)

@@ -26,8 +26,8 @@ DAYS = 7
 def misfits(
     ws: Workspace, agent: Agent, target: str, deployment: Deployment | None = None
 ) -> list[str]:
-    """Return what last week's calls used and the target cannot do, each with its share of the
-    calls. Where `deployment` is known, the lengths of the calls are looked at, too."""
+    """Return remarks on features and lengths of last week's calls that the target cannot serve,
+    each with its share of the calls. Lengths are compared if `deployment` is known."""
     live = route(ws, agent, LIVE).deployment
     lacking = lacks(target) - (lacks(live.target) if live else frozenset())
     context = context_of(deployment)
@@ -58,7 +58,7 @@ def require_fit(
     target: str,
     deployment: Deployment | None = None,
 ) -> None:
-    """Raise Conflict where the target could not have answered last week's calls."""
+    """Raise Conflict if the target could not have answered last week's calls."""
     agent = Agent.named(model_version.agent)
     remarks = misfits(ws, agent, target, deployment)
     if not remarks:
@@ -76,14 +76,15 @@ def require_fit(
 
 
 def _able(remarks: list[str], ws: Workspace, agent: Agent, target: str) -> Iterable[str]:
-    """Yield the targets of ours that could have answered more of the calls."""
+    """Yield the built-in targets that could have answered more of the calls."""
     for name in TARGETS.names():
         if name not in (target, "remote") and len(misfits(ws, agent, name)) < len(remarks):
             yield name
 
 
 def lacks(target: str) -> frozenset[CallFeature]:
-    """Return what a target cannot do. One of another package that does not say so can all."""
+    """Return the features that a target lacks. A target of another package that declares none lacks
+    none."""
     if target not in TARGETS.names():
         return frozenset()
     lacking: frozenset[CallFeature] = getattr(TARGETS.get(target), "lacks", frozenset())
@@ -91,8 +92,8 @@ def lacks(target: str) -> frozenset[CallFeature]:
 
 
 def context_of(deployment: Deployment | None) -> int | None:
-    """Return the tokens that prompt and answer of a deployment may have; None where its target does
-    not tell."""
+    """Return how many tokens prompt and answer of a deployment may have; None if its target does
+    not record it."""
     if deployment is None or deployment.endpoint is None:
         return None
     context = deployment.endpoint.details.get("context")

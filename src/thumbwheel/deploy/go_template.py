@@ -20,13 +20,13 @@ Node = tuple[str, Any]
 
 
 def literal(text: str) -> str:
-    """A Go template that writes `text`: its braces are escaped."""
+    """Return a Go template that writes `text`: its braces are escaped."""
     return text.replace("{", '{{ "{" }}')
 
 
 def render(template: str, messages: Sequence[Mapping[str, str]]) -> str:
-    """What Go renders from `template` with `messages` as `.Messages`; raises InputError for
-    anything that is not supported here."""
+    """Render `template` as Go does, with `messages` as `.Messages`. Raises InputError for anything
+    that is not supported here."""
     parts = ACTION.split(template)
     # texts and actions alternate
     tokens = iter([(index % 2 == 1, part) for index, part in enumerate(parts)])
@@ -37,7 +37,7 @@ def render(template: str, messages: Sequence[Mapping[str, str]]) -> str:
 
 
 def _parse(tokens: Iterator[tuple[bool, str]]) -> tuple[list[Node], str]:
-    """(nodes up to the end of this block, the action that ended it)."""
+    """Return (nodes up to the end of this block, the action that ended it)."""
     nodes: list[Node] = []
     for action, text in tokens:
         if not action:

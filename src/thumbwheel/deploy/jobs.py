@@ -45,8 +45,9 @@ DEPLOYMENT = "deployment"
 
 
 def run_deploy(ws: Workspace, spec: DeploySpec) -> DeployedVersion:
-    """Deploy. What an attempt before this one did is not done again: a deployment that answers is
-    not made anew, and an alias that was moved to it is left where somebody has moved it since."""
+    """Deploy the version. Steps that an earlier attempt completed are not repeated: a deployment
+    that answers is not made anew, and an alias that was moved to it stays where somebody has moved
+    it since."""
     version = versions.version(ws, spec.agent, spec.version)
     alias = None if spec.alias == NO_ALIAS else spec.alias
     deployment_id = current.notes().get(DEPLOYMENT)
@@ -74,8 +75,8 @@ def _completed(
     deployment: Deployment,
     accept: str | None,
 ) -> DeployedVersion | None:
-    """What is left to do for the deployment of an earlier attempt, done; None where that one never
-    answered."""
+    """Complete the remaining steps for the deployment of an earlier attempt; return None if that
+    one never answered."""
     if not deployment.is_accepted:
         return None
     is_warm = deployment.state is DeploymentState.WARM
@@ -93,7 +94,8 @@ def _completed(
 def _switch_to(
     ws: Workspace, version: ModelVersion, alias: str, deployment: Deployment
 ) -> Switch | None:
-    """The move of the alias to this deployment, whatever came after it."""
+    """Return the first move of the alias to this deployment, whatever came after it; None if there
+    was none."""
     for switch in versions.switches(ws, Agent.named(version.agent), alias):
         if switch.evidence.get("deployment") == deployment.id:
             return switch

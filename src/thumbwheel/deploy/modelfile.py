@@ -50,11 +50,11 @@ class ModelConfig(Config):
     one by default"""
 
     def hosting(self) -> Profile:
-        """The profile of this machine."""
+        """Return the profile of this machine."""
         return choose(self.profile, machine())
 
     def parameters(self) -> dict[str, int | float]:
-        """All PARAMETER lines but the stops."""
+        """Return all PARAMETER lines but the stops."""
         set_here = {
             "num_ctx": self.context,
             "num_thread": self.threads,
@@ -81,7 +81,7 @@ class Modelfile:
     parameters: Mapping[str, Value] = field(default_factory=dict)
 
     def fields(self) -> dict[str, Any]:
-        """The fields of /api/create besides the files."""
+        """Return the fields of /api/create besides the files."""
         fields = {
             "template": self.template,
             "system": self.system,
@@ -90,7 +90,8 @@ class Modelfile:
         return {name: value for name, value in fields.items() if value}
 
     def text(self) -> str:
-        """The text of the Modelfile; raises InputError for a value that none can hold."""
+        """Return the text of the Modelfile. Raises InputError for a value that a Modelfile cannot
+        hold."""
         lines = [f"FROM {quoted('FROM', self.base)}"]
         texts = {"ADAPTER": self.adapter, "TEMPLATE": self.template, "SYSTEM": self.system}
         for name, text in texts.items():
@@ -109,7 +110,8 @@ class Modelfile:
 
 
 def of(package: Package, settings: ModelConfig, template: str | None = None) -> Modelfile:
-    """The model over the files of `package`; `template` is for Ollamas that need a Go template."""
+    """Return the model over the files of `package`; `template` is for versions of Ollama that need
+    a Go template."""
     parameters: dict[str, Value] = dict(settings.parameters())
     if package.stops:
         parameters["stop"] = package.stops
@@ -121,8 +123,8 @@ def of(package: Package, settings: ModelConfig, template: str | None = None) -> 
 
 
 def quoted(what: str, text: str) -> str:
-    """`text` as the value of the command `what`, in quotes where it needs them; raises InputError
-    where no quoting preserves it."""
+    """Return `text` as the value of the command `what`, in quotes if it needs them. Raises
+    InputError if no quoting preserves it."""
     unprintable = {character for character in text if not character.isprintable()}
     lost = sorted(unprintable - set("\t\r\n"))
     if lost:
@@ -145,8 +147,9 @@ def quoted(what: str, text: str) -> str:
 
 
 def _breaks_out(text: str, quote: str) -> bool:
-    """Whether the reader, which looks at every line end, takes an earlier line end for the end of
-    `text`. Also whether a text in single quotes would look like one in triple quotes."""
+    """Return whether the reader, which looks at every line end, takes an earlier line end for the
+    end of `text`. Also return True if a text in single quotes would look like one in triple
+    quotes."""
     if quote == '"' and f'"{text}"'.startswith(QUOTES):
         return True
     for index, character in enumerate(text):

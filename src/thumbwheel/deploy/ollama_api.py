@@ -31,8 +31,9 @@ Version = tuple[int, ...]
 
 
 def address(host_setting: str | None) -> str:
-    """The server's URL from `host_setting`, else from OLLAMA_HOST, parsed as Ollama parses it. A
-    server that listens on all addresses is asked on loopback."""
+    """Return the server's URL from `host_setting`, else from OLLAMA_HOST, parsed as Ollama parses
+    it. A server that listens on all addresses is asked on loopback. Raises ConfigError for an
+    address that cannot be parsed."""
     text = (host_setting or os.environ.get("OLLAMA_HOST") or "").strip("\"' ").rstrip("/")
     scheme, mark, host = text.rpartition("://")
     scheme_port = 443 if scheme == "https" else 80
@@ -53,7 +54,7 @@ def address(host_setting: str | None) -> str:
 
 
 def full_name(name: str) -> str:
-    """`name` with its tag, as lists show it."""
+    """Return `name` with its tag, as lists show it."""
     return name if ":" in name else f"{name}:latest"
 
 
@@ -70,18 +71,19 @@ class OllamaServer:
         )
 
     def version(self) -> Version:
-        """(0, 33, 0); a build without a version counts as the newest."""
+        """Return the version, such as (0, 33, 0); a build without a version counts as the
+        newest."""
         text = str(self._json("GET", "/api/version").get("version"))
         numbers = tuple(int(part) for part in re.findall(r"\d+", text.split("-")[0])[:3])
         return numbers if any(numbers) else (1 << 30,)
 
     def digests(self) -> dict[str, str]:
-        """name:tag -> digest of every model there."""
+        """Return name:tag -> digest of every model there."""
         models = self._json("GET", "/api/tags").get("models") or []
         return {model["name"]: model["digest"] for model in models}
 
     def show(self, name: str) -> dict[str, Any]:
-        """The template, parameters, system text and details of a model."""
+        """Return the template, parameters, system text and details of a model."""
         return self._json("POST", "/api/show", {"model": name})
 
     def put(self, path: Path, digest: str) -> None:
@@ -97,7 +99,7 @@ class OllamaServer:
             )
 
     def create(self, name: str, fields: Mapping[str, Any]) -> list[str]:
-        """Create or replace the model `name`; returns the statuses that the server sent."""
+        """Create or replace the model `name`; return the statuses that the server sent."""
         statuses: list[str] = []
         with log.progress(f"creating {name}", None) as advance:
             for line in self._lines("/api/create", {"model": name, "stream": True, **fields}):
@@ -113,7 +115,7 @@ class OllamaServer:
         return statuses
 
     def copy(self, source: str, destination: str) -> None:
-        """Let `destination` name what `source` names, in one step."""
+        """Let `destination` name the model of `source`, in one step."""
         self._request("POST", "/api/copy", body={"source": source, "destination": destination})
 
     def delete(self, name: str) -> None:

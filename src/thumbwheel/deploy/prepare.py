@@ -97,8 +97,9 @@ def plan(
 def _usable_export(
     ws: Workspace, model_version: ModelVersion, format: str, quant: str | None
 ) -> Export | None:
-    """The newest export that can be deployed in place of a new one in `format`: of that format,
-    else of another one that writes the same kind of files in the same precision."""
+    """Return the newest export that can be deployed in place of a new one in `format`: of that
+    format, else of another one that writes the same kind of files in the same precision; None if
+    there is none."""
     kind = FORMATS.get(format).kind
     same_format: Export | None = None
     same_kind: Export | None = None
@@ -143,8 +144,8 @@ def require_servable(ws: Workspace, model_version: ModelVersion, alias: str | No
 
 
 def _format_with(kinds: Sequence[ModelKind], quantised: bool) -> str | None:
-    """The first format that has one of `kinds`; of those with a choice of precision only, where
-    `quantised`."""
+    """Return the first format that has one of `kinds`; if `quantised`, the first of those with a
+    choice of precision. None if no format fits."""
     for kind in kinds:
         for name in FORMATS.names():
             format = FORMATS.get(name)
@@ -156,8 +157,8 @@ def _format_with(kinds: Sequence[ModelKind], quantised: bool) -> str | None:
 def package(
     ws: Workspace, model_version: ModelVersion, deploy_plan: Plan, accept: str | None = None
 ) -> Package | RemoteModel:
-    """The verified files of `deploy_plan`, exported where they do not exist yet; of a version that
-    somebody else serves its address.
+    """Return the verified files of `deploy_plan`, exported if they do not exist yet; for a version
+    that somebody else serves, its address.
 
     Raises ModelError for a base that has changed, and for an export that is not the trained model
     and that nobody accepted; StorageError for damaged files and a full disk.
@@ -186,7 +187,7 @@ def _remote_model(ws: Workspace, model_version: ModelVersion, target: str) -> Re
 def files(
     ws: Workspace, model_version: ModelVersion, deploy_plan: Plan, accept: str | None = None
 ) -> Package:
-    """As `package`, for a version whose weights are here."""
+    """Return the package of a version whose weights are here; raises as `package` does."""
     destination = deploy_plan.folder
     assert destination is not None  # noqa: S101 - narrows the type: `plan` gave it a folder
     require_training()
@@ -237,7 +238,7 @@ def files(
 
 
 def _is_plain_base(model_version: ModelVersion, format: str) -> bool:
-    """Whether the folder of the base is deployed as it is, without any export."""
+    """Return whether the folder of the base is deployed directly, without any export."""
     return model_version.adapter is None and format == "merged"
 
 
@@ -248,8 +249,9 @@ def _exported_base(
     kind: ModelKind,
     accept: str | None,
 ) -> Path:
-    """The version's base in the kind that its adapter needs: a GGUF file, or a folder. A base that
-    came from a GGUF file is that file."""
+    """Return the version's base in the kind that its adapter needs: a GGUF file, or a folder. A
+    base that came from a GGUF file is that file. Raises StorageError if that file's hash is not the
+    recorded one."""
     if kind == GGUF_MODEL and (file := gguf_file(model_version.base)) is not None:
         actual = file_hash(file.path)
         if file.sha256 not in (None, actual):
@@ -274,7 +276,7 @@ def _is_lora(ws: Workspace, model_version: ModelVersion) -> bool:
 
 
 def _verify(finished: Export) -> None:
-    """Raise StorageError where a file is not the one that was exported."""
+    """Raise StorageError if a file is not the one that was exported."""
     for name, file in finished.files.items():
         path = finished.path / name
         try:
@@ -290,7 +292,7 @@ def _verify(finished: Export) -> None:
 
 
 def prompts(ws: Workspace, model_version: ModelVersion) -> list[list[dict[str, Any]]]:
-    """Up to `PROMPTS` different prompts of the agent."""
+    """Return up to `PROMPTS` different prompts of the agent."""
     unique = {
         json.dumps(prompt, sort_keys=True): prompt
         for prompt in islice(training_prompts(ws, model_version), 4 * PROMPTS)
@@ -299,7 +301,7 @@ def prompts(ws: Workspace, model_version: ModelVersion) -> list[list[dict[str, A
 
 
 def common_system(conversations: Sequence[list[dict[str, Any]]]) -> str | None:
-    """The system message with which all conversations begin; None where they differ."""
+    """Return the system message with which all conversations begin; None if they differ."""
     texts: set[str | None] = set()
     for messages in conversations:
         has_system = bool(messages) and messages[0].get("role") == "system"

@@ -73,7 +73,8 @@ class Running:
     def ask(
         self, method: str, path: str, body: Any = None, timeout: float = 10.0
     ) -> httpx2.Response:
-        """The response to a request with the server's token; raises httpx2.HTTPError."""
+        """Send a request with the server's token and return the response. Raises
+        httpx2.HTTPError."""
         headers = {"Authorization": f"Bearer {self.token}"}
         return httpx2.request(
             method,
@@ -86,7 +87,7 @@ class Running:
         )
 
     def answers(self, path: str) -> bool:
-        """Whether a GET of `path` succeeds."""
+        """Return whether a GET of `path` succeeds."""
         try:
             return self.ask("GET", path, timeout=2.0).status_code == 200
         except httpx2.HTTPError:
@@ -101,8 +102,8 @@ Ready = Callable[[Running], bool]
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Inside, no other process starts, stops or changes the server of `folder`, which is created if
-    needed."""
+    """Hold the lock of `folder`, which is created if needed: no other process then starts, stops or
+    changes its server."""
     with ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -114,7 +115,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def find(folder: Path) -> Running | None:
-    """The running server of `folder`; None where none runs."""
+    """Return the running server of `folder`; None if none runs."""
     record = _recorded(folder)
     if record and record.started and _started(record.pid) == record.started:
         return record
@@ -122,8 +123,8 @@ def find(folder: Path) -> Running | None:
 
 
 def answering(folder: Path, ready: Ready) -> Running | None:
-    """The running server of `folder`, whose lock the caller holds, once it is `ready`; None where
-    none runs. One that is busy is waited for, and one that stands still is ended."""
+    """Return the running server of `folder`, whose lock the caller holds, once it is `ready`; None
+    if none runs. A busy server is waited for; one that does not become ready in time is stopped."""
     deadline = time.monotonic() + SILENT
     while (server := find(folder)) is not None:
         if ready(server):
@@ -137,8 +138,8 @@ def answering(folder: Path, ready: Ready) -> Running | None:
 
 
 def token(folder: Path, url: str, what: str) -> str:
-    """The token of the server of `folder`; raises ModelError unless that server is the one at
-    `url`, where another program may listen by now."""
+    """Return the token of the server of `folder`. Raises ModelError unless that server is the one
+    at `url`, where another program may listen by now."""
     running = find(folder)
     if running is None or f"{running.url}/v1" != url:
         if running:
@@ -194,8 +195,8 @@ def start(
 
 
 def note_sound(folder: Path, server: Running) -> Running:
-    """Note that the server of `folder`, whose lock the caller holds, is well: what it logged until
-    now does not say why it ends later."""
+    """Record that the server of `folder`, whose lock the caller holds, is well: its log up to now
+    does not explain a later end."""
     with suppress(OSError):
         server = replace(server, sound_log=(folder / LOG).stat().st_size)
     write(folder / RECORD, json.dumps(asdict(server)))
@@ -203,7 +204,7 @@ def note_sound(folder: Path, server: Running) -> Running:
 
 
 def stop(folder: Path, grace: float = GRACE) -> None:
-    """Stop the server of `folder` and the processes that it started, where one runs. It has `grace`
+    """Stop the server of `folder` and the processes that it started, if it runs. It has `grace`
     seconds to end by itself."""
     record = _recorded(folder)
     if record is not None and (find(folder) is not None or _orphans(record)):
@@ -212,8 +213,8 @@ def stop(folder: Path, grace: float = GRACE) -> None:
 
 
 def tail(folder: Path, lines: int = 8, after: int = 0, only: re.Pattern[str] | None = None) -> str:
-    """Return the end of the server's log, in one line; only of what comes `after` so many bytes,
-    and of lines in which `only` is found."""
+    """Return the end of the server's log, in one line; only the part `after` so many bytes, and
+    only lines in which `only` is found."""
     with suppress(OSError), (folder / LOG).open("rb") as stream:
         stream.seek(max(after, stream.seek(0, os.SEEK_END) - MOST_OF_LOG))
         all_lines = stream.read().decode("utf-8", "replace").splitlines()
@@ -223,8 +224,8 @@ def tail(folder: Path, lines: int = 8, after: int = 0, only: re.Pattern[str] | N
 
 
 def failure_reason(folder: Path) -> str:
-    """Why the server of `folder` does not answer. `stop` removes the record, so one without a
-    record did not end by itself."""
+    """Return why the server of `folder` does not answer. `stop` removes the record, so a server
+    without a record did not end by itself."""
     record = _recorded(folder)
     if record is None:
         return "it was stopped, or never started in this home"
@@ -240,7 +241,7 @@ def failure_reason(folder: Path) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Replace `path`, readable by its owner only; raises StorageError."""
+    """Replace `path`, readable by its owner only. Raises StorageError."""
     try:
         replace_file(path, text, mode=0o600)
     except OSError as error:
@@ -287,7 +288,7 @@ def _await(server: Running, folder: Path, ready: Ready, what: str, timeout: floa
 
 
 def _started(pid: int) -> str | None:
-    """When the process began, in whatever the system counts; None where it has ended."""
+    """Return when the process began, in the system's own unit; None if it has ended."""
     with suppress(ChildProcessError):
         os.waitpid(
             pid,
@@ -306,8 +307,8 @@ def _started(pid: int) -> str | None:
 
 
 def _orphans(record: Running) -> bool:
-    """Whether what a dead server had started lives on: processes of its session that know its
-    token; pids are given out again."""
+    """Return whether children of a dead server are still alive: processes of its session that know
+    its token, because the system reuses pids."""
     for path in Path("/proc").glob("[0-9]*"):
         stat = stat_fields(int(path.name))
         if stat and int(stat[3]) == record.pid and stat[0] not in "ZX":

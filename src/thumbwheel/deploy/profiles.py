@@ -34,19 +34,20 @@ class Profile:
     flash_attention: bool = False
 
     def ollama_parameters(self) -> dict[str, int]:
-        """PARAMETER lines of the model. Ollama's default context silently cuts longer prompts."""
+        """Return the PARAMETER lines of the model. Ollama's default context silently cuts longer
+        prompts."""
         settings = {"num_ctx": self.context, "num_thread": self.threads, "num_gpu": self.gpu_layers}
         return {name: value for name, value in settings.items() if value is not None}
 
     def ollama_environment(self) -> dict[str, str]:
-        """Settings that only the environment of `ollama serve` can make. Two models stay loaded, so
-        that a rollback need not load one."""
+        """Return the settings that only the environment of `ollama serve` can make. Two models stay
+        loaded, so that a rollback need not load one."""
         flash = {"OLLAMA_FLASH_ATTENTION": "1"} if self.flash_attention else {}
         return {"OLLAMA_NUM_PARALLEL": str(self.parallel), "OLLAMA_MAX_LOADED_MODELS": "2", **flash}
 
 
 def choose(choice: Choice, machine: Machine) -> Profile:
-    """The profile of that name for `machine`; "auto" finds the name."""
+    """Return the profile of that name for `machine`; "auto" finds the name."""
     name = detect(machine) if choice == "auto" else choice
     cores = machine.cores or machine.threads
     if name in ("gpu_auto", "apple_silicon"):
@@ -63,7 +64,8 @@ def choose(choice: Choice, machine: Machine) -> Profile:
 
 
 def detect(machine: Machine) -> Name:
-    """The name of the profile that suits `machine`: by its accelerator, else by its processor."""
+    """Return the name of the profile that suits `machine`: by its accelerator, else by its
+    processor."""
     if machine.gpu is not None:
         return "apple_silicon" if machine.gpu.kind == "mps" else "gpu_auto"
     return "ryzen_optimized" if "ryzen" in machine.cpu.lower() else "cpu_auto"

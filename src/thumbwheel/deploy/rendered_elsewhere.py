@@ -13,7 +13,7 @@ from thumbwheel.engine.adapted_template import START, stored_template
 
 
 def adapted_template_file(package: Package) -> Path | None:
-    """Return the file of the chat template that training adapted; None where it did not."""
+    """Return the file of the chat template that training adapted; None if it did not adapt one."""
     template = stored_template(package.folder)
     file = package.folder / "chat_template.jinja"
     return file if template is not None and START in template and file.is_file() else None

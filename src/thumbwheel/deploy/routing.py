@@ -17,20 +17,20 @@ from thumbwheel.models.types import CANARY, LIVE, Agent, ModelVersion, require_u
 
 
 def deployments(ws: Workspace, agent: Agent, ended: bool = False) -> list[Deployment]:
-    """The agent's deployments, newest first; ended ones only with `ended`."""
+    """Return the agent's deployments, newest first; ended ones only with `ended`."""
     with ws.db.read() as connection:
         rows = store.find(connection, ws.home.path, store.of_agent(agent.id))
     return [row for row in rows if ended or row.state is not DeploymentState.ENDED]
 
 
 def by_id(ws: Workspace, deployment_id: str) -> Deployment:
-    """The deployment with this id."""
+    """Return the deployment with this id."""
     with ws.db.read() as connection:
         return store.find(connection, ws.home.path, store.by_id(deployment_id))[0]
 
 
 def warm_deployments(ws: Workspace, model_version: ModelVersion) -> list[Deployment]:
-    """The warm deployments of a version, newest first."""
+    """Return the warm deployments of a version, newest first."""
     with ws.db.read() as connection:
         open_deployments = store.find(connection, ws.home.path, store.of_version(model_version.id))
     return [
@@ -39,8 +39,8 @@ def warm_deployments(ws: Workspace, model_version: ModelVersion) -> list[Deploym
 
 
 def resolve(ws: Workspace, name: str) -> Deployment:
-    """The deployment that answers for `support`, `support:canary` or `support:v3`; raises NotFound
-    for a name without a version, and Conflict where its version may not or cannot answer."""
+    """Return the deployment that answers for `support`, `support:canary` or `support:v3`. Raises
+    NotFound for a name without a version, and Conflict if its version may not or cannot answer."""
     slug, _, alias = name.partition(":")
     what = f"model {name!r}"
     if versions.NUMBERED.fullmatch(alias):
@@ -66,28 +66,28 @@ def resolve(ws: Workspace, name: str) -> Deployment:
 
 
 def route(ws: Workspace, agent: Agent, alias: str) -> AliasRoute:
-    """Where requests for an alias go."""
+    """Return where requests for an alias go."""
     with ws.db.read() as connection:
         return store.route(connection, ws.home.path, agent.id, alias)
 
 
 def routes(ws: Workspace) -> list[tuple[str, str]]:
-    """(agent, alias) of every alias of every agent."""
+    """Return (agent, alias) of every alias of every agent."""
     with ws.db.read() as connection:
         return store.alias_names(connection)
 
 
 def routing_state(ws: Workspace) -> str:
-    """Another text whenever a call may have to go elsewhere: an alias moved, a deployment came or
-    went, a version was approved, withdrawn or tainted."""
+    """Return a text that changes whenever a call may have to go elsewhere: an alias moved, a
+    deployment came or went, a version was approved, withdrawn or tainted."""
     with ws.db.read() as connection:
         rows = store.routing_rows(connection)
     return f"{rows} {approval_state(ws)}"
 
 
 def stand_in(ws: Workspace, agent: Agent, name: str) -> Deployment:
-    """The deployment that answers for an alias or a version (`v0`) where another one does not;
-    raises as `resolve` does."""
+    """Return the deployment that answers for an alias or a version (`v0`) when another one does
+    not; raises as `resolve` does."""
     if name in versions.aliases_of(ws, agent):
         return resolve(ws, f"{agent.slug}:{name}")
     return answering(ws, versions.version(ws, agent.slug, name), LIVE)
@@ -96,8 +96,8 @@ def stand_in(ws: Workspace, agent: Agent, name: str) -> Deployment:
 def answering(
     ws: Workspace, model_version: ModelVersion, alias: str, *, unproved: bool = False
 ) -> Deployment:
-    """The deployment that answers with a version, as under `alias`; raises Conflict where it may
-    not or cannot. With `unproved` the gate need not have approved it."""
+    """Return the deployment that answers with a version, as under `alias`. Raises Conflict if it
+    may not or cannot. With `unproved` the gate need not have approved it."""
     if unproved:
         fix = "Take another version"
         require_untainted(model_version.tainted, model_version.label, fix)
@@ -115,7 +115,7 @@ def answering(
 
 
 def require_endpoint(deployment: Deployment) -> Endpoint:
-    """Where it answers; raises Conflict for one that never did."""
+    """Return the deployment's endpoint. Raises Conflict if it never answered."""
     if deployment.endpoint is None:
         raise Conflict(
             f"{deployment.name} on {deployment.target}",
@@ -126,8 +126,8 @@ def require_endpoint(deployment: Deployment) -> Endpoint:
 
 
 def secret(deployment: Deployment) -> str | None:
-    """The bearer token of a deployment's endpoint; None where it needs none. Raises ModelError
-    where its server does not run."""
+    """Return the bearer token of a deployment's endpoint; None if it needs none. Raises ModelError
+    if its server does not run."""
     if deployment.endpoint is None:
         return None
     try:

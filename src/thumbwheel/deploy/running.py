@@ -26,14 +26,14 @@ STOPPED = "stopped"
 
 
 def health(deployment: Deployment) -> Health:
-    """Whether a deployment answers now."""
+    """Return whether a deployment answers now, and if not, why."""
     if deployment.state is not DeploymentState.WARM or deployment.endpoint is None:
         return Health(False, f"it is {deployment.state}")
     return TARGETS.get(deployment.target).health(deployment.endpoint)
 
 
 def is_stopped(ws: Workspace, deployment: Deployment) -> bool:
-    """Whether a person stopped it, and nobody has started it since."""
+    """Return whether a person stopped it, and nobody has started it since."""
     return _mark(ws, deployment).exists()
 
 
@@ -80,8 +80,8 @@ def _apply_again(ws: Workspace, deployment: Deployment) -> Deployment:
 
 
 def stop(ws: Workspace, agent: Agent, *, stays: bool = False) -> list[Deployment]:
-    """Stop what serves the agent. Aliases and records stay, so that `restart` brings it back;
-    `serve` starts it again too, unless it `stays` stopped."""
+    """Stop the agent's servers and return the stopped deployments. Aliases and records stay, so
+    that `restart` brings them back; `serve` starts them again too, unless `stays` is set."""
     warm = [row for row in deployments(ws, agent) if row.state is DeploymentState.WARM]
 
     def remove(deployment: Deployment) -> None:
@@ -96,7 +96,7 @@ def stop(ws: Workspace, agent: Agent, *, stays: bool = False) -> list[Deployment
 
 
 def restart(ws: Workspace, agent: Agent) -> None:
-    """Start every warm deployment that does not answer, except those of tainted versions."""
+    """Start every warm deployment that does not answer, except deployments of tainted versions."""
     warm = [row for row in deployments(ws, agent) if row.state is DeploymentState.WARM]
     startable = [row for row in warm if not row.tainted]
     for_each(startable, lambda deployment: ensure_running(ws, deployment))
@@ -114,7 +114,7 @@ def start_again(ws: Workspace, deployment: Deployment) -> None:
 
 
 def for_each(rows: Sequence[Deployment], work: Callable[[Deployment], Any]) -> None:
-    """Do `work` on all of them, also after one failed; raises ModelError that names those on which
+    """Do `work` on all of them, also after one failed. Raises ModelError that names those on which
     it failed."""
     failures: list[tuple[Deployment, ThumbwheelError]] = []
     for deployment in rows:

@@ -63,7 +63,7 @@ def set_state(
     endpoint: Endpoint | None,
     canary: Any,
 ) -> None:
-    """Move a deployment to `state`; raises Conflict for a move that is not legal."""
+    """Move a deployment to `state`. Raises Conflict for a move that is not legal."""
     deployment.check_move(state)
     values = {"state": state, "canary": canary}
     if endpoint:
@@ -109,22 +109,22 @@ def end(connection: sa.Connection, where: sa.ColumnElement[bool]) -> None:
 
 
 def by_id(deployment_id: str) -> sa.ColumnElement[bool]:
-    """The condition that selects one deployment."""
+    """Build the condition that selects one deployment."""
     return deployments.c.id == deployment_id
 
 
 def of_agent(agent_id: str) -> sa.ColumnElement[bool]:
-    """The condition that selects those of an agent."""
+    """Build the condition that selects the deployments of an agent."""
     return deployments.c.agent_id == agent_id
 
 
 def of_version(version_id: str) -> sa.ColumnElement[bool]:
-    """The condition that selects those of a version that have not ended."""
+    """Build the condition that selects the deployments of a version that have not ended."""
     return (deployments.c.version_id == version_id) & (deployments.c.state != DeploymentState.ENDED)
 
 
 def find(connection: sa.Connection, home: Path, *where: sa.ColumnElement[bool]) -> list[Deployment]:
-    """Deployments that match, newest first."""
+    """Return the deployments that match, newest first."""
     return [
         _deployment(home, row)
         for row in connection.execute(_JOINED.where(*where).order_by(*_NEWEST)).mappings()
@@ -132,8 +132,8 @@ def find(connection: sa.Connection, home: Path, *where: sa.ColumnElement[bool]) 
 
 
 def route(connection: sa.Connection, home: Path, agent_id: str, alias: str) -> AliasRoute:
-    """Where requests for an alias go: to the warm deployment of its version that the alias was
-    switched to, else to the newest warm one."""
+    """Return where requests for an alias go: to the warm deployment of its version that the alias
+    was switched to, else to the newest warm one."""
     alias_switches = (switches.c.agent_id == agent_id) & (switches.c.alias == alias)
     switched_to = (
         sa.select(json_text(switches.c.evidence, "deployment"))
@@ -164,8 +164,8 @@ def route(connection: sa.Connection, home: Path, agent_id: str, alias: str) -> A
 
 
 def routing_rows(connection: sa.Connection) -> list[Any]:
-    """Every value of an alias, its version and a warm deployment that may decide where a call
-    goes."""
+    """Return every value of an alias, its version and a warm deployment that may decide where a
+    call goes."""
     pointing = sa.select(
         agents.c.slug, aliases.c.name, aliases.c.version_id, aliases.c.recorded_at
     ).join(agents, agents.c.id == aliases.c.agent_id)
@@ -186,7 +186,7 @@ def routing_rows(connection: sa.Connection) -> list[Any]:
 
 
 def alias_names(connection: sa.Connection) -> list[tuple[str, str]]:
-    """(agent, alias) of all agents."""
+    """Return (agent, alias) of all agents."""
     query = (
         sa.select(agents.c.slug, aliases.c.name)
         .join(agents, agents.c.id == aliases.c.agent_id)
@@ -196,8 +196,8 @@ def alias_names(connection: sa.Connection) -> list[tuple[str, str]]:
 
 
 def _endpoint(home: Path, stored: Mapping[str, Any]) -> Endpoint:
-    """The stored endpoint. The folder of the target's server is looked for in this home, so that a
-    copied home does not refer to the one that it was copied from."""
+    """Return the stored endpoint. The folder of the target's server is looked for in this home, so
+    that a copied home does not refer to the one that it was copied from."""
     details = dict(stored["details"])
     if "place" in details:
         parts = Path(details["place"]).parts

@@ -71,9 +71,9 @@ class StreamingGenerator:
     def load(
         self, name: str, adapter: Path | None, template: TemplateSettings | None = None
     ) -> None:
-        """Serve the base with `adapter`, or the base itself, as `name`; raises ModelError for an
-        adapter that does not fit. `template` says how the chat template is used where none was
-        saved with the adapter."""
+        """Serve the base with `adapter`, or the base itself, as `name`. Raises ModelError for an
+        adapter that does not fit. `template` says how the chat template is used if none was saved
+        with the adapter."""
         builder = self.builder
         if template is not None or (adapter is not None and stored_template(adapter) is not None):
             builder = trained_builder(load_tokenizer(self._base), adapter, template)
@@ -86,7 +86,7 @@ class StreamingGenerator:
             self._builders[name] = builder
 
     def builder_of(self, name: str) -> PromptBuilder:
-        """Return what makes the prompts of a model, as its training did."""
+        """Return the builder of a model's prompts, the same as in its training."""
         return self._builders.get(name, self.builder)
 
     def unload(self, name: str) -> None:
@@ -135,9 +135,10 @@ class StreamingGenerator:
         number: int = 0,
         constraint: Constraint | None = None,
     ) -> TokenStream:
-        """The tokens of one answer as they come. The computation goes on while nobody reads, and
-        stops when the reader closes the stream. `number` counts the answers to one prompt, which
-        differ by their random numbers."""
+        """Return the tokens of one answer as a stream. The computation goes on while nobody reads,
+        and stops when the reader closes the stream. `number` counts the answers to one prompt,
+        which differ by their random numbers. Raises DataError for an empty prompt and one that does
+        not fit the context."""
         self.check(name)
         if not prompt or len(prompt) >= self.context:
             why = f"it has {len(prompt)} tokens and the model's context {self.context}"
@@ -160,7 +161,7 @@ class StreamingGenerator:
         return TokenStream(pieces, cancelled)
 
     def _work(self, arguments: tuple[Any, ...], pieces: Any, cancelled: threading.Event) -> None:
-        """Put the pieces of an answer into the queue `pieces`; `arguments` are those of
+        """Put the pieces of an answer into the queue `pieces`; `arguments` are passed to
         `_pieces`."""
         try:
             with self._busy:
@@ -215,8 +216,8 @@ class StreamingGenerator:
                 state.advance(tokens)
 
     def embed(self, name: str, ids: Sequence[int]) -> list[float]:
-        """Return the mean of the last hidden states of a text, of length 1; raises DataError for
-        a text that is empty or does not fit into the context."""
+        """Return the mean of the last hidden states of a text, of length 1. Raises DataError for a
+        text that is empty or does not fit into the context."""
         import torch
 
         self.check(name)
@@ -231,7 +232,7 @@ class StreamingGenerator:
             return vector
 
     def _activated(self, name: str) -> Any:
-        """The context in which the model computes as `name`."""
+        """Return the context in which the model computes as `name`."""
         adapter_id = self._adapters[name]
         if adapter_id is not None:
             self._model.set_adapter(adapter_id)
@@ -282,7 +283,7 @@ class _VisibleText:
         self._done = 0
 
     def new(self, text: str, last: bool) -> str:
-        """The part that may be shown now and was not before; the rest where `last`."""
+        """Return the part that may be shown now and was not before; the rest if `last`."""
         whole = text if last else text.rstrip(REPLACEMENT)[: max(0, len(text) - self._held)]
         part, self._done = whole[self._done :], max(self._done, len(whole))
         return part
@@ -315,7 +316,8 @@ class TokenStream(Iterator[Piece]):
 
 
 def sampling_of(sampling: dict[str, Any]) -> Sampling:
-    """The engine's settings from those of a request; raises Conflict for impossible ones."""
+    """Return the engine's settings for a request's sampling settings. Raises Conflict for
+    impossible ones."""
     try:
         return Sampling(**sampling)
     except (ValueError, TypeError) as error:

@@ -39,10 +39,10 @@ def promote(
     """Point `alias` at a version that is deployed and passed its canary, in one step; the version
     before it stays warm. `deployment` is preferred to others of the version.
 
-    Raises Conflict where it is deployed nowhere, its canary was inconclusive, or it would become
-    live and its target could not have answered last week's calls (`accept`, "name: reason", goes on
-    all the same; without `checks_fit` nobody looks), ModelError where it does not answer; the alias
-    then is where it was.
+    Raises Conflict if it is deployed nowhere, its canary was inconclusive, or it would become live
+    and its target could not have answered last week's calls (`accept`, "name: reason", goes on all
+    the same; without `checks_fit` this is not checked), ModelError if it does not answer. The alias
+    then stays where it was.
     """
     evidence: dict[str, Any] = {}
     if accept is not None:
@@ -58,8 +58,8 @@ def promote(
 
 
 def is_first_by_traffic(ws: Workspace, model_version: ModelVersion) -> bool:
-    """Whether a won experiment alone would make it live, and no version of its agent went live so
-    before."""
+    """Return whether a won experiment alone would make it live, and no version of its agent went
+    live that way before."""
     if model_version.basis is not Basis.TRAFFIC:
         return False
     history = versions.switches(ws, Agent.named(model_version.agent), LIVE)
@@ -69,8 +69,8 @@ def is_first_by_traffic(ws: Workspace, model_version: ModelVersion) -> bool:
 def rollback(ws: Workspace, agent: Agent, alias: str = LIVE) -> Switch:
     """Point `alias` back at the version before, in one step; a second time, at the one before that.
 
-    Versions that may not be served any more are skipped, and the log says so. Raises Conflict
-    where there is nothing to go back to.
+    Versions that may not be served any more are skipped, and the log names them. Raises Conflict if
+    there is nothing to go back to.
     """
     with _switch_lock(ws, agent, alias):
         undone = []
@@ -100,7 +100,8 @@ def rollback(ws: Workspace, agent: Agent, alias: str = LIVE) -> Switch:
 
 
 def _last_deployment(history: Sequence[Switch], model_version: ModelVersion) -> str | None:
-    """The deployment at which the alias pointed when it last moved to this version."""
+    """Return the id of the deployment at which the alias pointed when it last moved to this
+    version, or None."""
     for switch in reversed(history):
         if switch.to_id == model_version.id:
             return switch.evidence.get("deployment")
@@ -108,7 +109,8 @@ def _last_deployment(history: Sequence[Switch], model_version: ModelVersion) -> 
 
 
 def effective_switches(history: Sequence[Switch]) -> list[Switch]:
-    """The switches that no rollback took back, oldest first; rollbacks themselves are left out."""
+    """Return the switches that no rollback took back, oldest first; rollbacks themselves are left
+    out."""
     undone: set[str] = set()
     for switch in history:
         undone.update(switch.evidence.get(UNDOES, ()))
@@ -127,8 +129,9 @@ def _switch(
     *,
     checks_fit: bool = False,
 ) -> Switch:
-    """Move `alias`, preferring the deployment `deployment_id`. A rollback starts it again where it
-    does not answer any more. With `checks_fit` last week's calls are held against the target."""
+    """Move `alias`, preferring the deployment `deployment_id`. A rollback starts the deployment
+    again if it no longer answers. With `checks_fit` the target is checked against last week's
+    calls."""
     agent = Agent.named(model_version.agent)
     require_approval(ws, model_version, alias)
     deployment = _choose_deployment(ws, model_version, deployment_id)
@@ -174,8 +177,8 @@ def _switch(
 
 
 def _keeps_alias(previous: Deployment, target: str) -> bool:
-    """Whether the target of the previous deployment, another than `target`, goes on answering its
-    own clients under the alias."""
+    """Return whether the target of the previous deployment, another than `target`, goes on
+    answering its own clients under the alias."""
     if previous.target == target or previous.target not in TARGETS.names():
         return False
     return TARGETS.get(previous.target).named
@@ -184,8 +187,9 @@ def _keeps_alias(previous: Deployment, target: str) -> bool:
 def _choose_deployment(
     ws: Workspace, model_version: ModelVersion, preferred_id: str | None = None
 ) -> Deployment:
-    """Of the deployments whose canary was accepted one that answers: `preferred_id` before the
-    newest. Where none answers, the first of them."""
+    """Return an answering deployment among those whose canary was accepted: `preferred_id` before
+    the newest. If none answers, return the first of them. Raises Conflict if no deployment is warm,
+    or no canary was accepted."""
     warm = warm_deployments(ws, model_version)
     fix = (
         f"Run: thumbwheel deploy {model_version.name} --agent {model_version.agent} --target TARGET"
@@ -212,8 +216,8 @@ def _choose_deployment(
 
 @contextmanager
 def _switch_lock(ws: Workspace, agent: Agent, alias: str) -> Iterator[None]:
-    """One switch of an alias at a time over all processes, so that database and target end with the
-    same version."""
+    """Allow one switch of an alias at a time over all processes, so that database and target end
+    with the same version."""
     versions.check_alias_name(alias)
     with processes.locked(ws.home.path / store.FOLDER / "switching" / f"{agent.slug}.{alias}"):
         yield

@@ -32,23 +32,23 @@ class Target(Protocol):
     their lengths against `context` in the endpoint's details, where the target says it."""
 
     def check(self, settings: Any) -> tuple[ModelKind, ...] | None:
-        """Raise ModelError where the target's server does not run, before anything is converted for
-        it. A server of our own needs no check: `apply` starts it. Returns the kinds that the server
-        takes, where they are not all of `kinds`."""
+        """Raise ModelError if the target's server does not run, before anything is converted for
+        it. A server that `apply` starts needs no check. Returns the kinds that the server takes, if
+        they are not all of `kinds`."""
 
     def apply(self, package: Package | RemoteModel, settings: Any) -> Endpoint:
-        """Serve `package` under `package.name` and return the endpoint once it answers. A server of
-        our own that died is started again.
+        """Serve `package` under `package.name` and return the endpoint once it answers. If the
+        target's own server died, it is started again.
 
-        Raises ModelError where the target cannot run it, Conflict for a taken port or name,
+        Raises ModelError if the target cannot run it, Conflict for a taken port or name,
         StorageError for a full disk.
         """
 
     def health(self, endpoint: Endpoint) -> Health:
-        """Whether it answers now; never raises."""
+        """Return whether it answers now; never raises."""
 
     def remove(self, endpoint: Endpoint) -> None:
-        """Remove the model, and its server where nothing else uses that; the base stays for other
+        """Remove the model, and its server if nothing else uses it; the base stays for other
         versions."""
 
     def point(self, alias: str, endpoint: Endpoint) -> None:
@@ -60,4 +60,4 @@ class Target(Protocol):
         """
 
     def secret(self, endpoint: Endpoint) -> str | None:
-        """The bearer token of the endpoint; None where it needs none."""
+        """Return the bearer token of the endpoint; None if it needs none."""

@@ -156,7 +156,7 @@ class Deployment:
         return any("accepted by" in note for note in result["notes"])
 
     def check_move(self, state: DeploymentState) -> None:
-        """Raise Conflict where there is no move from the present state to `state`."""
+        """Raise Conflict if there is no move from the present state to `state`."""
         if state not in MOVES[self.state]:
             raise Conflict(
                 f"deployment {self.name!r} on {self.target}",
@@ -231,7 +231,7 @@ class TargetConfig(Config):
 
 
 def public_name(agent: str, alias: str) -> str:
-    """The name under which clients of a target ask for the alias.
+    """Return the name under which clients of a target ask for the alias.
 
     >>> public_name("support", "live"), public_name("support", "canary")
     ('support', 'support-canary')

@@ -60,8 +60,8 @@ class Watched:
 
 
 def _is_ours(deployment: Deployment) -> bool:
-    """Whether it can be started here. A server that somebody else runs is not asked again and
-    again, and the package of a target may be gone."""
+    """Return whether it can be started here. A server that somebody else runs is not asked again
+    and again, and the package of a target may be gone."""
     if deployment.target not in TARGETS.names():
         return False
     return ENDPOINT not in TARGETS.get(deployment.target).kinds
@@ -143,7 +143,7 @@ class Watch:
         self._watched = current
 
     def _check(self, watched: Watched) -> None:
-        """See whether it answers, and start it where it does not."""
+        """Check whether the deployment answers, and start it if it does not."""
         now = time.monotonic()
         health = running.health(watched.deployment)
         is_new = watched.changed_at == 0.0

@@ -31,7 +31,8 @@ class AnswerChange:
 def answer_changes(
     ws: Workspace, candidate: ModelVersion, prompts: Sequence[str]
 ) -> list[AnswerChange]:
-    """How `candidate` and what answers today answer each prompt. Raises as `evaluate` does."""
+    """Ask `candidate` and the incumbent each prompt and return how their answers differ. Raises as
+    `evaluate` does."""
     config = ws.settings(EvaluationConfig, "evaluation")
     incumbent = incumbent_of(ws, candidate, None, None, None)
     responders = Responders(ws, config, [], candidate, incumbent)
@@ -52,7 +53,7 @@ def answer_changes(
 
 
 def difference(first: str, second: str) -> float:
-    """The share of the words of two texts that are not common to both, in their order.
+    """Return the share of the words of two texts that are not common to both, in their order.
 
     >>> difference("It opens at nine.", "It opens at ten."), difference("yes", "yes")
     (0.25, 0.0)

@@ -44,8 +44,8 @@ def require_approval(ws: Workspace, version: ModelVersion, alias: str) -> None:
 
 
 def approvals(ws: Workspace, version: ModelVersion) -> list[StoredDecision]:
-    """The decisions that justify the state and basis of `version`: signed by this home, about the
-    weights that it has now. Basis `traffic` needs a won experiment beside them."""
+    """Return the decisions that justify the state and basis of `version`: signed by this home,
+    about its current weights. Basis `traffic` also needs a won experiment."""
     if version.basis is None:
         return []
     with ws.db.read() as connection:
@@ -66,14 +66,14 @@ def approvals(ws: Workspace, version: ModelVersion) -> list[StoredDecision]:
 
 
 def _has_won(ws: Workspace, version: ModelVersion, verdict: TrafficVerdict) -> bool:
-    """Whether this home signed that the version, with the weights that it has now, won against what
-    was live."""
+    """Return whether this home signed that the version, with its current weights, won against the
+    live one."""
     about_live = verdict.verdict == WON and verdict.alias == LIVE
     return about_live and verdict.weights == version.weights and genuine(ws, verdict)
 
 
 def approval_state(ws: Workspace) -> str:
-    """Another text after each new decision or verdict of any agent."""
+    """Return a text that changes with each new decision or verdict of any agent."""
     with ws.db.read() as connection:
         verdicts = store.traffic_verdicts(connection)
         signatures = [(verdict.id, verdict.signature) for verdict in verdicts]
@@ -81,13 +81,13 @@ def approval_state(ws: Workspace) -> str:
 
 
 def traffic_verdicts(ws: Workspace, experiment_id: str) -> list[TrafficVerdict]:
-    """What an experiment decided, oldest first."""
+    """Return the verdicts of an experiment, oldest first."""
     with ws.db.read() as connection:
         return store.traffic_verdicts(connection, experiment_id=experiment_id)
 
 
 def verdicts_so_far(connection: sa.Connection, experiment_id: str) -> list[TrafficVerdict]:
-    """What an experiment decided, as its transaction sees it."""
+    """Return the verdicts of an experiment within an open transaction, oldest first."""
     return store.traffic_verdicts(connection, experiment_id=experiment_id)
 
 

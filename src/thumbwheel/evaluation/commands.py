@@ -174,7 +174,7 @@ def _reasons_table(title: str, reasons: Iterable[str]) -> present.Table:
 
 
 def remarks(evaluation: Evaluation) -> list[str]:
-    """What a reader has to know besides the tables."""
+    """Return the lines that a reader needs besides the tables."""
     from thumbwheel.evaluation.secondary_tests import tests_in_words
 
     lines = []

@@ -73,8 +73,8 @@ def measure(
     level: float,
     span: float | None = 1.0,
 ) -> Measure:
-    """Means before and after, with the clustered interval of the gain. `span`: largest minus
-    smallest possible value; None where there is no limit."""
+    """Compare means before and after, with the clustered interval of the gain. `span`: largest
+    minus smallest possible value; None if there is no limit."""
     comparison = compare(before, after, groups, level=level, span=span)
     return Measure(
         spread=Spread.of(comparison.estimate),
@@ -93,8 +93,8 @@ def measure(
 
 
 def adjusted(measures: Sequence[Measure]) -> tuple[Measure, ...]:
-    """The measures with Holm's correction over all that have a p value (Holm, Scand. J. Statist. 6,
-    1979)."""
+    """Return the measures with Holm's correction over all that have a p value (Holm, Scand. J.
+    Statist. 6, 1979)."""
     p_values = [measure.p for measure in measures if measure.p is not None]
     corrected = iter(holm(p_values))
     result = []
@@ -106,14 +106,14 @@ def adjusted(measures: Sequence[Measure]) -> tuple[Measure, ...]:
 
 
 def success(name: str, pairs: Sequence[Pair], level: float) -> Measure:
-    """Success of fresh answers."""
+    """Compare the success of fresh answers."""
     before = [pair.before for pair in pairs]
     after = [pair.after for pair in pairs]
     return measure(name, before, after, [pair.case.group for pair in pairs], level)
 
 
 def slices(pairs: Sequence[Pair], level: float) -> tuple[Measure, ...]:
-    """The primary measure per slice ("topic=bill"), the largest first."""
+    """Return the primary measure per slice ("topic=bill"), the largest slice first."""
     by_slice: dict[str, list[Pair]] = {}
     for pair in pairs:
         for name, value in pair.case.slices.items():
@@ -123,15 +123,16 @@ def slices(pairs: Sequence[Pair], level: float) -> tuple[Measure, ...]:
 
 
 def detectable(primary: Measure) -> float | None:
-    """The smallest true gain that is detected four times out of five, at the observed spread."""
+    """Return the smallest true gain that is detected four times out of five at the observed spread,
+    or None."""
     return primary.spread.around(primary.gain).detectable(primary.level, POWER)
 
 
 def most_changed(
     pairs: Sequence[Pair], before: Sequence[str], after: Sequence[str], count: int
 ) -> tuple[ChangedAnswer, ...]:
-    """The cases whose value changed most, losses and gains in turn; then those of which only the
-    text changed. `before` and `after` are the texts of `pairs`."""
+    """Return the `count` cases whose value changed most, losses and gains in turn, then cases in
+    which only the text changed. `before` and `after` are the texts of `pairs`."""
     changed = []
     for pair, text_before, text_after in zip(pairs, before, after, strict=True):
         if text_before != text_after:
@@ -165,8 +166,8 @@ def _last_text(prompt: Sequence[Message]) -> str:
 
 
 def preferences(scored: Sequence[ScoredAnswer], level: float) -> tuple[Measure, ...]:
-    """How well both responders rank recorded answers: pairs where there are any, otherwise labels.
-    By summed log-probability first, then by log-probability per token."""
+    """Measure how well both responders rank recorded answers: by pairs if there are any, else by
+    labels; by summed log-probability first, then by log-probability per token."""
     pairs = _pairs(scored)
     if pairs:
         return (
@@ -179,7 +180,7 @@ def preferences(scored: Sequence[ScoredAnswer], level: float) -> tuple[Measure, 
 
 
 def _pairs(scored: Iterable[ScoredAnswer]) -> list[tuple[ScoredAnswer, ScoredAnswer]]:
-    """(better, worse) of every preference of which both answers were scored."""
+    """Return (better, worse) of every preference for which both answers were scored."""
     by_pair: dict[str, dict[bool, ScoredAnswer]] = {}
     for answer in scored:
         if answer.row.pair is not None:
@@ -217,8 +218,8 @@ def _scores(answer: ScoredAnswer, per_token: bool) -> _Scores:
 def _area(
     name: str, labelled: Sequence[ScoredAnswer], per_token: bool, level: float
 ) -> Measure | None:
-    """Area under the ROC curve; None where one class is missing. The groups that count are those of
-    the rarer class, on which the error depends."""
+    """Compare the areas under the ROC curve; None if one class is missing. The groups that count
+    are those of the rarer class, on which the error depends."""
     scores = [_scores(answer, per_token) for answer in labelled]
     good = [answer.row.good for answer in labelled]
     groups = [answer.row.group for answer in labelled]
@@ -262,8 +263,8 @@ def _area(
 def generation_guards(
     before: Sequence[Judged], after: Sequence[Judged], groups: Sequence[str], level: float
 ) -> tuple[Guard, ...]:
-    """Whether fresh answers still end, still have their format, and still have their length (of
-    those whose answer before ended)."""
+    """Return guards on whether fresh answers still end, keep their format, and keep their length
+    (counted where the answer before ended)."""
     ends = _GuardValues()
     formats = _GuardValues()
     lengths = _GuardValues()
@@ -310,7 +311,7 @@ class Rates(NamedTuple):
 
 
 def serving(side: str, success: float, answers: Sequence[Answer], rates: Rates) -> Serving:
-    """Quality, tokens, time and price of one responder's answers."""
+    """Return quality, tokens, time and price of one responder's answers."""
     tokens = [answer.tokens for answer in answers if answer.tokens is not None]
     seconds = sorted(answer.seconds for answer in answers if answer.seconds is not None)
     return Serving(
@@ -325,7 +326,7 @@ def serving(side: str, success: float, answers: Sequence[Answer], rates: Rates) 
 
 
 def _cost(rates: Rates, answers: Sequence[Answer]) -> float | None:
-    """Price of 1,000 answers; None where a price or a measurement is missing."""
+    """Return the price of 1,000 answers; None if a price or a measurement is missing."""
     prompt_tokens = [answer.prompt_tokens for answer in answers if answer.prompt_tokens is not None]
     tokens = [answer.tokens for answer in answers if answer.tokens is not None]
     if rates.tokens_in is not None and rates.tokens_out is not None and tokens and prompt_tokens:
@@ -337,7 +338,7 @@ def _cost(rates: Rates, answers: Sequence[Answer]) -> float | None:
 
 
 def guard(name: str, measure: Measure) -> Guard:
-    """A measure as a guard; without an interval where its ends are infinite."""
+    """Return a measure as a guard; without an interval if its ends are infinite."""
     bounded = measure.high < LARGEST
     return Guard(
         name=name,
@@ -352,18 +353,19 @@ def guard(name: str, measure: Measure) -> Guard:
 
 
 def nll_guard(scored: Sequence[ScoredAnswer], level: float) -> Guard:
-    """Negative log-likelihood a token of recorded good answers, whoever wrote them."""
+    """Return the guard on the negative log-likelihood per token of recorded good answers, whoever
+    wrote them."""
     return _nll(NLL, [answer for answer in scored if answer.row.good], level)
 
 
 def liked_guard(scored: Sequence[ScoredAnswer], level: float) -> Guard:
-    """The same of the app's own answers that people liked: what the model could do, and has to be
-    able to do still."""
+    """Return the guard on the negative log-likelihood per token of the app's own answers that
+    people liked: the model could produce them and must still be able to."""
     return _nll(NLL_LIKED, [answer for answer in scored if answer.row.liked], level)
 
 
 def _nll(name: str, scored: Sequence[ScoredAnswer], level: float) -> Guard:
-    """Mean over all tokens; each (prompt, answer) counts once."""
+    """Average over all tokens; each (prompt, answer) counts once."""
     distinct = {(json.dumps(answer.row.prompt), answer.row.text): answer for answer in scored}
     answers = list(distinct.values())
     tokens = sum(answer.tokens for answer in answers)

@@ -13,8 +13,8 @@ from thumbwheel.models.types import Agent
 def decisions_after(
     ws: Workspace, agent: Agent, after: str | None, limit: int
 ) -> list[dict[str, Any]]:
-    """The next decisions after the one with the id `after`, oldest first: id, version, decision,
-    reasons and time. Raises NotFound for an id that is none of the agent's."""
+    """Return the next decisions after the one with the id `after`, oldest first: id, version,
+    decision, reasons and time. Raises NotFound if the agent has no decision `after`."""
     with ws.db.read() as connection:
         if after is not None and not store.is_decision(connection, agent.id, after):
             raise NotFound(

@@ -22,7 +22,7 @@ FIRST = "in force at the first decision"
 
 
 def declarations(ws: Workspace, agent: Agent) -> list[Declaration]:
-    """What was declared for `agent`, oldest first; the last one counts."""
+    """Return the declared policies of `agent`, oldest first; the last one counts."""
     with ws.db.read() as connection:
         return store.declarations(connection, agent.id)
 
@@ -50,7 +50,7 @@ def declare(
 
 
 def policy_of(ws: Workspace, agent: Agent) -> GatePolicy:
-    """The policy in force: what was declared last, else the settings."""
+    """Return the policy in force: the last declared one, else the settings."""
     declared = declarations(ws, agent)
     return declared[-1].policy if declared else ws.settings(GatePolicy, "gate")
 
@@ -58,8 +58,8 @@ def policy_of(ws: Workspace, agent: Agent) -> GatePolicy:
 def changes(
     declared: Sequence[Declaration], used: GatePolicy, settings: GatePolicy
 ) -> tuple[str, ...]:
-    """How `used` differs from what was declared first, and which settings were changed without a
-    declaration, in words."""
+    """Describe each redeclaration, a `used` policy other than the declared one, and settings that
+    were changed without a declaration."""
     words = []
     for before, after in pairwise(declared):
         changed = ", ".join(differences(before.policy, after.policy))
@@ -78,7 +78,7 @@ def changes(
 
 
 def differences(before: GatePolicy, after: GatePolicy) -> list[str]:
-    """The fields that differ, in words."""
+    """Return the fields that differ, in words."""
     words = []
     for name in GatePolicy.model_fields:
         old, new = getattr(before, name), getattr(after, name)

@@ -44,8 +44,8 @@ or two of them would decide."""
 def compare_on_dev(
     ws: Workspace, versions: Sequence[ModelVersion], config: EvaluationConfig | None = None
 ) -> DevComparison:
-    """Score the base and `versions` on the dev split and name the best one, with reasons;
-    None where none beats the base, by `TELLING` judged answers or more.
+    """Score the base and `versions` on the dev split and name the best one, with reasons; None if
+    no version beats the base, by `TELLING` judged answers or more.
 
     A version whose fresh answers succeed clearly less often than another's (interval of the paired
     difference) is out. Dev rows are few, so the others are told apart by how well they rank
@@ -117,8 +117,8 @@ def _by_prompt(rows: Sequence[RecordedAnswer]) -> list[list[RecordedAnswer]]:
 
 
 def agrees(answer: str, judged: Sequence[RecordedAnswer]) -> float:
-    """1 when `answer` agrees with the judged answers to its prompt: it equals a good one or, where
-    no good one is known, differs from all bad ones."""
+    """Return 1 if `answer` agrees with the judged answers to its prompt, else less: it equals a
+    good one or, if no good one is known, differs from all bad ones."""
     good = [row.text for row in judged if row.good]
     if good:
         return max(equals(answer, text) for text in good)
@@ -126,7 +126,8 @@ def agrees(answer: str, judged: Sequence[RecordedAnswer]) -> float:
 
 
 def equals(answer: str, good: str) -> float:
-    """1 when `answer` says what the good answer says, else 0."""
+    """Score `answer` against the good answer: 1 if the two are equal, else less. JSON is compared
+    by its fields, other text word by word."""
     if checker_of(good) == "json_fields":
         function = FUNCTIONS.get("json_fields").create({"allow_extra": False})
         (score,) = function.score([Case(answer, good)])
@@ -220,7 +221,8 @@ def _clearly_worse(result: _DevResult, other: _DevResult, config: EvaluationConf
 
 
 def _gain(before: _DevResult, after: _DevResult, config: EvaluationConfig) -> Measure | None:
-    """Success of `after` against `before` on the same prompts; None where no prompt was judged."""
+    """Compare the success of `after` and `before` on the same prompts; None if no prompt was
+    judged."""
     if not before.answers:
         return None
     return compare.measure(

@@ -89,8 +89,8 @@ def evaluate(
     """Measure `candidate` and the incumbent on the same held-out rows and store the result, or
     return the stored one.
 
-    `against` is the incumbent. Unset, it is the version behind the alias `live`, else `v0` where
-    that is an endpoint, else the candidate's base. `form` and `against_form` say how each is served
+    `against` is the incumbent. Unset, it is the version behind the alias `live`, else `v0` if that
+    is an endpoint, else the candidate's base. `form` and `against_form` say how each is served
     (responders.py). Raises DataError without held-out rows, InputError for a version that cannot be
     a candidate, ModelError for a base that has changed.
     """
@@ -123,8 +123,8 @@ def evaluate(
 
 
 def store_evaluation(ws: Workspace, evaluation: Evaluation) -> Evaluation:
-    """Sign and store what was measured. Where another process stored the same evaluation first,
-    return that one."""
+    """Sign and store an evaluation. If another process stored the same evaluation first, return
+    that one."""
     signed = signed_evaluation(ws, evaluation)
     return ws.db.write(
         lambda connection: store.add(connection, signed, lambda stored: genuine(ws, stored))
@@ -132,7 +132,8 @@ def store_evaluation(ws: Workspace, evaluation: Evaluation) -> Evaluation:
 
 
 def _stored(ws: Workspace, candidate: ModelVersion, key: str) -> Evaluation | None:
-    """The evaluation under `key`; one that was edited is reported and not used."""
+    """Return the genuine evaluation under `key`, or None. An edited one is reported and not
+    used."""
     with ws.db.read() as connection:
         candidates = store.find(connection, candidate.id)
     same_key = [evaluation for evaluation in candidates if evaluation.key == key]
@@ -148,7 +149,7 @@ def _stored(ws: Workspace, candidate: ModelVersion, key: str) -> Evaluation | No
 
 
 def evaluations(ws: Workspace, version: ModelVersion) -> list[Evaluation]:
-    """The stored evaluations of a version, oldest first."""
+    """Return the stored evaluations of a version, oldest first."""
     with ws.db.read() as connection:
         return store.find(connection, version.id)
 
@@ -160,7 +161,8 @@ def incumbent_of(
     form: str | None,
     against_form: str | None,
 ) -> ModelVersion:
-    """What `candidate` is compared with, as `evaluate` says it."""
+    """Return the version that `candidate` is compared with, as `evaluate` describes. Raises
+    InputError if `candidate` has no adapter."""
     if candidate.adapter is None:
         raise InputError(
             f"version {candidate.name!r} of agent {candidate.agent!r}",
@@ -198,8 +200,8 @@ def incumbent_of(
 
 
 def _aside(ws: Workspace, responders: Responders, suites: Mapping[str, Suite]) -> str:
-    """Why the gate may not decide on this evaluation. It decides on the version as trained against
-    what runs today, with all guards."""
+    """Return why the gate may not decide on this evaluation, else "". It decides on the version as
+    trained, compared with the one that runs today, with all guards."""
     running_today = incumbent_of(ws, responders.candidate, None, None, None)
     if responders.form:
         return f"it was measured as {responders.form}, not as it was trained"
@@ -215,8 +217,8 @@ def _aside(ws: Workspace, responders: Responders, suites: Mapping[str, Suite]) -
 
 
 def _limit(ws: Workspace, responders: Responders, aside: str) -> str:
-    """Why the gate approves for a canary at most: a live version on another base cannot be loaded
-    beside the candidate."""
+    """Return why the gate approves for a canary at most, else "": a live version on another base
+    cannot be loaded beside the candidate."""
     agent = Agent.named(responders.candidate.agent)
     live_id = versions.aliases_of(ws, agent).get(LIVE)
     compared_ids = (None, responders.incumbent.id, responders.candidate.id)
@@ -226,8 +228,8 @@ def _limit(ws: Workspace, responders: Responders, aside: str) -> str:
 
 
 def _applicable_suites(context: SuiteContext, leading: Sequence[str]) -> dict[str, Suite]:
-    """The suites that are named; else those that apply and are default or may lead. Raises
-    DataError for a named one that does not apply."""
+    """Return the suites that are named; if none is, those that apply and are default or may lead.
+    Raises DataError for a named one that does not apply."""
     named = context.config.suite
     wanted_too = {*leading}
     if context.config.reward_model:
@@ -261,7 +263,7 @@ def _key(
     config: EvaluationConfig,
     leading: Sequence[str],
 ) -> str:
-    """Fingerprint of everything that the result depends on."""
+    """Return the fingerprint of everything that the result depends on."""
     compared = [
         [version.id, version.base_fingerprint, version.adapter]
         for version in (responders.candidate, responders.incumbent)
@@ -373,8 +375,8 @@ def _measure(run: _Run, key: str) -> Evaluation:
 
 
 def _guards(run: _Run, outcomes: Mapping[str, SuiteMeasures]) -> tuple[Guard, ...]:
-    """The guards of all suites. Those in nats a token get what a uniform guess over the base's
-    vocabulary would have."""
+    """Return the guards of all suites. Guards in nats per token also get the value of a uniform
+    guess over the base's vocabulary."""
     guards = {}
     for outcome in outcomes.values():
         for guard in outcome.guards:
@@ -387,7 +389,7 @@ def _guards(run: _Run, outcomes: Mapping[str, SuiteMeasures]) -> tuple[Guard, ..
 
 
 def _basis(run: _Run, suite: str, questions: Sequence[Any]) -> Basis:
-    """The basis of the primary measure: gold where every question is that of a gold case, or where
+    """Return the basis of the primary measure: gold if every question is that of a gold case, or if
     answers are ranked beside such cases."""
     if suite == "preference":
         return run.rows.basis
@@ -416,8 +418,8 @@ def _check_prompts(run: _Run) -> None:
 def _replies(
     run: _Run, responder: Responder, questions: Questions, what: str
 ) -> dict[str, list[Any]]:
-    """Suite -> the replies of `responder`. A question that several suites have is asked once.
-    `what`: before or after, for the progress line."""
+    """Ask `responder` every question and return suite -> replies. A question that several suites
+    share is asked once. `what`: before or after, for the progress line."""
     asks: list[Any] = []
     likelihood_asks: list[Any] = []
     for suite_questions in questions.values():
@@ -442,7 +444,7 @@ def _replies(
 
 
 def _leading_suite(run: _Run) -> str | None:
-    """The suite that is to give the primary measure; None where none may."""
+    """Return the suite that should give the primary measure; None if no suite may."""
     for name in (*run.leading, *run.config.suite):
         if name in run.suites:
             return name
@@ -450,7 +452,7 @@ def _leading_suite(run: _Run) -> str | None:
 
 
 def _check_answers(run: _Run) -> None:
-    """Raise DataError where no answer could give the primary measure, before the first one is asked
+    """Raise DataError if no answer could give the primary measure, before the first one is asked
     for."""
     suite = run.suites.get(_leading_suite(run) or "")
     if suite is not None and (why := suite.cannot_judge()):
@@ -458,7 +460,8 @@ def _check_answers(run: _Run) -> None:
 
 
 def _primary_suite(run: _Run, outcomes: Mapping[str, SuiteMeasures]) -> str:
-    """The suite that gives the primary measure. Raises DataError where it could judge nothing."""
+    """Return the suite that gives the primary measure. Raises DataError if it could judge
+    nothing."""
     name = _leading_suite(run)
     if name is not None and outcomes[name].main is not None:
         return name
@@ -479,8 +482,8 @@ def _nothing_to_judge(run: _Run, why: str, dropped: Counter[str]) -> DataError:
 
 
 def _suite_results(outcomes: Mapping[str, SuiteMeasures], level: float) -> tuple[SuiteResult, ...]:
-    """What is stored of each suite that judged something. p values are corrected over the main
-    measures of all suites, and over the slices of each."""
+    """Return the result to store for each suite that judged something. p values are corrected over
+    the main measures of all suites, and over the slices of each."""
     names = []
     mains = []
     for name, outcome in outcomes.items():
@@ -502,8 +505,8 @@ def _suite_results(outcomes: Mapping[str, SuiteMeasures], level: float) -> tuple
 
 
 def _against_prompting(run: _Run, replies: Replies) -> Measure | None:
-    """The candidate against its base with good training answers in the prompt; None where that
-    cannot be compared."""
+    """Compare the candidate with its base that has good training answers in the prompt; None if
+    they cannot be compared."""
     suite, config, responders = run.suites.get("success"), run.config, run.responders
     if suite is None or not config.few_shot or responders.after in responders.served:
         return None
@@ -537,7 +540,7 @@ def _serving(
     after: Replies,
     primary: Measure,
 ) -> tuple[Serving, ...]:
-    """Cost and time of the answers behind the primary measure; nothing where recorded answers are
+    """Return cost and time of the answers behind the primary measure; empty if recorded answers are
     judged."""
     if not run.suites[suite].fresh:
         return ()
@@ -555,7 +558,7 @@ def _serving(
 
 
 def _answers(questions: Sequence[Any], replies: Sequence[Any]) -> list[Any]:
-    """All fresh answers among the replies."""
+    """Return all fresh answers among the replies."""
     answers: list[Any] = []
     for question, reply in zip(questions, replies, strict=True):
         if isinstance(question, Ask):
@@ -564,7 +567,8 @@ def _answers(questions: Sequence[Any], replies: Sequence[Any]) -> list[Any]:
 
 
 def _rates(config: EvaluationConfig, version: ModelVersion, form: str | None) -> compare.Rates:
-    """An endpoint may have prices. What served recorded answers is not known, so it has none."""
+    """Return the prices of a version: an endpoint may have its own. Recorded answers have none,
+    because nobody knows which server gave them."""
     if form == RECORDED:
         return compare.Rates()
     endpoint = version.endpoint or {}

@@ -37,7 +37,7 @@ class Shots:
 
     @classmethod
     def of(cls, rows: Iterable[RecordedAnswer]) -> Shots:
-        """The good answers of rows that end with a question of the user; the last one where a
+        """Collect the good answers of rows that end with a question of the user; the last one if a
         question has several."""
         shots: dict[str, Shot] = {}
         for row in rows:
@@ -47,8 +47,8 @@ class Shots:
         return cls(tuple(shots.values()), tuple(shots))
 
     def nearest(self, prompts: Sequence[Sequence[Message]], count: int) -> list[list[Shot]]:
-        """The `count` nearest examples of each prompt, the nearest last: a model weighs most what
-        it read last."""
+        """Return the `count` nearest examples of each prompt, the nearest last: a model weighs most
+        the text that it read last."""
         shots_of_prompts: list[list[Shot]] = []
         for start in range(0, len(prompts), BATCH):
             texts = [_last_text(prompt) for prompt in prompts[start : start + BATCH]]
@@ -61,7 +61,7 @@ class Shots:
 
 
 def similarity(texts: Sequence[str], others: Sequence[str]) -> Any:
-    """[texts, others]: cosine of TF-IDF vectors, with the document frequencies of `others`.
+    """Return [texts, others]: cosine of TF-IDF vectors, with the document frequencies of `others`.
 
     >>> similarity(["a red fox"], ["the red fox", "a dog"]).round(2).tolist()
     [[0.67, 0.41]]
@@ -96,8 +96,8 @@ def similarity(texts: Sequence[str], others: Sequence[str]) -> Any:
 def shown(
     prompt: Sequence[Message], shots: Sequence[Shot], builder: PromptBuilder, room: int
 ) -> list[Message]:
-    """`prompt` with examples before its first turn: as many of `shots` (the nearest last) as fit
-    into `room` tokens."""
+    """Return `prompt` with examples before its first turn: as many of `shots` (the nearest last) as
+    fit into `room` tokens."""
     start = 0
     while start < len(prompt) and prompt[start]["role"] in INSTRUCTIONS:
         start += 1

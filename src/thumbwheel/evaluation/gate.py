@@ -43,8 +43,8 @@ POWER = 0.8
 
 
 def decide(inputs: GateInputs, policy: GatePolicy) -> Decision:
-    """The verdict on `inputs` under `policy`, and nothing else. Reasons say first what decided,
-    then what else was observed."""
+    """Return the verdict on `inputs` under `policy`, from these two alone. Reasons begin with the
+    ones that decided, then name the other observations."""
     failures = _failures(inputs, policy)
     limits = _limits(inputs)
     remarks = []
@@ -72,7 +72,7 @@ def decide(inputs: GateInputs, policy: GatePolicy) -> Decision:
 
 
 def _failures(inputs: GateInputs, policy: GatePolicy) -> list[str]:
-    """What rejects a candidate, besides its guards."""
+    """Return the reasons that reject a candidate, besides its guards."""
     failures = []
     if inputs.tainted:
         failures.append(
@@ -105,7 +105,7 @@ def _failures(inputs: GateInputs, policy: GatePolicy) -> list[str]:
 
 
 def _limits(inputs: GateInputs) -> list[str]:
-    """What limits a passing candidate to a canary, besides its guards."""
+    """Return the reasons that limit a passing candidate to a canary, besides its guards."""
     limits = []
     if inputs.basis is not Basis.GOLD:
         limits.append(
@@ -139,8 +139,8 @@ def inputs_of(
     optimised: tuple[str, ...] = (),
     changes: tuple[str, ...] = (),
 ) -> GateInputs:
-    """What the gate reads of an evaluation. Raises InputError where it never decides on it,
-    Conflict where it waits for judgements."""
+    """Return the gate's inputs from an evaluation. Raises InputError if the gate never decides on
+    it, Conflict if it waits for judgements."""
     what = f"evaluation {evaluation.id!r} for the gate"
     again = f"thumbwheel evaluate {evaluation.candidate} --agent {evaluation.agent}"
     if why := why_refused(evaluation, policy):
@@ -190,14 +190,14 @@ def inputs_of(
 
 
 def why_refused(evaluation: Evaluation, policy: GatePolicy) -> str:
-    """Why the gate never decides on `evaluation`; empty where it may."""
+    """Return why the gate never decides on `evaluation`, or "" if it may."""
     if evaluation.aside or evaluation.suite in policy.leading:
         return evaluation.aside
     return f"suite {evaluation.suite} leads, and the gate goes by {' or '.join(policy.leading)}"
 
 
 def why_waiting(evaluation: Evaluation, policy: GatePolicy) -> str:
-    """Which judgements the gate waits for; empty where it does not wait."""
+    """Return which judgements the gate waits for, or "" if it does not wait."""
     if not evaluation.blocked or policy.blocked != "wait":
         return ""
     return (
@@ -207,7 +207,8 @@ def why_waiting(evaluation: Evaluation, policy: GatePolicy) -> str:
 
 
 def guard_at_level(guard: Guard, level: float) -> Guard:
-    """The guard with its interval at `level`; without an interval where the spread is not known."""
+    """Return the guard with its interval at `level`; without an interval if the spread is
+    unknown."""
     if guard.before is None or guard.after is None:
         return guard.model_copy(update={"low": None, "high": None})
     if guard.spread is None or guard.spread.error is None:
@@ -219,7 +220,7 @@ def guard_at_level(guard: Guard, level: float) -> Guard:
 def gate(ws: Workspace, evaluation: Evaluation, policy: GatePolicy | None = None) -> StoredDecision:
     """Decide on the candidate of `evaluation`, store the decision, and update the version's state.
 
-    `policy` overrides the declared one, and the decision says so; where none was declared, the
+    `policy` overrides the declared one, and the decision says so; if no policy was declared, the
     policy of the first decision becomes the declaration. A second decision on the same evaluation
     under the same policy returns the stored one, unless somebody changed that. Raises Conflict for
     an evaluation that was changed.
@@ -269,7 +270,8 @@ def gate(ws: Workspace, evaluation: Evaluation, policy: GatePolicy | None = None
 
 
 def _without_false_approval(ws: Workspace, version: ModelVersion) -> ModelVersion:
-    """The version; a candidate again where it is marked approved without a signed decision."""
+    """Return the version, made a candidate again if it is marked approved without a signed
+    decision."""
     if version.state is not State.APPROVED or version.adapter is None or approvals(ws, version):
         return version
     log.say(
@@ -280,8 +282,8 @@ def _without_false_approval(ws: Workspace, version: ModelVersion) -> ModelVersio
 
 
 def _update_state(ws: Workspace, version: ModelVersion, stored: StoredDecision) -> None:
-    """Too few cases never reject a version for good, and a version that was approved for a canary
-    may be approved fully later."""
+    """Set the state that the verdict gives the version. Too few cases never reject a version for
+    good, and a version that was approved for a canary may be approved fully later."""
     verdict = stored.decision.verdict
     not_on_gold = version.state is State.APPROVED and version.basis is not Basis.GOLD
     if not_on_gold and verdict is Verdict.APPROVED:
@@ -298,18 +300,19 @@ def _update_state(ws: Workspace, version: ModelVersion, stored: StoredDecision) 
 
 
 def decisions_of(ws: Workspace, version: ModelVersion) -> list[StoredDecision]:
-    """Return the decisions about a version as they were signed, oldest first; what was changed
-    since is left out."""
+    """Return the decisions about a version as they were signed, oldest first; decisions changed
+    since are left out."""
     with ws.db.read() as connection:
         stored = store.find_decisions(connection, version_id=version.id)
     return [decision for decision in stored if genuine(ws, decision)]
 
 
 def replay(ws: Workspace, decision_id: str) -> tuple[StoredDecision, Decision]:
-    """The stored decision, and what its stored inputs and policy give now; they differ only where
-    the gate's code changed.
+    """Return the stored decision and the one that its stored inputs and policy give now; they
+    differ only if the gate's code changed.
 
-    Raises Conflict for a decision that was changed after it was signed.
+    Raises NotFound for an unknown id and Conflict for a decision that was changed after it was
+    signed.
     """
     with ws.db.read() as connection:
         matches = store.find_decisions(connection, decision_id=decision_id)

@@ -78,7 +78,8 @@ FORGOTTEN_HINT = (
 
 
 def guard_state(guard: Guard, policy: GatePolicy) -> tuple[GuardState, str]:
-    """The state of `guard` under `policy`, and what is wrong in words; no words where it holds."""
+    """Return the state of `guard` under `policy` and a description of the problem, empty if it
+    holds."""
     state, words = _state_by_margin(guard, policy)
     share = ability(guard)
     if state is GuardState.HOLDS or share is None or share >= policy.near_chance:
@@ -133,8 +134,8 @@ def _state_by_margin(guard: Guard, policy: GatePolicy) -> tuple[GuardState, str]
 
 
 def ability(guard: Guard) -> float | None:
-    """What runs today on a scale from knowing nothing (0) to the best possible value (1); None
-    where that is not known."""
+    """Place the incumbent's value on a scale from knowing nothing (0) to the best possible value
+    (1); None if it cannot be placed."""
     rule = RULES.get(guard.name)
     if rule is None or rule.better == 0 or guard.before is None:
         return None
@@ -144,8 +145,8 @@ def ability(guard: Guard) -> float | None:
 
 
 def _highest_ability(guard: Guard, share: float) -> float:
-    """The highest plausible ability: for a share, the upper end of its interval, since that few
-    items are right may be chance."""
+    """Return the highest plausible ability: for a share, the upper end of its interval, because
+    with few items a low share may be chance."""
     if guard.chance is not None:
         return share
     groups = guard.n if guard.clusters is None else guard.clusters
@@ -153,9 +154,9 @@ def _highest_ability(guard: Guard, share: float) -> float:
 
 
 def margin_of(rule: Rule, before: float, policy: GatePolicy) -> float:
-    """How much worse the candidate may be than what runs today, which has `before`.
+    """Return how much worse the candidate may be than the incumbent, whose value is `before`.
 
-    In nats: the margin, or `relative_nats` of `before` where that is more. For a share: the margin,
+    In nats: the margin, or `relative_nats` of `before` if that is more. For a share: the margin,
     but at most half of `before`, so that a model which solves one task in five does not lose them
     all. A margin of 0.5 or more is taken literally.
     """
@@ -168,7 +169,7 @@ def margin_of(rule: Rule, before: float, policy: GatePolicy) -> float:
 
 
 def consequence(state: GuardState, policy: GatePolicy) -> Lenience | None:
-    """What a guard in this state means for the candidate; None where it holds."""
+    """Return the consequence of a guard in this state for the candidate; None if it holds."""
     if state is GuardState.SUSPECT:
         return "reject" if policy.unmeasured_guard == "reject" else "canary"
     verdicts: dict[GuardState, Lenience] = {
@@ -181,8 +182,8 @@ def consequence(state: GuardState, policy: GatePolicy) -> Lenience | None:
 
 
 def _too_few_for_interval(guard: Guard, groups: int, margin: float, policy: GatePolicy) -> bool:
-    """Whether even an unchanged guard would have an interval wider than the margin. Of unequal
-    groups, the effective number counts."""
+    """Return whether even an unchanged guard would have an interval wider than the margin. With
+    unequal groups, the effective number counts."""
     if policy.min_interval is not None:
         return groups < policy.min_interval
     spread = guard.spread
@@ -192,7 +193,7 @@ def _too_few_for_interval(guard: Guard, groups: int, margin: float, policy: Gate
 
 
 def guard_reason(guard: Guard, words: str) -> str:
-    """A guard's line among the reasons of a decision."""
+    """Return a guard's line among the reasons of a decision."""
     if guard.before is None or guard.after is None:
         return f"guard {guard.name}: {words}"
     values = f"{guard.before:.4f} -> {guard.after:.4f} on {guard.n} items"
@@ -200,7 +201,7 @@ def guard_reason(guard: Guard, words: str) -> str:
 
 
 def _loss(rule: Rule, before: float, after: float) -> float:
-    """How much worse, in the unit of the margin."""
+    """Return how much worse the value became, in the unit of the margin."""
     if rule.better:
         return rule.better * (before - after)
     low, high = sorted((max(before, 1e-9), max(after, 1e-9)))

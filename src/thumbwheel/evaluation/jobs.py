@@ -47,8 +47,8 @@ class EvaluateSpec(Config):
 
 
 def run_evaluate(ws: Workspace, spec: EvaluateSpec) -> EvaluationResult:
-    """Compare, and let the gate decide. Answers that are there are not asked for again, and what
-    was compared and decided is not done twice."""
+    """Compare the versions and let the gate decide. Stored answers are not asked for again, and a
+    stored comparison or decision is not made twice."""
     config = ws.settings(EvaluationConfig, "evaluation", spec.options)
     candidate = versions.version(ws, spec.agent, spec.version)
     incumbent = None

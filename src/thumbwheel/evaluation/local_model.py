@@ -71,7 +71,7 @@ class LocalModel:
         return self.builder_of(trained[0] if trained else self.base)
 
     def builder_of(self, version: ModelVersion) -> PromptBuilder:
-        """Return what turns prompts into token ids as `version` was trained."""
+        """Return the prompt builder that turns prompts into token ids as `version` was trained."""
         from thumbwheel.engine.adapted_template import stored_template
         from thumbwheel.engine.load import load_tokenizer
         from thumbwheel.engine.prompt import trained_builder
@@ -120,7 +120,7 @@ class LocalModel:
         return model.to(device()).eval()
 
     def responder(self, version: ModelVersion) -> LocalResponder:
-        """The responder for `version`; for a version without an adapter, the base."""
+        """Return the responder for `version`; for a version without an adapter, the base."""
         from thumbwheel.core.hardware import device
 
         builder = self.builder_of(version) if version.adapter else self.builder
@@ -142,7 +142,7 @@ class LocalModel:
 
     @contextmanager
     def with_adapter(self, version_id: str) -> Iterator[Any]:
-        """The model with the adapter of this version active; BASE: with none."""
+        """Activate the adapter of this version (BASE: none) and yield the model."""
         from thumbwheel.engine.lora import adapter_layers, switched
 
         model = self.model
@@ -174,7 +174,7 @@ class LocalResponder:
         return self.local_model.config.batch_size
 
     def answers(self, asks: Sequence[Ask]) -> list[Answers]:
-        """Fresh answers; questions with the same sampling settings are decoded together."""
+        """Generate answers; questions with the same sampling settings are decoded together."""
         by_sampling: dict[tuple[int, int, float], list[int]] = {}
         for index, ask in enumerate(asks):
             settings = (ask.max_new_tokens, ask.samples, ask.temperature)
@@ -222,8 +222,8 @@ class LocalResponder:
         return replies
 
     def log_probabilities(self, asks: Sequence[AskLikelihood]) -> list[Sums]:
-        """Summed log-probabilities. The texts of one prompt form one tree, and a pass scores as
-        many prompts as the token budget holds."""
+        """Return summed log-probabilities. The texts of one prompt form one tree, and a pass scores
+        as many prompts as the token budget holds."""
         from thumbwheel.engine.score import ScoreEngine
 
         examples: list[Example] = []
@@ -247,7 +247,7 @@ class LocalResponder:
         return [() if index is None else tuple(sums[index]) for index in example_of_ask]
 
     def _example(self, ask: AskLikelihood) -> Example | None:
-        """The prompt with its texts as branches; None where it does not fit the model."""
+        """Return the prompt with its texts as branches; None if it does not fit the model."""
         from thumbwheel.engine.prompt import Target
         from thumbwheel.engine.tree import Branch, Example
 
@@ -265,8 +265,9 @@ class LocalResponder:
         return Example(fitted.rows[0].prompt_ids, branches, "")
 
     def _example_of_text(self, text: str) -> Example | None:
-        """A text without a prompt: its first token (or the one that the tokenizer puts before it)
-        is the context of the others."""
+        """Return a text without a prompt as an example, or None if it has fewer than two tokens.
+        Its first token (or the one that the tokenizer puts before it) is the context of the
+        others."""
         from thumbwheel.engine.tree import Branch, Example
 
         longest = min(self.local_model.config.max_length, self.local_model.room)
@@ -284,8 +285,8 @@ class LocalResponder:
 def exported(
     ws: Workspace, version: ModelVersion, name: str, folder: Path, config: EvaluationConfig
 ) -> LocalResponder:
-    """The merged model in `folder` as a responder for `version`. Raises ModelError for a folder
-    without a whole model."""
+    """Return the merged model in `folder` as a responder for `version`. Raises ModelError for a
+    folder without a whole model."""
     from thumbwheel.engine.base_check import remembered_fingerprint
 
     folder = folder.expanduser()

@@ -23,8 +23,7 @@ UNANSWERED = Judged(
 
 
 def judge(cases: Sequence[Case], replies: Sequence[Answers], owner: OwnerSettings) -> list[Judged]:
-    """The first answer to each case, judged by the case's checker with the settings of its
-    owner."""
+    """Judge the first answer to each case by the case's checker with the settings of its owner."""
     answered = [index for index, reply in enumerate(replies) if reply]
     answers = [replies[index][0] for index in answered]
     texts = [answer.text.strip() for answer in answers]
@@ -47,8 +46,8 @@ def _judged(answer: Answer, text: str, score: Score) -> Judged:
 
 
 def score(cases: Sequence[Case], texts: Sequence[str], owner: OwnerSettings) -> list[Score]:
-    """One score per answer, by the checker that its case names, else by the default for the kind
-    of its reference.
+    """Return one score per answer, by the checker that its case names, else by the default for the
+    kind of its reference.
 
     A case whose checker cannot be used (unknown, impossible settings, a setting that only the owner
     may set) gives no value.
@@ -69,8 +68,8 @@ def score(cases: Sequence[Case], texts: Sequence[str], owner: OwnerSettings) -> 
 
 
 def checkers(cases: Sequence[Case], owner: OwnerSettings) -> list[str]:
-    """The checkers of the cases with their versions, and the reasons why some cannot be used; it
-    changes when a missing checker is installed."""
+    """Return the checkers of the cases with their versions, and the reasons why some cannot be
+    used. The list changes when a missing checker is installed."""
     names = set()
     for group in _checker_groups(cases, owner):
         if isinstance(group.checker, str):
@@ -106,7 +105,7 @@ def _checker_groups(cases: Sequence[Case], owner: OwnerSettings) -> Iterator[_Ch
 
 
 def blocked(judgements: Iterable[Score | Judged]) -> Counter[str]:
-    """Reason -> judgements that failed because what judges was not available."""
+    """Return reason -> judgements that failed because their judge was not available."""
     reasons = Counter[str]()
     for judgement in judgements:
         if isinstance(judgement, Score):
@@ -128,11 +127,11 @@ class PairedValue:
 
 
 def paired(before: Sequence[Judged], after: Sequence[Judged]) -> Iterator[PairedValue]:
-    """The values of the cases that count: at least one answer could be judged.
+    """Yield the values of the cases that count: at least one answer could be judged.
 
     An answer on which the checker failed (too deep, too long), or that has nothing to judge (no
     code), counts as wrong when the other answer was judged. Leaving the case out would reward such
-    answers. A case of which neither answer has a value is left out.
+    answers. A case for which neither answer has a value is left out.
     """
     for index, (first, second) in enumerate(zip(before, after, strict=True)):
         if first.value is None and second.value is None:
@@ -150,7 +149,7 @@ def _value(judged: Judged) -> float | None:
 
 
 def unjudged(before: Sequence[Judged], after: Sequence[Judged], counted: set[int]) -> Counter[str]:
-    """Reason -> cases that do not count: those whose index is not in `counted`."""
+    """Return reason -> cases that do not count: those whose index is not in `counted`."""
     reasons = Counter[str]()
     for index, (first, second) in enumerate(zip(before, after, strict=True)):
         if index not in counted:

@@ -35,14 +35,14 @@ class RecordedResponder:
         return [()] * len(asks)
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 def recorded(
     ws: Workspace, version: ModelVersion, name: str, cases: Sequence[Case]
 ) -> RecordedResponder:
-    """The newest answer of `version` to the prompt of each case. An answer whose model was not
-    recorded counts as the version's."""
+    """Return a responder that gives the newest answer of `version` to the prompt of each case. An
+    answer whose model was not recorded counts as the version's."""
     prompt_ids = {case.prompt_id for case in cases}
     with ws.db.read() as connection:
         answers = store.recorded(connection, version, prompt_ids)

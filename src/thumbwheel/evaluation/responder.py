@@ -44,10 +44,10 @@ class Responder(Protocol):
         """Whether it can compute log-probabilities of given texts."""
 
     def answers(self, asks: Sequence[Ask]) -> list[Answers]:
-        """Fresh answers, in the order of the questions."""
+        """Generate answers, in the order of the questions."""
 
     def log_probabilities(self, asks: Sequence[AskLikelihood]) -> list[Sums]:
-        """Of given texts; only called where it `scores`."""
+        """Return the log-probabilities of given texts; called only if it `scores`."""
 
     def close(self) -> None:
         """Stop processes and close connections."""
@@ -60,8 +60,8 @@ def ask(
     asks: Sequence[Ask | AskLikelihood],
     what: str,
 ) -> list[Any]:
-    """The replies of `responder` to `asks` (all of one kind), in their order: stored ones, and new
-    ones, which are stored chunk by chunk.
+    """Return the replies of `responder` to `asks` (all of one kind), in their order. Stored replies
+    are reused; new ones are stored chunk by chunk.
 
     The order in which missing replies are asked for depends on the questions alone. So an
     evaluation that was stopped asks the rest in the same batches as it would have.
@@ -101,8 +101,8 @@ def ask(
 
 
 def chunks(missing: Mapping[str, Ask | AskLikelihood], size: int) -> Iterator[list[str]]:
-    """Keys of questions of similar length, since prompts in a batch are padded to the longest.
-    A chunk asks for about `size` answers."""
+    """Yield keys of questions of similar length, because prompts in a batch are padded to the
+    longest. A chunk asks for about `size` answers."""
     ordered = sorted(missing, key=lambda key: (_length(missing[key]), key))
     chunk: list[str] = []
     room = size

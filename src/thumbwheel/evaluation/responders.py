@@ -122,7 +122,8 @@ class Responders:
 
 
 def base_of(ws: Workspace, version: ModelVersion) -> ModelVersion:
-    """The version without an adapter that `version` was trained over."""
+    """Return the version without an adapter that `version` was trained over. Raises InputError if
+    it is not among the versions."""
     for earlier in versions.versions(ws, Agent.named(version.agent)):
         is_base = earlier.adapter is None and earlier.endpoint is None
         if is_base and earlier.base_fingerprint == version.base_fingerprint:

@@ -41,7 +41,7 @@ class Cut:
     look: int
 
     def width(self, alpha: float) -> float:
-        """Of the interval of the gain, but for a factor that all cuts share."""
+        """Return the width of the interval of the gain, up to a factor that all cuts share."""
         level = look_level(alpha, self.look)
         return NormalDist().inv_cdf((1 + level) / 2) / math.sqrt(self.rows)
 
@@ -49,7 +49,8 @@ class Cut:
 def least_read(
     ws: Workspace, candidate: ModelVersion, rows: HeldOut, policy: GatePolicy
 ) -> HeldOut:
-    """The rows that the next look at `candidate` reads; those that are left out are counted."""
+    """Return the rows that the next look at `candidate` reads; the rows left out are counted in
+    `dropped`."""
     questions = rows.cases or rows.recorded_answers
     if not questions:
         return rows
@@ -71,7 +72,7 @@ def least_read(
 def _best_cut(
     keys: Sequence[str], earlier: Sequence[Look], experiments: int, policy: GatePolicy
 ) -> tuple[Counter[str], Cut]:
-    """(row -> how often it was read, the cut at which a gain is seen best)."""
+    """Return (row -> how often it was read, the cut at which a gain is seen best)."""
     distinct_looks = set(earlier)
     times_read = Counter[str]()
     for look in distinct_looks:
@@ -104,8 +105,9 @@ class GoldPower:
 
 
 def gold_power(ws: Workspace, agent: Agent, wanted: float, discordance: float) -> GoldPower:
-    """What the next look at the agent's gold cases can show, and how many more would show a gain of
-    `wanted`. `discordance`: the share of answers that a new version changes."""
+    """Estimate which gain the next look at the agent's gold cases can show, and how many more cases
+    would show a gain of `wanted`. `discordance`: the share of answers that a new version
+    changes."""
     policy = policy_of(ws, agent)
     with ws.db.read() as connection:
         cases = store.judgeable(connection, agent.id, Basis.GOLD)
@@ -125,7 +127,7 @@ def gold_power(ws: Workspace, agent: Agent, wanted: float, discordance: float) -
 
 
 def _needed(wanted: float, discordance: float, level: float, policy: GatePolicy) -> int:
-    """Cases on which a gain of `wanted` is seen four times out of five."""
+    """Return the number of cases on which a gain of `wanted` is seen four times out of five."""
     if wanted >= discordance:
         wanted = discordance
     rows = policy.min_cases

@@ -47,8 +47,8 @@ class HeldOut:
 
 
 def gate_rows(ws: Workspace, version: ModelVersion, needed: bool = True) -> HeldOut:
-    """What the gate reads about `version`: its cases, and the recorded answers of the gate split.
-    Raises DataError where both are missing and `needed`."""
+    """Return the rows that the gate reads about `version`: its cases, and the recorded answers of
+    the gate split. Raises DataError if both are missing and `needed`."""
     agent_id = version.agent_id
     dropped: Counter[str] = Counter()
     trained_on = dataset_of(ws, version)
@@ -81,7 +81,7 @@ def gate_rows(ws: Workspace, version: ModelVersion, needed: bool = True) -> Held
 
 
 def _datasets_of_lineage(ws: Workspace, version: ModelVersion) -> Iterator[Dataset]:
-    """The datasets that the version and its ancestors were trained on."""
+    """Yield the datasets that the version and its ancestors were trained on."""
     ancestor: ModelVersion | None = version
     while ancestor is not None:
         dataset = dataset_of(ws, ancestor)
@@ -91,8 +91,8 @@ def _datasets_of_lineage(ws: Workspace, version: ModelVersion) -> Iterator[Datas
 
 
 def train_rows(ws: Workspace, version: ModelVersion, cases: Sequence[Case]) -> list[RecordedAnswer]:
-    """Recorded answers that `version` may have learned from, without those to a prompt of `cases`;
-    none for an untrained version."""
+    """Return recorded answers that `version` may have learned from, except answers to a prompt of
+    `cases`; none for an untrained version."""
     dataset = dataset_of(ws, version)
     if dataset is None:
         return []
@@ -102,8 +102,9 @@ def train_rows(ws: Workspace, version: ModelVersion, cases: Sequence[Case]) -> l
 
 
 def dev_rows(ws: Workspace, versions: Sequence[ModelVersion]) -> list[RecordedAnswer]:
-    """Recorded answers of the dev split whose prompts none of `versions` (of one agent) saw in
-    training. Raises NoDevRows without any."""
+    """Return recorded answers of the dev split whose prompts none of `versions` (of one agent) saw
+    in training. Raises NoDevRows if there are none, DataError if the datasets are split in
+    different ways."""
     agent = versions[0].agent
     trained_on = []
     for version in versions:
@@ -146,7 +147,8 @@ def _no_dev_rows(ws: Workspace, agent: str, trained_on: Sequence[Dataset]) -> No
 
 
 def training_prompts(ws: Workspace, version: ModelVersion) -> Iterator[list[Message]]:
-    """Prompts without tools of the version's dataset: the dev rows, then the training rows."""
+    """Yield the prompts without tools of the version's dataset: the dev rows, then the training
+    rows."""
     dataset = dataset_of(ws, version)
     if dataset is None:
         return
@@ -157,7 +159,7 @@ def training_prompts(ws: Workspace, version: ModelVersion) -> Iterator[list[Mess
 
 
 def dataset_of(ws: Workspace, version: ModelVersion) -> Dataset | None:
-    """The dataset that the version was trained on; None for an untrained version."""
+    """Return the dataset that the version was trained on; None for an untrained version."""
     if version.run_id is None:
         return None
     with ws.db.read() as connection:
@@ -178,8 +180,8 @@ def _split_config(dataset: Dataset | None) -> DatasetConfig:
 def _recorded_answers(
     ws: Workspace, agent: str, trained_on: Dataset | None, splits: Collection[str]
 ) -> Iterator[RecordedAnswer]:
-    """Recorded answers, each once, of the newest dataset of each shape. `trained_on` takes the
-    place of a newer one of its shape, and only datasets that are split as it is count."""
+    """Yield recorded answers, each once, of the newest dataset of each shape. `trained_on` replaces
+    a newer one of its shape, and then only datasets with the same split settings count."""
     by_shape = {}
     for dataset in datasets(ws, agent):
         if trained_on is None or _split_settings(dataset) == _split_settings(trained_on):
@@ -199,7 +201,7 @@ def _recorded_answers(
 
 
 def recorded_answers(row: Any) -> Iterator[RecordedAnswer]:
-    """The recorded answers of one dataset row; none for a shape without answers."""
+    """Yield the recorded answers of one dataset row; none for a shape without answers."""
     common = (row.row_id, row.group, row.prompt, row.tools)
     from_app = row.origin != "correction"
     if isinstance(row, PairRow):
@@ -232,7 +234,7 @@ def recorded_answers(row: Any) -> Iterator[RecordedAnswer]:
 def _prompt_keys(
     ws: Workspace, trained_on: Iterable[Dataset], splits: Sequence[str]
 ) -> dict[bytes, str]:
-    """Prompt key -> the first of `splits` that has the prompt."""
+    """Return prompt key -> the first of `splits` that has the prompt."""
     keys: dict[bytes, str] = {}
     for dataset in trained_on:
         for split in splits:
@@ -249,7 +251,7 @@ SEEN_IN = {
 
 
 def _unseen(rows: Iterable[Any], seen: Mapping[bytes, str], dropped: Counter[str]) -> Iterator[Any]:
-    """Rows whose prompt is not in `seen`; the others are counted in `dropped`."""
+    """Yield rows whose prompt is not in `seen`; the others are counted in `dropped`."""
     for row in rows:
         if not row.prompt:
             dropped["the prompt cannot be read back: a message is missing"] += 1

@@ -17,8 +17,8 @@ FEWEST_GROUPS = 10
 
 
 def secondary_tests(pairs: Sequence[Pair], level: float) -> dict[str, Any]:
-    """The paired bootstrap over groups, where there are enough of them. Where every case is a group
-    and is right or wrong, also the exact McNemar test and Newcombe's interval."""
+    """Run the paired bootstrap over groups, if there are enough of them. If every case is a group
+    and is right or wrong, also run the exact McNemar test and compute Newcombe's interval."""
     change = np.array([pair.after - pair.before for pair in pairs])
     groups = [pair.case.group for pair in pairs]
     values = {pair.before for pair in pairs} | {pair.after for pair in pairs}
@@ -40,7 +40,7 @@ def secondary_tests(pairs: Sequence[Pair], level: float) -> dict[str, Any]:
 
 
 def tests_in_words(details: Iterable[Mapping[str, Any]]) -> str:
-    """The secondary tests in the details of suites, in words; empty where there are none.
+    """Describe the secondary tests in the details of suites; empty if there are none.
 
     >>> tests_in_words([{}, {"second_opinions": {"bootstrap": [0.1, 0.3]}}])
     'paired bootstrap +10.0% to +30.0%'

@@ -51,8 +51,8 @@ class ServedResponder:
     _connection: Connection | None = None
 
     def answers(self, asks: Sequence[Ask]) -> list[Answers]:
-        """Fresh answers, one request each, `parallel` at once. A question that the server refuses
-        for good, such as one that is too long, has no answer."""
+        """Generate answers, one request each, `parallel` at once. A question that the server
+        refuses for good, such as one that is too long, has no answer."""
         if self._connection is None:
             self._connection = self.connect()
         client = self._connection.client
@@ -78,7 +78,7 @@ class ServedResponder:
         return answers
 
     def log_probabilities(self, asks: Sequence[AskLikelihood]) -> list[Sums]:
-        """Servers return none."""
+        """Return an empty reply per question: servers return no log-probabilities."""
         return [()] * len(asks)
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ def endpoint(
     version_id: str,
     private: bool | None = None,
 ) -> ServedResponder:
-    """`model` at `url`, such as http://127.0.0.1:8000/v1, as the responder of a version.
+    """Return `model` at `url`, such as http://127.0.0.1:8000/v1, as the responder of a version.
 
     `private`: whether the URL may lead to a loopback or private address; None for a URL of the
     command line, which may lead anywhere.
@@ -119,8 +119,8 @@ def endpoint(
 def _model_content(
     url: str, model: str, api_key: str | None, transport: httpx2.BaseTransport | None
 ) -> Any:
-    """What identifies the model behind this name: its digest in Ollama, else its file or adapter;
-    None where the server does not say."""
+    """Return the fields that identify the model behind this name: its digest in Ollama, else its
+    file or adapter; None if the server does not name them."""
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     with httpx2.Client(headers=headers, timeout=LISTING_TIMEOUT, transport=transport) as client:
         tags_url = f"{url.removesuffix('/v1')}/api/tags"
@@ -133,7 +133,7 @@ def _model_content(
 def _listed_model(
     client: httpx2.Client, address: str, list_key: str, name_key: str, names: set[str]
 ) -> dict[str, Any]:
-    """The entry of the model in a server's list; empty where it has none."""
+    """Return the entry of the model in a server's list; empty if it has none."""
     try:
         entries = client.get(address).raise_for_status().json()[list_key]
         return next((entry for entry in entries if entry[name_key] in names), {})
@@ -142,8 +142,8 @@ def _listed_model(
 
 
 def gguf(name: str, file: Path) -> ServedResponder:
-    """A GGUF file in a llama-server; one question at a time, since answers depend on what else is
-    in a batch."""
+    """Return a responder for a GGUF file in a llama-server; it asks one question at a time, because
+    answers depend on the rest of a batch. Raises InputError if there is no such file."""
     from thumbwheel.llm.llama_server import LlamaServer
 
     if not file.is_file():
@@ -168,7 +168,7 @@ def gguf(name: str, file: Path) -> ServedResponder:
 
 
 def _answer(client: Client, ask: Ask, seed: int, workers: int) -> Answer | Refused:
-    """The answer to one request, of which `workers` run at once."""
+    """Send one request, of which `workers` run at once, and return the answer or the refusal."""
     body = {
         "messages": ask.prompt,
         "max_tokens": ask.max_new_tokens,

@@ -30,27 +30,27 @@ WHY = (
 
 
 def signed_evaluation(ws: Workspace, evaluation: Evaluation) -> Evaluation:
-    """The evaluation with its signature. Only for one that was measured just now, or that was
-    `genuine` before this program changed it."""
+    """Return the evaluation with its signature. Pass only one that was measured just now, or that
+    was `genuine` before this program changed it."""
     # Every default is written out, as it is stored and signed.
     complete = Evaluation(**evaluation.model_dump(mode="json"))
     return complete.model_copy(update={"signature": _signature(ws, "evaluation", complete)})
 
 
 def signed_decision(ws: Workspace, decision: StoredDecision) -> StoredDecision:
-    """The decision with its signature."""
+    """Return the decision with its signature."""
     complete = StoredDecision(**decision.model_dump(mode="json"))
     return complete.model_copy(update={"signature": _signature(ws, "decision", complete)})
 
 
 def signed_verdict(ws: Workspace, verdict: TrafficVerdict) -> TrafficVerdict:
-    """The verdict of an experiment with its signature."""
+    """Return the verdict of an experiment with its signature."""
     complete = TrafficVerdict(**verdict.model_dump(mode="json"))
     return complete.model_copy(update={"signature": _signature(ws, "traffic", complete)})
 
 
 def genuine(ws: Workspace, record: Evaluation | StoredDecision | TrafficVerdict) -> bool:
-    """Whether the record is exactly what this home signed."""
+    """Return whether the record is exactly as this home signed it."""
     kind = "decision"
     if isinstance(record, Evaluation):
         kind = "evaluation"
@@ -60,8 +60,8 @@ def genuine(ws: Workspace, record: Evaluation | StoredDecision | TrafficVerdict)
 
 
 def resigned(ws: Workspace, row: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
-    """The `results` that an erasure left of a stored evaluation, signed again where the `row` was
-    genuine. An edited row gets no new signature."""
+    """Return the `results` that an erasure left of a stored evaluation, signed again if the `row`
+    was genuine. An edited row gets no new signature."""
     identity = {"id": row["id"], "config": row["config"]}
     try:
         before = Evaluation(**row["results"] | identity)
@@ -94,7 +94,7 @@ def check_decision(ws: Workspace, decision: StoredDecision) -> None:
 
 
 def _signature(ws: Workspace, kind: str, record: Config) -> str:
-    """Over the fields that were set when it was made: a field that was added to the class later is
-    not part of it."""
+    """Sign the fields that were set when the record was made: a field that was added to the class
+    later is not part of it."""
     content = record.model_dump(mode="json", exclude={"signature"}, exclude_unset=True)
     return make_seal(ws.home.signing).of(kind, ids.canonical(content))

@@ -31,8 +31,8 @@ from thumbwheel.models.types import Agent
 
 
 def look_number(look: Look, earlier: Sequence[Look], experiments: int = 0) -> int:
-    """Which look at its rows this is, after `earlier` ones (oldest first) and as many experiments;
-    a look without rows may have read any."""
+    """Count which look at its rows this is, after `earlier` ones (oldest first) and as many
+    experiments; a look without rows may have read any."""
     if look in earlier:
         earlier = earlier[: earlier.index(look)]
     distinct_looks = set(earlier)
@@ -45,7 +45,7 @@ def look_number(look: Look, earlier: Sequence[Look], experiments: int = 0) -> in
 
 
 def experiment_number(ws: Workspace, agent: Agent) -> int:
-    """Which test on the agent's account its next experiment is."""
+    """Count which test on the agent's account its next experiment is."""
     with ws.db.read() as connection:
         earlier = set(store.own_looks(connection, agent.id))
         experiments = store.experiments_of(connection, agent.id)
@@ -57,12 +57,12 @@ def experiment_number(ws: Workspace, agent: Agent) -> int:
 
 
 def keys_in_order(ws: Workspace, prompts: Iterable[Sequence[Message]]) -> list[str]:
-    """A keyed hash of each prompt: equal for equal prompts, whatever their source, and without a
-    trace of the text."""
+    """Return a keyed hash of each prompt: equal for equal prompts, whatever their source, and
+    without a trace of the text."""
     seal = make_seal(ws.home.signing)
     return [seal.of("row", prompt_key(prompt).hex())[:16] for prompt in prompts]
 
 
 def row_keys(ws: Workspace, prompts: Iterable[Sequence[Message]]) -> tuple[str, ...]:
-    """The distinct keys of prompts, sorted."""
+    """Return the distinct keys of prompts, sorted."""
     return tuple(sorted(set(keys_in_order(ws, prompts))))

@@ -57,8 +57,8 @@ CALL_COLUMNS = (
 
 
 def judgeable(connection: sa.Connection, agent_id: str, basis: str) -> list[Case]:
-    """Cases of this basis that have a reference or a checker, by id. A case of whose prompt a
-    message is missing has an empty prompt."""
+    """Return the cases of this basis that have a reference or a checker, by id. A case whose prompt
+    lacks a message has an empty prompt."""
     query = (
         sa.select(cases)
         .where(
@@ -87,14 +87,15 @@ def judgeable(connection: sa.Connection, agent_id: str, basis: str) -> list[Case
 
 
 def dataset_of_run(connection: sa.Connection, run_id: str) -> str | None:
-    """The dataset that a run trained on."""
+    """Return the id of the dataset that a run trained on, or None."""
     return connection.execute(sa.select(runs.c.dataset_id).where(runs.c.id == run_id)).scalar()
 
 
 def stored_answers(
     connection: sa.Connection, model: str, kind: str, keys: Collection[str]
 ) -> dict[str, Any]:
-    """Key of a question -> the stored reply of `model`, for those of `keys` that have one."""
+    """Return key of a question -> the stored reply of `model`, for those of `keys` that have
+    one."""
     replies: dict[str, Any] = {}
     for batch in batches(sorted(keys)):
         query = sa.select(answers.c.row, answers.c.result).where(
@@ -121,8 +122,8 @@ def store_answers(
 def recorded(
     connection: sa.Connection, version: ModelVersion, prompt_ids: Collection[str]
 ) -> dict[str, Answer]:
-    """Prompt id -> the newest answer that the app recorded, with the token counts of its last model
-    call. Answers of another model than `version` are left out."""
+    """Return prompt id -> the newest answer that the app recorded, with the token counts of its
+    last model call. Answers of another model than `version` are left out."""
     last_calls = (
         sa.select(steps.c.trace_id, sa.func.max(steps.c.position).label("position"))
         .where(steps.c.kind == "llm")
@@ -153,7 +154,8 @@ def recorded(
 
 
 def _by_another_model(row: sa.RowMapping, version: ModelVersion) -> bool:
-    """Whether the call names another model. Only an endpoint has a model name to compare with."""
+    """Return whether the call names another model. Only an endpoint has a model name to compare
+    with."""
     if row["model_version_id"] is not None:
         return bool(row["model_version_id"] != version.id)
     if version.endpoint is None:
@@ -164,7 +166,8 @@ def _by_another_model(row: sa.RowMapping, version: ModelVersion) -> bool:
 
 
 def _same_model(name: str, other: str) -> bool:
-    """Equal, but for a provider before the name, and a date or `:latest` after it."""
+    """Return whether the names are equal, but for a provider before the name and a date or
+    `:latest` after it."""
     short, long = sorted((name.rpartition("/")[2], other.rpartition("/")[2]), key=len)
     suffix = long.removeprefix(short)
     return long.startswith(short) and re.fullmatch(r"(-\d[\d.-]*|:latest)?", suffix) is not None
@@ -183,7 +186,7 @@ def _answer(row: sa.RowMapping) -> Answer:
 
 
 def find(connection: sa.Connection, candidate_id: str) -> list[Evaluation]:
-    """Evaluations of a candidate, oldest first."""
+    """Return the evaluations of a candidate, oldest first."""
     query = (
         sa.select(evaluations)
         .where(evaluations.c.candidate_id == candidate_id)
@@ -194,7 +197,8 @@ def find(connection: sa.Connection, candidate_id: str) -> list[Evaluation]:
 
 
 def _evaluation(row: sa.RowMapping) -> Evaluation | None:
-    """None for a row that somebody edited so that it is no evaluation any more."""
+    """Return the evaluation of a row; None for a row that somebody edited so that it is no
+    evaluation any more."""
     try:
         config = EvaluationConfig(**row["config"])
         return Evaluation(**row["results"] | {"id": row["id"], "config": config})
@@ -207,8 +211,8 @@ def add(
     evaluation: Evaluation,
     genuine: Callable[[Evaluation], bool],
 ) -> Evaluation:
-    """Store `evaluation`. Where another process stored the same one first and it is `genuine`,
-    return that one."""
+    """Store `evaluation`. If another process stored the same one first and it is `genuine`, return
+    that one."""
     for stored in find(connection, evaluation.candidate_id):
         if stored.key == evaluation.key and genuine(stored):
             return stored
@@ -257,7 +261,7 @@ def find_decisions(
     evaluation_id: str | None = None,
     version_id: str | None = None,
 ) -> list[StoredDecision]:
-    """Decisions with these ids, oldest first. Ids may be abbreviated."""
+    """Return the decisions with these ids, oldest first. Ids may be abbreviated."""
     filters = (
         (decisions.c.id, decision_id),
         (decisions.c.evaluation_id, evaluation_id),
@@ -270,7 +274,7 @@ def find_decisions(
 
 
 def is_decision(connection: sa.Connection, agent_id: str, decision_id: str) -> bool:
-    """Whether the agent has a decision with this id."""
+    """Return whether the agent has a decision with this id."""
     query = sa.select(decisions.c.id).where(
         decisions.c.id == decision_id, decisions.c.agent_id == agent_id
     )
@@ -280,7 +284,8 @@ def is_decision(connection: sa.Connection, agent_id: str, decision_id: str) -> b
 def decisions_after(
     connection: sa.Connection, agent_id: str, after: str | None, limit: int
 ) -> list[dict[str, Any]]:
-    """The agent's next decisions after this one, oldest first, with the names of the versions."""
+    """Return the agent's next decisions after this one, oldest first, with the names of the
+    versions."""
     query = (
         sa.select(
             decisions.c.id,
@@ -306,13 +311,14 @@ def decisions_after(
 
 
 def decision_keys(connection: sa.Connection) -> list[tuple[str, str, str | None]]:
-    """(id, verdict, signature) of every decision."""
+    """Return (id, verdict, signature) of every decision."""
     query = sa.select(decisions.c.id, decisions.c.decision, decisions.c.signature)
     return sorted(tuple(row) for row in connection.execute(query))
 
 
 def _decision(row: sa.RowMapping) -> StoredDecision | None:
-    """None for a row that somebody edited so that it is no decision any more."""
+    """Return the decision of a row; None for a row that somebody edited so that it is no decision
+    any more."""
     try:
         return StoredDecision(
             id=row["id"],
@@ -328,7 +334,7 @@ def _decision(row: sa.RowMapping) -> StoredDecision | None:
 
 
 def add_traffic_verdict(connection: sa.Connection, agent_id: str, verdict: TrafficVerdict) -> None:
-    """Store what an experiment decided about a version."""
+    """Store the verdict of an experiment on a version."""
     connection.execute(
         traffic_verdicts_.insert().values(
             id=verdict.id,
@@ -346,8 +352,8 @@ def add_traffic_verdict(connection: sa.Connection, agent_id: str, verdict: Traff
 def traffic_verdicts(
     connection: sa.Connection, *, version_id: str | None = None, experiment_id: str | None = None
 ) -> list[TrafficVerdict]:
-    """What experiments decided, oldest first. What somebody edited so that it is no verdict any
-    more is left out."""
+    """Return the verdicts of experiments, oldest first. A row that somebody edited so that it is no
+    verdict any more is left out."""
     columns = traffic_verdicts_.c
     filters = ((columns.version_id, version_id), (columns.experiment_id, experiment_id))
     where = [column == value for column, value in filters if value is not None]
@@ -361,7 +367,7 @@ def traffic_verdicts(
 
 
 def experiments_of(connection: sa.Connection, agent_id: str) -> int:
-    """How many experiments an agent started."""
+    """Return how many experiments an agent started."""
     query = sa.select(sa.func.count()).where(experiments.c.agent_id == agent_id)
     return int(connection.execute(query).scalar_one())
 
@@ -381,7 +387,7 @@ def add_declaration(
 
 
 def declarations(connection: sa.Connection, agent_id: str) -> list[Declaration]:
-    """The policies that were declared for an agent, oldest first."""
+    """Return the policies that were declared for an agent, oldest first."""
     query = (
         sa.select(declarations_)
         .where(declarations_.c.agent_id == agent_id)
@@ -399,20 +405,21 @@ def declarations(connection: sa.Connection, agent_id: str) -> list[Declaration]:
 
 
 def looks_at_others(connection: sa.Connection, version: ModelVersion) -> list[Look]:
-    """Every look at held-out rows of this home that was not about this candidate, oldest first."""
+    """Return every look at held-out rows of this home that was not about this candidate, oldest
+    first."""
     return looks(connection, version.agent_id, evaluations.c.candidate_id != version.id)
 
 
 def own_looks(connection: sa.Connection, agent_id: str) -> list[Look]:
-    """Every look of this agent at held-out rows, oldest first."""
+    """Return every look of this agent at held-out rows, oldest first."""
     return looks(connection, agent_id, evaluations.c.agent_id == agent_id)
 
 
 def looks(connection: sa.Connection, agent_id: str, *where: sa.ColumnElement[bool]) -> list[Look]:
-    """Every look at held-out rows of this home, oldest first.
+    """Return every look at held-out rows of this home, oldest first.
 
     Rows are identified by their content, so a look by another agent at the same rows counts. An
-    evaluation that did not record what it read counts for its agent only.
+    evaluation that did not record which rows it read counts for its agent only.
     """
     query = (
         sa.select(evaluations.c.agent_id, evaluations.c.results)
@@ -435,15 +442,15 @@ def looks(connection: sa.Connection, agent_id: str, *where: sa.ColumnElement[boo
 
 
 def shown_figures(primary: Mapping[str, Any] | Measure) -> tuple[float, ...]:
-    """The figures of a primary measure that a look showed."""
+    """Return the figures of a primary measure that a look showed."""
     fields = primary.model_dump() if isinstance(primary, Measure) else primary
     names = ("before", "after", "low", "high", "n", "clusters", "changed")
     return tuple(float(fields[name]) for name in names)
 
 
 def optimised(connection: sa.Connection, run_id: str | None) -> tuple[str, ...]:
-    """The judges that a run trained against and that may be fooled: its reward model, and functions
-    that ask a model."""
+    """Return the judges that a run trained against and that may be fooled: its reward model, and
+    functions that ask a model."""
     config = connection.execute(sa.select(runs.c.config).where(runs.c.id == run_id)).scalar() or {}
     functions = {name.partition("=")[0] for name in config.get("reward_functions") or ()}
     judges = functions & MODEL_FUNCTIONS

@@ -98,23 +98,24 @@ class Suite(ABC):
         self.context, self.config = context, context.config
 
     def unfit(self) -> str:
-        """Why it does not apply in this context; empty where it does."""
+        """Return why the suite does not apply in this context, or "" if it does."""
         return ""
 
     def cannot_judge(self) -> str:
-        """Why it could give no measure, whatever is answered; empty where it could. It is asked
-        before the first answer."""
+        """Return why the suite could give no measure, whatever the answers are, or "" if it could.
+        Called before the first answer."""
         return ""
 
     @abstractmethod
     def asks(self) -> Sequence[Ask | AskLikelihood]:
-        """What both responders are asked."""
+        """Return the questions for both responders."""
 
     @abstractmethod
     def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
-        """The measures, from the replies of incumbent and candidate in the order of `asks`."""
+        """Return the measures, from the replies of incumbent and candidate in the order of
+        `asks`."""
 
     def content(self) -> Any:
-        """What the result depends on besides cases, recorded answers and settings, as a JSON value:
-        files that it reads, versions of checkers."""
+        """Return, as a JSON value, everything that the result depends on besides cases, recorded
+        answers and settings: files that it reads, versions of checkers."""
         return None

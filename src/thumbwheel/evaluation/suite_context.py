@@ -35,7 +35,8 @@ BY_CASE = {CHECKER: ComponentConfig()}
 def suite_context(
     ws: Workspace, candidate: ModelVersion, rows: HeldOut, config: EvaluationConfig
 ) -> SuiteContext:
-    """The context of the evaluation of `candidate`. Models are loaded when they are first used."""
+    """Return the context of the evaluation of `candidate`. Models are loaded when they are first
+    used."""
     untainted = [
         model for model in reward_models.reward_models(ws, candidate.agent) if not model.tainted
     ]
@@ -63,8 +64,8 @@ def suite_context(
 
 
 def optimised_by(ws: Workspace, candidate: ModelVersion) -> tuple[str, ...]:
-    """The judges that the candidate was trained to please. A reward model is listed under its name
-    (rm1), whatever the run called it."""
+    """Return the judges that the candidate was trained to please. A reward model is listed under
+    its name (rm1), whatever the run called it."""
     with ws.db.read() as connection:
         names = set(store.optimised(connection, candidate.run_id))
     if not names:
@@ -83,7 +84,7 @@ def optimised_by(ws: Workspace, candidate: ModelVersion) -> tuple[str, ...]:
 def _usable_parts(
     ws: Workspace, agent: str, config: RewardConfig, optimised: frozenset[str]
 ) -> list[str]:
-    """The components of the reward, without the reward models that the candidate was trained
+    """Return the components of the reward, without the reward models that the candidate was trained
     against."""
     usable = []
     for name, part in config.parts().items():
@@ -98,8 +99,8 @@ def _usable_parts(
 def _reward_scorer(
     ws: Workspace, agent: str, optimised: frozenset[str]
 ) -> Callable[[Sequence[Case]], dict[str, list[Score]]]:
-    """Scores by the components of the agent's reward that can judge a fresh answer. A reward model
-    that the candidate was trained against is left out."""
+    """Return a scorer by the components of the agent's reward that can judge a fresh answer. A
+    reward model that the candidate was trained against is left out."""
 
     def score(cases: Sequence[Case]) -> dict[str, list[Score]]:
         config = ledger.settings(ws, agent)
@@ -129,8 +130,8 @@ def _reward_scorer(
 
 
 def _judge_scorer(ws: Workspace, agent_id: str) -> Scorer:
-    """Scores by a judging model. Verdicts are stored chunk by chunk. A missing verdict is asked for
-    again, but not while the judge is down."""
+    """Return a scorer by a judging model. Verdicts are stored chunk by chunk. A missing verdict is
+    asked for again, but not while the judge is down."""
 
     def score(function: RewardFunction[Any], cases: Sequence[Case]) -> list[Score]:
         judge = ids.fingerprint([type(function).__name__, function.version, function.identity()])
@@ -166,8 +167,8 @@ def _judge_scorer(ws: Workspace, agent_id: str) -> Scorer:
 
 
 def _reward_model_scorer(ws: Workspace, reward_model: RewardModelRecord) -> RewardModelScorer:
-    """Scores by a reward model: it reads the answers of all responders to a prompt after the same
-    turns of it. An answer that is too long scores nan."""
+    """Return a scorer by a reward model: it reads the answers of all responders to a prompt after
+    the same turns of it. An answer that is too long scores nan."""
 
     def score(prompts: Sequence[Any], responders: Sequence[Sequence[Answer]]) -> list[list[float]]:
         from thumbwheel.core.hardware import device

@@ -202,7 +202,8 @@ class Spread(Config):
 
     @classmethod
     def of(cls, estimate: Estimate) -> Spread:
-        """The spread of `estimate`, as JSON can hold it: an infinite limit is None."""
+        """Return the spread of `estimate` in a form that JSON can hold: an infinite limit is
+        None."""
         limit = None if math.isinf(estimate.limit) else estimate.limit
         return cls(
             centre=estimate.centre,
@@ -214,8 +215,8 @@ class Spread(Config):
         )
 
     def around(self, change: float) -> Estimate:
-        """The estimate of `change` with this spread. Without a limit, its intervals end at the
-        largest float."""
+        """Return the estimate of `change` with this spread. Without a limit, its intervals end at
+        the largest float."""
         limit = sys.float_info.max if self.limit is None else self.limit
         return Estimate(
             change, self.centre, self.error, self.degrees, limit, self.drawn, self.units
@@ -384,7 +385,7 @@ class Evaluation(Config):
 
 
 def weights_pay(candidate: str, prompting: Measure) -> str:
-    """Whether the weights pay, in words: the interval of their gain over a prompt has to lie above
+    """Describe whether the weights pay: the interval of their gain over a prompt has to lie above
     zero."""
     gain = f"{prompting.gain:+.1%}, {prompting.low:+.1%} to {prompting.high:+.1%}"
     facts = (

@@ -46,7 +46,7 @@ class Reply:
 
 
 def check(params: Params, reply: Reply) -> dict[str, Any]:
-    """The result of one check: validator, passed, detail, skipped."""
+    """Return the result of one check: validator, passed, detail, skipped."""
     passed, detail = VALIDATORS[str(params["type"])](params, reply)
     return {
         "validator": params["type"],
@@ -79,7 +79,8 @@ def require_valid(params: Any, where: str) -> None:
 
 
 def _text(params: Params, *names: str) -> str:
-    """The first of these parameters that is there, else `value`."""
+    """Return the first of these parameters that is present, else `value`. Raises KeyError if none
+    is."""
     for name in (*names, "value"):
         if name in params:
             return str(params[name])
@@ -112,7 +113,7 @@ def _regex(params: Params, reply: Reply) -> Outcome:
 
 
 def _characters(sign: int) -> Validator:
-    """At least (1) or at most (-1) so many characters."""
+    """Return a validator for at least (1) or at most (-1) so many characters."""
 
     def validate(params: Params, reply: Reply) -> Outcome:
         excess = len(reply.text) - _number(params, "count", "n")
@@ -136,7 +137,7 @@ def _latency(params: Params, reply: Reply) -> Outcome:
 
 
 def _json(text: str) -> Any:
-    """The value of a JSON text; Ellipsis where it is none."""
+    """Return the value of a JSON text; Ellipsis if the text is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -155,7 +156,7 @@ def _json_has_key(params: Params, reply: Reply) -> Outcome:
 
 
 def _combined(decide: Callable[[list[bool]], bool]) -> Validator:
-    """A decision over inner checks; skipped ones do not count."""
+    """Return a validator that decides over inner checks; skipped ones do not count."""
 
     def validate(params: Params, reply: Reply) -> Outcome:
         results = [check(inner, reply) for inner in params["checks"]]
@@ -178,7 +179,7 @@ ToolCalls = Sequence[Mapping[str, Any]]
 
 
 def _tool(holds: Callable[[Params, ToolCalls, Reply], bool]) -> Validator:
-    """A check of the tool calls; skipped where no tools were offered."""
+    """Return a validator of the tool calls; it is skipped if no tools were offered."""
 
     def validate(params: Params, reply: Reply) -> Outcome:
         if reply.tool_calls is None:
@@ -224,7 +225,8 @@ def _uses_data(params: Params, calls: ToolCalls, reply: Reply) -> bool:
 
 
 def _no_invention(params: Params, reply: Reply) -> Outcome:
-    """All numbers of the answer appear in the ground truth, the facts, or a tool's result."""
+    """Check that all numbers of the answer appear in the ground truth, the facts, or a tool's
+    result."""
     facts = [str(fact) for fact in params.get("facts") or ()]
     sources = " ".join([reply.truth or "", *facts, *_results(reply.tool_calls or ())])
     if not sources.strip():

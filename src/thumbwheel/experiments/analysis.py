@@ -165,7 +165,7 @@ class Decision(Config):
 def analyse(
     experiment: Experiment, figures: Figures, as_of: datetime, dead: frozenset[str] = frozenset()
 ) -> Inputs:
-    """The intervals of every arm by these figures. `dead`: arms that answer no more."""
+    """Compute the intervals of every arm from these figures. `dead`: arms that no longer answer."""
     plan = experiment.plan
     waiting = maturation(plan, figures.units)
     units = [unit for unit in figures.units if as_of - unit.exposed_at >= waiting]
@@ -192,8 +192,8 @@ def analyse(
 
 
 def maturation(plan: Plan, units: Sequence[UnitFigures]) -> timedelta:
-    """The time after its exposure from which a unit counts: as declared, otherwise that within
-    which nine of ten answers came, in the arm that is slowest."""
+    """Return the time after its exposure from which a unit counts: as declared, otherwise the time
+    within which nine of ten answers came, in the slowest arm."""
     if plan.config.maturation_hours is not None:
         return timedelta(hours=plan.config.maturation_hours)
     delays: dict[str, list[float]] = {}
@@ -209,8 +209,8 @@ def maturation(plan: Plan, units: Sequence[UnitFigures]) -> timedelta:
 
 
 def _outcomes(plan: Plan, units: Sequence[UnitFigures]) -> dict[str, float]:
-    """unit -> its outcome as it is compared: linearised for a ratio, and without what its earlier
-    data predict."""
+    """Return unit -> its outcome for comparison: linearised for a ratio, and without the part that
+    its earlier data predict."""
     answered = [unit for unit in units if unit.outcome is not None]
     if not answered:
         return {}
@@ -244,8 +244,8 @@ def _arm(
 
 
 def _shares(experiment: Experiment, units: Sequence[UnitFigures]) -> list[Shares]:
-    """Units of each arm by stratum. Units may move between arms with the shares, so a stratum
-    counts those that it saw first."""
+    """Count the units of each arm by stratum. Units may move between arms with the shares, so a
+    unit counts in the stratum in which it was first exposed."""
     names = [arm.name for arm in experiment.plan.arms]
     strata = []
     for stratum in experiment.strata:
@@ -262,8 +262,8 @@ def _compared(
     outcomes: Mapping[str, float],
     arm: str,
 ) -> ArmComparison:
-    """The arm against the control. Guards look at all that were `exposed`, at once; outcomes are
-    those of `units`, which had time to answer."""
+    """Compare the arm with the control. Guards use all units that were `exposed`, at once; outcomes
+    are those of `units`, which had time to answer."""
     plan = experiment.plan
     control = plan.control.name
     both = _drawn(experiment, units, arm)
@@ -307,17 +307,19 @@ def _compared(
 
 
 def winning_bets(plan: Plan) -> Bets:
-    """The bets by which an arm wins: this test's error, divided among the arms that may win."""
+    """Return the bets by which an arm wins: this test's error, divided among the arms that may
+    win."""
     return Bets(plan.error / len(plan.treatments), plan.tuned_for)
 
 
 def stopping_bets(plan: Plan) -> Bets:
-    """The bets by which an arm is stopped: `stop_alpha`, divided among the arms that may be."""
+    """Return the bets by which an arm is stopped: `stop_alpha`, divided among the arms that may
+    be."""
     return Bets(plan.config.stop_alpha / len(plan.treatments), STOP_TUNED_FOR)
 
 
 def _drawn(experiment: Experiment, units: Iterable[UnitFigures], arm: str) -> list[UnitFigures]:
-    """The units of this arm and the control, in the order in which they saw them first, of strata
+    """Return the units of this arm and the control, in the order of their first exposure, of strata
     in which both had a share."""
     names = (experiment.plan.control.name, arm)
     numbers = {
@@ -336,8 +338,8 @@ def _arrivals(
     *,
     has_earlier: bool = False,
 ) -> Arrivals:
-    """The units as they were drawn. Among the units of two arms, each got the second one with the
-    probability that its stratum says."""
+    """Return the units as they were drawn. Among the units of two arms, each got the second one
+    with the probability that its stratum gives."""
     by_stratum = {
         stratum.number: _share_of_two(experiment, stratum, arm) for stratum in experiment.strata
     }
@@ -368,9 +370,9 @@ class _Silence:
 def _silence(
     experiment: Experiment, units: Sequence[UnitFigures], outcomes: Mapping[str, float], arm: str
 ) -> _Silence:
-    """Compare who answers. The arm that answers less is short of some units, by what the rates
-    differ beyond one standard error. If all of these are unhappy, or all are happy, so much of a
-    gain, or of a loss, is nothing but their silence."""
+    """Compare how many units answer in the two arms. The arm that answers less is short of some
+    units: the difference of the rates beyond one standard error. If all of these are unhappy, or
+    all are happy, that much of a gain or loss is due to silence alone."""
     answered = np.array([unit.unit in outcomes for unit in units], float)
     arrivals = _arrivals(experiment, units, answered, arm)
     treated = arrivals.treated
@@ -404,8 +406,8 @@ def _difference(
     arm: str,
     pseudo_units: Sequence[float] = (),
 ) -> Difference:
-    """The difference over all strata. `pseudo_units`: outcomes that are added to each arm of each
-    stratum, so that an arm in which all are the same so far is not taken for certain."""
+    """Compute the difference over all strata. `pseudo_units`: outcomes that are added to each arm
+    of each stratum, so that an arm in which all are the same so far is not taken for certain."""
     by_stratum: dict[tuple[int, str], list[float]] = {}
     for unit in units:
         by_stratum.setdefault((unit.stratum, unit.arm), []).append(values[unit.unit])
@@ -420,23 +422,25 @@ def _difference(
 
 
 def in_order(units: Iterable[UnitFigures]) -> list[UnitFigures]:
-    """The units in the order in which their outcomes came in; those whose outcomes came in at once,
-    as from one file, by lot."""
+    """Sort the units in the order in which their outcomes came in; units whose outcomes came in at
+    once, as from one file, by lot."""
     return sorted(units, key=lambda unit: (unit.answered_at or unit.exposed_at, _lot(unit)))
 
 
 def _by_exposure(units: Iterable[UnitFigures]) -> list[UnitFigures]:
-    """The units in the order in which they saw their arms first; those of one moment by lot."""
+    """Sort the units by their first exposure; units exposed at one moment by lot."""
     return sorted(units, key=lambda unit: (unit.exposed_at, _lot(unit)))
 
 
 def _lot(unit: UnitFigures) -> str:
-    """The name from its end: it says nothing of the arm, which the digits at the begin chose."""
+    """Reverse the unit's name: this order is independent of the arm, which the leading digits
+    chose."""
     return unit.unit[::-1]
 
 
 def _share_of_two(experiment: Experiment, stratum: Stratum, arm: str) -> float:
-    """Of the units that go to this arm or the control, the share of the arm."""
+    """Return the share of the arm among the units that go to this arm or the control; 0.0 if there
+    are none."""
     share = stratum.shares.get(arm, 0.0)
     both = stratum.shares.get(experiment.plan.control.name, 0.0) + share
     return share / both if both else 0.0
@@ -445,7 +449,7 @@ def _share_of_two(experiment: Experiment, stratum: Stratum, arm: str) -> float:
 def _guarded(
     experiment: Experiment, units: Sequence[UnitFigures], guard: GuardPlan, arm: str
 ) -> GuardFigures:
-    """The harm of an arm by one guard."""
+    """Measure the harm of an arm by one guard."""
     control = experiment.plan.control.name
     values = {}
     for unit in units:
@@ -470,7 +474,7 @@ def _guarded(
 
 
 def _harm(guard: GuardPlan, unit: UnitFigures) -> float | None:
-    """How bad a unit fared by a guard; None where that is not known."""
+    """Return how bad a unit fared by a guard; None if that is unknown."""
     if guard.name == "error_rate":
         return unit.failed / unit.calls if unit.calls else None
     if guard.name == "latency_p95":
@@ -509,7 +513,7 @@ def _finite(value: float) -> float | None:
 
 
 def decide(plan: Plan, inputs: Inputs) -> Decision:
-    """The verdict on `inputs` under `plan`, and nothing else."""
+    """Return the verdict on `inputs` under `plan`, from these two alone."""
     config = plan.config
     if inputs.sample_ratio_p < MISMATCH:
         counts = ", ".join(f"{arm.name} {arm.exposed}" for arm in inputs.arms)
@@ -539,7 +543,7 @@ def decide(plan: Plan, inputs: Inputs) -> Decision:
 
 
 def _loss(plan: Plan, inputs: Inputs, comparison: ArmComparison) -> str:
-    """Why an arm is stopped; empty where it is not."""
+    """Return why an arm is stopped; empty if it is not."""
     figures = {arm.name: arm for arm in inputs.arms}
     if figures[comparison.arm].dead:
         return f"{comparison.arm} failed to answer {DEAD} different units in a row"
@@ -558,12 +562,12 @@ def _loss(plan: Plan, inputs: Inputs, comparison: ArmComparison) -> str:
 
 
 def _is_worse(comparison: ArmComparison) -> bool:
-    """Whether a loss is shown that is more than silence may make."""
+    """Return whether a loss is shown that exceeds the effect silence may have."""
     return comparison.stop_high is not None and comparison.stop_high < -comparison.silent_loss
 
 
 def _winner(plan: Plan, inputs: Inputs, lost: Sequence[str]) -> Decision | None:
-    """The decision for the best of the arms that won; None where none did."""
+    """Return the decision for the best of the arms that won; None if no arm won."""
     winners = []
     for comparison in inputs.comparisons:
         if comparison.arm in lost or not _is_better(comparison):
@@ -581,7 +585,7 @@ def _winner(plan: Plan, inputs: Inputs, lost: Sequence[str]) -> Decision | None:
 
 
 def _best(plan: Plan, inputs: Inputs) -> Decision | None:
-    """The decision once the best arm is known."""
+    """Return the decision once the best arm is known; None before."""
     counts, means, variances = _tracked(inputs)
     if counts.min() < 10 or not best_arm.is_decided(counts, means, variances, plan.error):
         return None
@@ -597,8 +601,9 @@ def _best(plan: Plan, inputs: Inputs) -> Decision | None:
 
 
 def _tracked(inputs: Inputs) -> tuple[Array, Array, Array]:
-    """Counts, means and variances of the arms, for best-arm mode. The variance is that with a unit
-    at either end of the scale added, so that an arm without a bad outcome is not certain yet."""
+    """Return counts, means and variances of the arms, for best-arm mode. The variance includes an
+    added unit at either end of the scale, so that an arm without a bad outcome is not certain
+    yet."""
     counts = np.array([arm.counted or arm.answered for arm in inputs.arms], float)
     means = np.array([arm.mean or 0.0 for arm in inputs.arms])
     variances = np.array([arm.variance for arm in inputs.arms])
@@ -607,14 +612,14 @@ def _tracked(inputs: Inputs) -> tuple[Array, Array, Array]:
 
 
 def _is_better(comparison: ArmComparison) -> bool:
-    """Whether a gain is shown that is more than silence may make."""
+    """Return whether a gain is shown that exceeds the effect silence may have."""
     if comparison.gain is None or comparison.low is None:
         return False
     return comparison.low > comparison.silent_gain
 
 
 def _obstacles(plan: Plan, inputs: Inputs, comparison: ArmComparison) -> list[str]:
-    """What keeps an arm that is ahead from winning."""
+    """Return the reasons that keep an arm that is ahead from winning."""
     obstacles = []
     if inputs.hours < plan.config.min_hours:
         obstacles.append(f"{plan.config.min_hours - inputs.hours:.1f} of min_hours are to come")
@@ -632,8 +637,8 @@ def _obstacles(plan: Plan, inputs: Inputs, comparison: ArmComparison) -> list[st
 
 
 def _other_people(plan: Plan, comparison: ArmComparison) -> list[str]:
-    """Why the outcomes of an arm and of the control are those of different people, so that neither
-    a gain nor a loss is shown by them."""
+    """Return why the outcomes of an arm and of the control come from different people, so that they
+    show neither a gain nor a loss; empty if they do not."""
     arm, control = comparison.arm, plan.control.name
     reasons = []
     if comparison.response_p < MISMATCH:
@@ -652,7 +657,8 @@ def _other_people(plan: Plan, comparison: ArmComparison) -> list[str]:
 
 
 def _of_silence(comparison: ArmComparison) -> list[str]:
-    """How much of a gain, or of a loss, that is shown may come from silence."""
+    """Describe how much of a shown gain or loss may come from silence; empty if it exceeds
+    silence."""
     if comparison.low is not None and 0 < comparison.low <= comparison.silent_gain:
         return [f"{comparison.silent_gain:.4f} of the gain may come from who stays silent"]
     if comparison.stop_high is not None and -comparison.silent_loss <= comparison.stop_high < 0:
@@ -668,7 +674,7 @@ def _guards_in_words(comparison: ArmComparison) -> list[str]:
 
 
 def _standing(plan: Plan, inputs: Inputs, lost: Sequence[str]) -> list[str]:
-    """Where an undecided experiment stands."""
+    """Describe the state of an undecided experiment."""
     reasons = []
     for comparison in inputs.comparisons:
         if comparison.arm in lost:
@@ -693,7 +699,7 @@ def _standing(plan: Plan, inputs: Inputs, lost: Sequence[str]) -> list[str]:
 
 
 def next_shares(plan: Plan, current: Mapping[str, float], inputs: Inputs) -> dict[str, float]:
-    """The shares that best-arm mode gives to the next units."""
+    """Return the shares that best-arm mode gives to the next units."""
     counts, means, variances = _tracked(inputs)
     if counts.min() < 10:
         return dict(current)

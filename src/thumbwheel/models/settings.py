@@ -25,5 +25,5 @@ class EndpointConfig(Config):
 
 
 def may_be_private(ws: Workspace, url: str) -> bool:
-    """Whether the settings allow `url` to lead to a loopback or private address."""
+    """Return whether the settings allow `url` to lead to a loopback or private address."""
     return is_listed(url, ws.settings(EndpointConfig, "endpoints").private)

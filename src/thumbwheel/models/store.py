@@ -26,7 +26,7 @@ _JOINED = sa.select(model_versions, agents.c.slug.label("agent")).join(
 
 
 def ensure_agent(connection: sa.Connection, agent: str) -> str:
-    """The id of `agent`; creates the agent if it is new."""
+    """Return the id of `agent`; create the agent if it is new."""
     agent_id = ids.derived("agt", ids.slug(agent))
     if connection.execute(sa.select(agents.c.id).where(agents.c.id == agent_id)).scalar() is None:
         connection.execute(
@@ -36,7 +36,7 @@ def ensure_agent(connection: sa.Connection, agent: str) -> str:
 
 
 def agent_slugs(connection: sa.Connection) -> list[str]:
-    """The names of all agents, sorted."""
+    """Return the names of all agents, sorted."""
     return list(connection.execute(sa.select(agents.c.slug).order_by(agents.c.slug)).scalars())
 
 
@@ -61,13 +61,13 @@ def add_version(connection: sa.Connection, agent_id: str, values: Mapping[str, A
 
 
 def find(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list[ModelVersion]:
-    """Versions that match, oldest first."""
+    """Return the versions that match, oldest first."""
     rows = connection.execute(_JOINED.where(*where).order_by(model_versions.c.number)).mappings()
     return [_version(row) for row in rows]
 
 
 def tainted_exports(connection: sa.Connection) -> list[str]:
-    """Folders of all agents whose newest export is that of a tainted version."""
+    """Return the folders of all agents whose newest export is of a tainted version."""
     joined = exports.join(model_versions, model_versions.c.id == exports.c.version_id)
     query = (
         sa.select(exports.c.path, model_versions.c.tainted)
@@ -93,7 +93,7 @@ def add_reward_model(connection: sa.Connection, agent_id: str, values: Mapping[s
 
 
 def find_reward_models(connection: sa.Connection, agent: str) -> list[RewardModelRecord]:
-    """All of `agent`, oldest first."""
+    """Return all reward models of `agent`, oldest first."""
     joined = sa.select(reward_models, agents.c.slug.label("agent")).join(
         agents, agents.c.id == reward_models.c.agent_id
     )
@@ -106,28 +106,28 @@ def find_reward_models(connection: sa.Connection, agent: str) -> list[RewardMode
 
 
 def by_agent(agent: str) -> sa.ColumnElement[bool]:
-    """Condition: versions of `agent`."""
+    """Build the condition that selects the versions of `agent`."""
     return agents.c.slug == agent
 
 
 def with_endpoint() -> sa.ColumnElement[bool]:
-    """The condition that selects the versions that somebody else serves."""
+    """Build the condition that selects the versions that somebody else serves."""
     return model_versions.c.endpoint.is_not(None)
 
 
 def bases(connection: sa.Connection) -> set[str]:
-    """The bases of versions that have weights here."""
+    """Return the bases of versions that have weights here."""
     query = sa.select(model_versions.c.base).where(model_versions.c.endpoint.is_(None)).distinct()
     return set(connection.execute(query).scalars())
 
 
 def by_id(version_id: str) -> sa.ColumnElement[bool]:
-    """Condition: the version with this id."""
+    """Build the condition that selects the version with this id."""
     return model_versions.c.id == version_id
 
 
 def by_run(run_id: str) -> sa.ColumnElement[bool]:
-    """Condition: the version that this run gave."""
+    """Build the condition that selects the version that this run produced."""
     return model_versions.c.run_id == run_id
 
 
@@ -197,7 +197,7 @@ def take_back(connection: sa.Connection, agent_id: str, switch: Switch) -> None:
 
 
 def switches_of(connection: sa.Connection, agent_id: str, alias: str) -> list[Switch]:
-    """The moves of an alias, oldest first."""
+    """Return the moves of an alias, oldest first."""
     query = sa.select(switches).where(
         (switches.c.agent_id == agent_id) & (switches.c.alias == alias)
     )
@@ -206,13 +206,13 @@ def switches_of(connection: sa.Connection, agent_id: str, alias: str) -> list[Sw
 
 
 def alias_names(connection: sa.Connection, agent_id: str) -> dict[str, str]:
-    """alias -> version id."""
+    """Return alias -> version id."""
     query = sa.select(aliases.c.name, aliases.c.version_id).where(aliases.c.agent_id == agent_id)
     return dict(connection.execute(query).tuples().all())
 
 
 def record_artifacts(connection: sa.Connection, kind: str, sizes: Mapping[str, int]) -> None:
-    """Record blobs (sha256 -> size); existing records stay as they are."""
+    """Record blobs (sha256 -> size); existing records stay unchanged."""
     for sha256, size in sizes.items():
         existing = sa.select(artifacts.c.sha256).where(artifacts.c.sha256 == sha256)
         if connection.execute(existing).scalar() is None:
@@ -221,7 +221,7 @@ def record_artifacts(connection: sa.Connection, kind: str, sizes: Mapping[str, i
 
 
 def artifacts_of(connection: sa.Connection, kind: str) -> list[tuple[str, datetime]]:
-    """(sha256, when it was recorded) of all of a kind, newest first."""
+    """Return (sha256, when it was recorded) of all artifacts of a kind, newest first."""
     query = sa.select(artifacts.c.sha256, artifacts.c.recorded_at).where(artifacts.c.kind == kind)
     return list(
         connection.execute(

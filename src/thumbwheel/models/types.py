@@ -25,7 +25,8 @@ class Agent:
 
     @classmethod
     def named(cls, slug: str) -> Agent:
-        """The agent of this name, whether it exists or not; `versions.require_agent` looks it up.
+        """Return the agent of this name, whether it exists or not; `versions.require_agent` looks
+        it up.
 
         Raises InputError for an invalid name.
         """
@@ -121,7 +122,7 @@ Family = Literal["openai", "anthropic", "ollama"]
 
 
 def family_of(name: str) -> Family:
-    """`name` as a family; raises InputError."""
+    """Return `name` as a family. Raises InputError for an unknown one."""
     families: tuple[Family, ...] = get_args(Family)
     for family in families:
         if family == name:
@@ -202,8 +203,8 @@ class ModelVersion:
         return ids.fingerprint([self.base_fingerprint, self.adapter])
 
     def secret_of_endpoint(self, secrets: Path) -> str | None:
-        """The value of the secret that its server wants; None where it wants none. Raises NotFound
-        where there is none of that name."""
+        """Return the value of the secret that its server requires; None if it requires none. Raises
+        NotFound if there is no such secret."""
         endpoint = self.endpoint or {}
         if endpoint.get("secret") is None:
             return None

@@ -36,13 +36,13 @@ NUMBERED = re.compile(r"v?\d+")
 
 
 def ensure_agent(ws: Workspace, agent: str) -> str:
-    """The id of `agent`, created if new; raises InputError for an invalid name."""
+    """Return the id of `agent`, created if new. Raises InputError for an invalid name."""
     ids.slug(agent)
     return ws.db.write(lambda connection: store.ensure_agent(connection, agent))
 
 
 def require_agent(ws: Workspace, slug: str) -> Agent:
-    """The existing agent of this name; raises NotFound with the nearest known name."""
+    """Return the existing agent of this name. Raises NotFound with the nearest known name."""
     agent = Agent.named(slug)
     with ws.db.read() as connection:
         known_agents = store.agent_slugs(connection)
@@ -58,14 +58,14 @@ def require_agent(ws: Workspace, slug: str) -> Agent:
 
 
 def agents(ws: Workspace) -> list[Agent]:
-    """Every agent of the home, by name."""
+    """Return every agent of the home, by name."""
     with ws.db.read() as connection:
         return [Agent.named(slug) for slug in store.agent_slugs(connection)]
 
 
 def ensure_base(ws: Workspace, agent: str, base: str, fingerprint: str) -> ModelVersion:
-    """The version of this base without an adapter: `v0` for the first base, a further version for
-    other weights."""
+    """Return the version of this base without an adapter, created if new: `v0` for the first base,
+    a further version for other weights."""
     values = {"state": State.APPROVED, "base": base, "base_fingerprint": fingerprint}
 
     def work(connection: sa.Connection) -> str:
@@ -85,8 +85,8 @@ TAINTED = "TAINTED.txt"
 
 
 def check_base(ws: Workspace, folder: Path) -> None:
-    """Raise Conflict if the base is the export of a tainted version of any agent, and so holds what
-    was erased."""
+    """Raise Conflict if the base is the export of a tainted version of any agent, and so holds
+    erased data."""
     with ws.db.read() as connection:
         exported = {str(Path(path).resolve()) for path in store.tainted_exports(connection)}
     if str(folder.resolve()) in exported or (folder / TAINTED).is_file():
@@ -133,7 +133,8 @@ def add_endpoint(
 
 
 def _secret_owner(ws: Workspace, agent: str, secret: str | None, owns_home: bool) -> str:
-    """Whose the secret of this name is: the agent's if it has one, else the home's."""
+    """Return who owns the secret of this name: the agent if it has one, else the home. Raises
+    NotFound if the agent has none and `owns_home` is False."""
     if secret is None or secret in SecretStore(ws.home.secrets, agent).names():
         return AGENT_SECRET
     if not owns_home:
@@ -147,13 +148,13 @@ def _secret_owner(ws: Workspace, agent: str, secret: str | None, owns_home: bool
 
 
 def bases(ws: Workspace) -> set[str]:
-    """The names of the bases of all versions that were trained here."""
+    """Return the names of the bases of all versions that were trained here."""
     with ws.db.read() as connection:
         return store.bases(connection)
 
 
 def secret_names(ws: Workspace) -> dict[StoredSecret, list[str]]:
-    """The secrets that versions of any agent name -> `agent version` of each."""
+    """Return the secrets that versions of any agent name -> `agent version` of each."""
     with ws.db.read() as connection:
         remote_versions = store.find(connection, store.with_endpoint())
     needed: dict[StoredSecret, list[str]] = {}
@@ -169,7 +170,7 @@ def add_candidate(
 ) -> ModelVersion:
     """Add a candidate over `parent`'s base; the files of folder `adapter` become artifacts.
 
-    A run gives one version: where there is that of `run_id`, it is returned. Without a run the
+    A run gives one version: if the version of `run_id` exists, it is returned. Without a run the
     adapter was trained elsewhere, and the same files over the same base are the same version.
     """
     blobs = Artifacts(ws.home.blobs)
@@ -202,13 +203,13 @@ def add_candidate(
 
 
 def versions(ws: Workspace, agent: Agent) -> list[ModelVersion]:
-    """All versions of `agent`, oldest first."""
+    """Return all versions of `agent`, oldest first."""
     with ws.db.read() as connection:
         return store.find(connection, store.by_agent(agent.slug))
 
 
 def by_id(ws: Workspace, version_id: str) -> ModelVersion:
-    """The version with this id; raises NotFound."""
+    """Return the version with this id. Raises NotFound."""
     with ws.db.read() as connection:
         matches = store.find(connection, store.by_id(version_id))
     if not matches:
@@ -221,7 +222,8 @@ def by_id(ws: Workspace, version_id: str) -> ModelVersion:
 
 
 def version(ws: Workspace, slug: str, name: str) -> ModelVersion:
-    """The version that `name` means of the agent `slug`: `v3`, `3`, an alias, `latest` or an id.
+    """Return the version that `name` means for the agent `slug`: `v3`, `3`, an alias, `latest` or
+    an id.
 
     Raises NotFound with the names that exist.
     """
@@ -249,7 +251,7 @@ def move(
 ) -> ModelVersion:
     """Change the state; the legal moves are checked inside the transaction. Raises Conflict.
 
-    Without `basis` the basis stays as it is.
+    Without `basis` the basis stays unchanged.
     """
 
     def work(connection: sa.Connection) -> None:
@@ -269,7 +271,7 @@ def withdraw(ws: Workspace, version: ModelVersion) -> ModelVersion:
 
 
 def confirm(ws: Workspace, version: ModelVersion, basis: Basis) -> None:
-    """Change the basis of an approval; raises Conflict if the version is tainted or no longer
+    """Change the basis of an approval. Raises Conflict if the version is tainted or no longer
     approved."""
 
     def work(connection: sa.Connection) -> None:
@@ -324,20 +326,20 @@ def take_back(ws: Workspace, agent: Agent, switch: Switch) -> None:
 
 
 def switches(ws: Workspace, agent: Agent, alias: str) -> list[Switch]:
-    """The moves of an alias, oldest first."""
+    """Return the moves of an alias, oldest first."""
     with ws.db.read() as connection:
         return store.switches_of(connection, agent.id, alias)
 
 
 def aliases_of(ws: Workspace, agent: Agent) -> dict[str, str]:
-    """alias -> version id."""
+    """Return alias -> version id."""
     with ws.db.read() as connection:
         return store.alias_names(connection, agent.id)
 
 
 def adapter_folder(ws: Workspace, version: ModelVersion) -> Path | None:
-    """A verified checkout of the version's adapter in the home's cache; None for a plain base.
-    Raises Conflict for a retired version, whose files are gone."""
+    """Return a verified checkout of the version's adapter in the home's cache; None for a plain
+    base. Raises Conflict for a retired version, whose files are gone."""
     if version.adapter is None:
         return None
     if version.state is State.RETIRED:
@@ -353,5 +355,5 @@ def adapter_folder(ws: Workspace, version: ModelVersion) -> Path | None:
 
 def record_artifacts(connection: sa.Connection, kind: str, sizes: Mapping[str, int]) -> None:
     """Record blobs (sha256 -> size) of another stage inside that stage's transaction; existing
-    records stay as they are."""
+    records stay unchanged."""
     store.record_artifacts(connection, kind, sizes)

@@ -31,8 +31,8 @@ FACTS = ("question", "scenario", "fixture", "size", "category", "confidence", "d
 def next_items(
     ws: Workspace, queue: Queue, rater: str, limit: int = 1, now: datetime | None = None
 ) -> Batch:
-    """The next items of this rater, at most `limit`. Raises Conflict for a closed queue, Forbidden
-    for somebody whom it is not assigned to."""
+    """Hand out the next items to this rater, at most `limit`. Raises Conflict for a closed queue,
+    Forbidden for a person whom it is not assigned to."""
     require_open(queue)
     time = now or datetime.now(UTC)
     until = time + timedelta(minutes=queue.config.lease_minutes)
@@ -57,8 +57,8 @@ def next_items(
 
 
 def return_skipped(ws: Workspace, queue: Queue, rater: str) -> int:
-    """Let the rater have again what they skipped, unless others took it; how many items that are.
-    Raises Conflict for a closed queue, Forbidden for somebody whom it is not assigned to."""
+    """Give the rater the items that they skipped again, unless others took them; return how many.
+    Raises Conflict for a closed queue, Forbidden for a person whom it is not assigned to."""
     require_open(queue)
 
     def work(connection: sa.Connection) -> int:
@@ -71,8 +71,8 @@ def return_skipped(ws: Workspace, queue: Queue, rater: str) -> int:
 
 
 def require_rater(connection: sa.Connection, queue: Queue, rater: str) -> None:
-    """Make sure that the rater may rate in the queue. Raises InputError for a name that is none,
-    Forbidden where the queue is assigned to others."""
+    """Make sure that the rater may rate in the queue. Raises InputError for an invalid name,
+    Forbidden if the queue is assigned to others."""
     if not rater.strip() or len(rater) > LONGEST_NAME:
         raise InputError(
             f"rater {rater[:80]!r}", f"a name has 1 to {LONGEST_NAME} characters", "Give another"
@@ -88,7 +88,7 @@ def require_rater(connection: sa.Connection, queue: Queue, rater: str) -> None:
 
 
 def release_expired(connection: sa.Connection, queue: Queue, now: datetime) -> None:
-    """Give back what raters were given and did not rate in time."""
+    """Release the items that raters held and did not rate in time."""
     for row in store.expired(connection, queue.id, now):
         current = dict(store.assignment(connection, row.item_id, row.rater) or {})
         current["state"] = AssignmentState.EXPIRED.value
@@ -121,7 +121,7 @@ def _take(connection: sa.Connection, queue: Queue, rater: str, limit: int, until
 
 
 def _shown(connection: sa.Connection, queue: Queue, item: sa.RowMapping) -> list[int]:
-    """The positions of an item's answers in the order in which the next rater sees them."""
+    """Return the positions of an item's answers in the order in which the next rater sees them."""
     if queue.kind is not Kind.COMPARISON:
         return [0]
     targets = store.targets_of(connection, [item["id"]])[item["id"]]
@@ -139,7 +139,7 @@ def _shown(connection: sa.Connection, queue: Queue, item: sa.RowMapping) -> list
 def _contents(
     connection: sa.Connection, queue: Queue, assignments: Sequence[sa.RowMapping]
 ) -> list[Item]:
-    """What the rater sees of these items."""
+    """Return the items as the rater sees them."""
     targets = store.targets_of(connection, [row["item_id"] for row in assignments])
     all_targets = [target for rows in targets.values() for target in rows]
     trace_ids = {target["trace_id"] for target in all_targets if target["trace_id"]}

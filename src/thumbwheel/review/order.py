@@ -44,12 +44,12 @@ class Ordered:
 
 
 def shuffled(names: Collection[str], seed: str) -> list[str]:
-    """The names in an order that only the seed decides."""
+    """Return the names in an order that only the seed decides."""
     return sorted(names, key=lambda name: sha256(f"{seed}:{name}".encode()).digest())
 
 
 def conflicting(connection: sa.Connection, agent: Agent) -> list[str]:
-    """Traces that one person called good and another one bad."""
+    """Return the traces that one person called good and another one bad."""
     verdicts: dict[str, set[Judged]] = {}
     for row in store.thumbs_of(connection, agent.id, newest_words(agent.id)):
         verdict = meaning(row._mapping)
@@ -61,7 +61,7 @@ def conflicting(connection: sa.Connection, agent: Agent) -> list[str]:
 def most_telling(
     connection: sa.Connection, agent: Agent, trace_ids: Collection[str], config: LearnConfig
 ) -> Ordered:
-    """These traces of the agent, those first whose rating would tell most."""
+    """Order these traces of the agent, beginning with those whose rating would tell most."""
     wanted = shuffled(trace_ids, "looked at")
     looked_at = set(wanted[:LOOKED_AT])
     disputed = [trace_id for trace_id in conflicting(connection, agent) if trace_id in looked_at]
@@ -89,7 +89,7 @@ def most_telling(
 
 
 def _unsure(classifier: Classifier, rows: Sequence[Features]) -> list[int]:
-    """Positions of the rows by what a label would tell the classifier."""
+    """Return positions of the rows by how much a label would tell the classifier."""
     chances = classifier.chances(rows)
     first = order(classifier, rows, chances, min(SORTED, len(rows)))
     placed = set(first)
@@ -98,8 +98,8 @@ def _unsure(classifier: Classifier, rows: Sequence[Features]) -> list[int]:
 
 
 def _unlike(labelled_rows: Sequence[Features], rows: Sequence[Features]) -> list[int]:
-    """Positions of the rows, each of the first ones as far as can be from what is labelled and from
-    those before it."""
+    """Return positions of the rows, each of the first ones as far as possible from the labelled
+    rows and from those before it."""
     if not rows:
         return []
     numbers = np.array([row.numbers for row in (*labelled_rows, *rows)])
@@ -128,8 +128,8 @@ def _distances(matrix: object, row: object) -> NDArray[np.float64]:
 
 
 def reorder(ws: Workspace, agent: Agent, queue: Queue) -> str:
-    """Put what is left of a queue in the order that its settings want, by what is known now;
-    returns the rule that decided."""
+    """Put the remaining items of a queue in the order that its settings want, by everything known
+    now; return the rule that decided."""
     with ws.db.read() as connection:
         items = store.open_items(connection, queue.id)
         rest = store.other_items(connection, queue.id)
@@ -146,7 +146,7 @@ def reorder(ws: Workspace, agent: Agent, queue: Queue) -> str:
 def by_telling_traces(
     connection: sa.Connection, agent: Agent, items: Mapping[str, Sequence[str]], config: LearnConfig
 ) -> tuple[list[str], str]:
-    """(items in the order of their most telling trace, the rule that decided)."""
+    """Return (items in the order of their most telling trace, the rule that decided)."""
     trace_ids = {trace_id for traces in items.values() for trace_id in traces}
     ordered = most_telling(connection, agent, trace_ids, config)
     places = {trace_id: rank for rank, trace_id in enumerate(ordered.trace_ids)}

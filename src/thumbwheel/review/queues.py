@@ -65,8 +65,8 @@ class Selection:
 def create(
     ws: Workspace, agent: Agent, name: str, config: QueueConfig, selection: Selection
 ) -> Queue:
-    """A new queue with its items. Raises Conflict where the name is in use, DataError where nothing
-    is selected."""
+    """Create a new queue with its items. Raises Conflict if the name is in use, DataError if
+    nothing is selected."""
     ids.slug(name, "queue")
     _check(config, selection)
     with ws.db.read() as connection:
@@ -133,7 +133,7 @@ def _selected(
     config: QueueConfig,
     selection: Selection,
 ) -> list[ItemTargets]:
-    """What becomes items, in the order in which they come."""
+    """Return the targets that become items, in their order."""
     if selection.origin is Origin.CASES:
         case_ids = store.unreviewed_cases(connection, agent.id)
         if config.order == "random":
@@ -163,8 +163,8 @@ def _selected(
 
 
 def _cards(connection: sa.Connection, targets: Sequence[ItemTargets]) -> list[ItemTargets]:
-    """Where some of the traces are cards of something that was shown, these alone: what else is
-    known of the same thing is rated with its card."""
+    """Return only the cards if some of the traces are cards of something that was shown, else all
+    targets: everything else known about the same thing is rated with its card."""
     trace_ids = [item.traces[0] for item in targets]
     cards = having_metadata(connection, trace_ids, CARD)
     if not cards:
@@ -173,7 +173,7 @@ def _cards(connection: sa.Connection, targets: Sequence[ItemTargets]) -> list[It
 
 
 def _of_conflicts(connection: sa.Connection, item_ids: Sequence[str]) -> list[ItemTargets]:
-    """Items about the same as these items of another queue."""
+    """Return targets about the same traces as these items of another queue."""
     rows = store.targets_of(connection, item_ids)
     return [ItemTargets(tuple(target["trace_id"] for target in rows[item])) for item in item_ids]
 
@@ -181,7 +181,7 @@ def _of_conflicts(connection: sa.Connection, item_ids: Sequence[str]) -> list[It
 def _comparisons(
     connection: sa.Connection, agent: Agent, selection: Selection
 ) -> list[ItemTargets]:
-    """Different answers to one prompt, of the newest prompts first."""
+    """Return different answers to one prompt, of the newest prompts first."""
     answers: dict[str, dict[str, str]] = {}
     rows = answered_traces(connection, agent.id, selection.traces, selection.most * 10)
     for row in rows:
@@ -197,8 +197,8 @@ def _comparisons(
 
 
 def add(ws: Workspace, agent: Agent, queue: Queue, names: Iterable[str]) -> int:
-    """Append traces, by their ids, to a queue of answers; returns how many it did not have. Raises
-    NotFound, Conflict, InputError."""
+    """Append traces, by their ids, to a queue of answers; return how many were new. Raises
+    NotFound, Conflict, InputError, and DataError for a trace without an answer."""
     if queue.kind is not Kind.ANSWER:
         raise InputError(
             f"queue {queue.name!r}",
@@ -224,13 +224,13 @@ def add(ws: Workspace, agent: Agent, queue: Queue, names: Iterable[str]) -> int:
 
 
 def all_queues(ws: Workspace, agent: Agent, every: bool = False) -> list[Queue]:
-    """The agent's queues, newest first; with `every` also the closed ones."""
+    """Return the agent's queues, newest first; with `every` also the closed ones."""
     with ws.db.read() as connection:
         return store.queues(connection, agent.id, every=every)
 
 
 def require_queue(ws: Workspace, agent: Agent, name: str) -> Queue:
-    """The agent's queue of this name or id; raises NotFound."""
+    """Return the agent's queue of this name or id. Raises NotFound."""
     with ws.db.read() as connection:
         matches = store.queues(connection, agent.id, name)
         if not matches:
@@ -257,7 +257,8 @@ def require_open(queue: Queue) -> None:
 
 
 def close(ws: Workspace, agent: Agent, queue: Queue) -> Queue:
-    """Give nothing out any more. What was rated stays, and what is on its way is still taken."""
+    """Close the queue: hand out no more items. Ratings stay, and items already handed out may still
+    be rated."""
     if queue.state is not QueueState.CLOSED:
         now = datetime.now(UTC)
 

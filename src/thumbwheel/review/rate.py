@@ -72,7 +72,7 @@ class Request:
         return ids.derived("rac", self.queue.id, self.rater, self.key)
 
     def time(self, now: datetime) -> datetime:
-        """When it was done, as far as that can be."""
+        """Return when the rating was done: `rated_at` if it is plausible, else `now`."""
         if self.rated_at is None or not now - OLDEST <= self.rated_at <= now:
             return now
         return self.rated_at
@@ -125,8 +125,9 @@ def skip(ws: Workspace, agent: Agent, request: Request) -> Rated:
 
 
 def undo(ws: Workspace, agent: Agent, request: Request) -> Rated:
-    """Take back what the rater did with the item, which they hold again then. Raises Conflict where
-    there is nothing to take back, or a skipped item is somebody else's by now."""
+    """Undo the rater's last action on the item, which they then hold again. Raises Conflict if
+    there is nothing to undo, the item was approved, or another rater has taken a skipped item
+    meanwhile."""
 
     def work(change: _Change) -> list[str]:
         if change.before not in (AssignmentState.RATED, AssignmentState.SKIPPED):
@@ -158,8 +159,8 @@ def approve(
     reference: str | None = None,
     checker: str | None = None,
 ) -> Rated:
-    """Vouch for an item, as it is or with another reference: it becomes a gold case. Raises
-    InputError for a comparison, and for what can be no case."""
+    """Vouch for an item, with its own or another reference: it becomes a gold case. Raises
+    InputError for a comparison, and for an item that cannot be a case."""
     if request.queue.kind is Kind.COMPARISON:
         raise InputError(
             f"item {request.item!r}", "a comparison is no case", "Approve answers or cases"
@@ -179,8 +180,8 @@ def approve(
 def approve_liked(
     ws: Workspace, agent: Agent, queue: Queue, rater: str, checker: str | None = None
 ) -> list[Rated]:
-    """Vouch for every item that this rater called good: each becomes a gold case. Twice is once.
-    Raises DataError where there is none, InputError for a queue of comparisons."""
+    """Vouch for every item that this rater called good: each becomes a gold case. Repeating it
+    changes nothing. Raises DataError if there is none, InputError for a queue of comparisons."""
     with ws.db.read() as connection:
         liked = [
             row.item_id
@@ -201,7 +202,7 @@ def approve_liked(
 
 
 def withdraw(ws: Workspace, agent: Agent, request: Request) -> Rated:
-    """Take back that the item is gold; raises Conflict where the rater did not make it so."""
+    """Take back that the item is gold. Raises Conflict if the rater did not make it gold."""
 
     def work(change: _Change) -> list[str]:
         earlier = _last_action(change)
@@ -332,7 +333,8 @@ def _last_action(change: _Change) -> sa.RowMapping | None:
 
 
 def _retract(change: _Change) -> list[AnyRecord]:
-    """Records that take back what the rater said about the item."""
+    """Return records that retract the rater's earlier verdict on the item; empty if there is
+    none."""
     earlier = _last_action(change)
     if earlier is None or change.before is not AssignmentState.RATED or earlier["kind"] != RATE:
         return []
@@ -359,7 +361,7 @@ def _targets(change: _Change) -> list[sa.RowMapping]:
 
 
 def _records(change: _Change, verdict: Verdict) -> Iterator[AnyRecord]:
-    """The verdict as feedback. A note goes with the first of it."""
+    """Yield the verdict as feedback. A note goes with its first record."""
     note = verdict.note
     if verdict.ranking:
         shown = _target_refs(change)
@@ -393,8 +395,8 @@ def _records(change: _Change, verdict: Verdict) -> Iterator[AnyRecord]:
 def _card_thumbs(
     change: _Change, verdict: Verdict, targets: Sequence[TargetRef]
 ) -> Iterator[AnyRecord]:
-    """A thumb about everything that a card stands for, each with the tags and the note, as apps
-    send it."""
+    """Yield a thumb about everything that a card stands for, each with the tags and the note, as
+    apps send it."""
     for number, target in enumerate(targets):
         record = _feedback(
             change, "thumb", verdict.thumb, [target], comment=verdict.note, tags=verdict.tags
@@ -405,7 +407,7 @@ def _card_thumbs(
 
 
 def _of_same_card(change: _Change) -> list[TargetRef] | None:
-    """The other traces that the item's card stands for; None where the item is no card."""
+    """Return the other traces that the item's card stands for; None if the item is no card."""
     (first, *_) = _targets(change)
     if first["trace_id"] is None:
         return None
@@ -420,7 +422,7 @@ def _of_same_card(change: _Change) -> list[TargetRef] | None:
 
 
 def _target_refs(change: _Change) -> list[TargetRef]:
-    """The item's traces in the order in which the rater saw them."""
+    """Return the item's traces in the order in which the rater saw them."""
     targets = _targets(change)
     trace_ids = [target["trace_id"] for target in targets]
     shown = list(range(len(targets)))
@@ -467,7 +469,7 @@ def _feedback(
 
 
 def _case(change: _Change, reference: str | None, checker: str | None) -> CaseRecord:
-    """The gold case that an item becomes."""
+    """Return the gold case that an item becomes."""
     (target,) = _targets(change)
     if target["case_id"] is None:
         trace = store.trace_rows(change.connection, [target["trace_id"]])[target["trace_id"]]
@@ -512,7 +514,7 @@ def _save(change: _Change, records: Sequence[AnyRecord], reviewer: str | None = 
 
 
 def _check_verdict(queue: Queue, verdict: Verdict) -> None:
-    """Raise InputError for what the queue does not ask."""
+    """Raise InputError for a verdict that the queue does not ask for."""
     if verdict.is_empty:
         raise InputError(
             "the rating", "it says nothing", "Give a thumb, a rating, a label, a note, or skip it"
@@ -538,8 +540,8 @@ def _check_verdict(queue: Queue, verdict: Verdict) -> None:
 
 
 def labels_of(queue: Queue, texts: Sequence[str]) -> tuple[tuple[str, str | bool], ...]:
-    """Labels as raters write them, NAME=VALUE; raises InputError for what the queue does not
-    have."""
+    """Parse labels as raters write them, NAME=VALUE. Raises InputError for a label or value that
+    the queue does not have."""
     schemas = {schema.name: schema for schema in queue.config.schemas}
     labels: dict[str, str | bool] = {}
     for text in texts:

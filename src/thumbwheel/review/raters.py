@@ -35,7 +35,8 @@ class _Rating:
 
 
 def verdict_of(content: Mapping[str, Any], shown: Sequence[int]) -> tuple[str, bool | None]:
-    """(what is compared with the verdicts of others, whether it says good)."""
+    """Return (the text to compare with the verdicts of others, whether it says good; None if it
+    says neither)."""
     if "ranking" in content:
         best = sorted(shown[position] for position in content["ranking"][0])
         return f"best {best}", None
@@ -51,7 +52,7 @@ def verdict_of(content: Mapping[str, Any], shown: Sequence[int]) -> tuple[str, b
 
 
 def report(ws: Workspace, queue: Queue) -> QueueReport:
-    """How the raters of a queue do."""
+    """Return a report on the work of a queue's raters."""
     with ws.db.read() as connection:
         ratings = []
         for row in store.current_ratings(connection, queue.id):

@@ -55,7 +55,7 @@ STEPS = 200
 def queues(
     connection: sa.Connection, agent_id: str, name: str | None = None, every: bool = True
 ) -> list[Queue]:
-    """The agent's queues, newest first; those of this name or id."""
+    """Return the agent's queues, newest first; with `name`, those of this name or id."""
     query = sa.select(review_queues).where(review_queues.c.agent_id == agent_id)
     if name is not None:
         query = query.where(sa.or_(review_queues.c.name == name, has_id(review_queues.c.id, name)))
@@ -90,7 +90,8 @@ def _queue(row: sa.RowMapping, raters: Iterable[str]) -> Queue:
 
 
 def add_queue(connection: sa.Connection, queue: Queue) -> None:
-    """A new queue. The names of its raters are rows of their own, so that an erasure finds them."""
+    """Insert a new queue. The names of its raters are rows of their own, so that an erasure finds
+    them."""
     config = queue.config.model_dump(mode="json", exclude={"raters"}, exclude_defaults=True)
     connection.execute(
         review_queues.insert().values(
@@ -187,7 +188,7 @@ def set_ranks(connection: sa.Connection, queue_id: str, item_ids: Sequence[str])
 
 
 def open_items(connection: sa.Connection, queue_id: str) -> dict[str, list[str]]:
-    """Items that somebody can still take -> their traces, in the order of their ranks."""
+    """Return items that somebody can still take -> their traces, in the order of their ranks."""
     query = (
         sa.select(review_items.c.id, review_targets.c.trace_id)
         .join(review_targets, review_targets.c.item_id == review_items.c.id)
@@ -201,7 +202,7 @@ def open_items(connection: sa.Connection, queue_id: str) -> dict[str, list[str]]
 
 
 def other_items(connection: sa.Connection, queue_id: str) -> list[str]:
-    """Items that nobody can take now, in the order of their ranks."""
+    """Return the items that nobody can take now, in the order of their ranks."""
     query = sa.select(review_items.c.id).where(
         review_items.c.queue_id == queue_id, review_items.c.free <= 0
     )
@@ -214,7 +215,7 @@ def other_items(connection: sa.Connection, queue_id: str) -> list[str]:
 def add_rater(
     connection: sa.Connection, queue_id: str, rater: str, *, assigned: bool = False
 ) -> None:
-    """A rater of a queue, from its beginning."""
+    """Insert a rater of a queue, from its beginning."""
     connection.execute(
         review_raters.insert().values(
             queue_id=queue_id, rater=rater, assigned=assigned, frontier=-1, rated=0
@@ -223,7 +224,7 @@ def add_rater(
 
 
 def rater(connection: sa.Connection, queue_id: str, name: str) -> sa.RowMapping | None:
-    """The row of a rater in a queue."""
+    """Return the row of a rater in a queue, or None."""
     query = sa.select(review_raters).where(
         review_raters.c.queue_id == queue_id, review_raters.c.rater == name
     )
@@ -231,7 +232,7 @@ def rater(connection: sa.Connection, queue_id: str, name: str) -> sa.RowMapping 
 
 
 def raters_of(connection: sa.Connection, queue_id: str) -> list[sa.RowMapping]:
-    """Everybody who rates or is to rate in a queue."""
+    """Return the rows of all raters of a queue, including assigned ones, by name."""
     query = sa.select(review_raters).where(review_raters.c.queue_id == queue_id)
     return list(connection.execute(query.order_by(review_raters.c.rater)).mappings())
 
@@ -249,7 +250,7 @@ def move_frontiers(
 
 
 def set_frontier(connection: sa.Connection, queue_id: str, name: str, rank: int) -> None:
-    """Where the search of a rater goes on."""
+    """Store where the search of a rater goes on."""
     connection.execute(
         review_raters.update()
         .where(review_raters.c.queue_id == queue_id, review_raters.c.rater == name)
@@ -270,7 +271,7 @@ def count_rating(connection: sa.Connection, queue_id: str, name: str, change: in
 
 
 def expired(connection: sa.Connection, queue_id: str, now: datetime) -> list[sa.Row[Any]]:
-    """(item_id, rater, rank) of leases that have ended."""
+    """Return (item_id, rater, rank) of leases that have ended."""
     query = (
         sa.select(review_assignments.c.item_id, review_assignments.c.rater, review_items.c.rank)
         .join(review_items, review_items.c.id == review_assignments.c.item_id)
@@ -284,7 +285,7 @@ def expired(connection: sa.Connection, queue_id: str, now: datetime) -> list[sa.
 
 
 def leased(connection: sa.Connection, queue_id: str, rater: str) -> list[sa.RowMapping]:
-    """The items that a rater holds, in their order."""
+    """Return the items that a rater holds, in their order."""
     query = (
         sa.select(review_assignments, review_items.c.rank)
         .join(review_items, review_items.c.id == review_assignments.c.item_id)
@@ -301,7 +302,7 @@ def leased(connection: sa.Connection, queue_id: str, rater: str) -> list[sa.RowM
 def free_items(
     connection: sa.Connection, queue_id: str, rater: str, frontier: int, limit: int
 ) -> list[sa.RowMapping]:
-    """The next items behind the frontier that the rater can take."""
+    """Return the next items behind the frontier that the rater can take."""
     has_it = sa.exists().where(
         review_assignments.c.item_id == review_items.c.id,
         review_assignments.c.rater == rater,
@@ -322,7 +323,7 @@ def free_items(
 
 
 def count_skipped(connection: sa.Connection, queue_id: str, rater: str) -> int:
-    """How many items the rater skipped that somebody can still take."""
+    """Count the items the rater skipped that somebody can still take."""
     query = (
         sa.select(sa.func.count())
         .select_from(review_assignments.join(review_items))
@@ -332,7 +333,7 @@ def count_skipped(connection: sa.Connection, queue_id: str, rater: str) -> int:
 
 
 def return_skipped(connection: sa.Connection, queue_id: str, rater: str) -> None:
-    """Let the rater take again what they skipped."""
+    """Let the rater take the skipped items again."""
     update = review_assignments.update().where(*_skipped(queue_id, rater))
     connection.execute(update.values(state=AssignmentState.EXPIRED))
     move_frontiers(connection, queue_id, -1, rater)
@@ -347,7 +348,7 @@ def _skipped(queue_id: str, rater: str) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def last_rank(connection: sa.Connection, queue_id: str) -> int:
-    """The rank of the last item that somebody can take; -1 where there is none."""
+    """Return the rank of the last item that somebody can take; -1 if there is none."""
     query = sa.select(sa.func.max(review_items.c.rank)).where(
         review_items.c.queue_id == queue_id, review_items.c.free > 0
     )
@@ -366,7 +367,7 @@ def change_item(connection: sa.Connection, item_id: str, free: int = 0, done: in
 
 
 def item(connection: sa.Connection, queue_id: str, item_id: str) -> sa.RowMapping | None:
-    """An item of a queue."""
+    """Return an item of a queue, or None."""
     query = sa.select(review_items).where(
         review_items.c.id == item_id, review_items.c.queue_id == queue_id
     )
@@ -374,7 +375,7 @@ def item(connection: sa.Connection, queue_id: str, item_id: str) -> sa.RowMappin
 
 
 def assignment(connection: sa.Connection, item_id: str, rater: str) -> sa.RowMapping | None:
-    """What a rater has to do with an item."""
+    """Return a rater's assignment of an item, or None."""
     query = sa.select(review_assignments).where(
         review_assignments.c.item_id == item_id, review_assignments.c.rater == rater
     )
@@ -382,7 +383,7 @@ def assignment(connection: sa.Connection, item_id: str, rater: str) -> sa.RowMap
 
 
 def set_assignment(connection: sa.Connection, row: Mapping[str, Any]) -> None:
-    """Write what a rater has to do with an item, new or changed."""
+    """Write a rater's assignment of an item, new or changed."""
     key = sa.and_(
         review_assignments.c.item_id == row["item_id"], review_assignments.c.rater == row["rater"]
     )
@@ -392,7 +393,7 @@ def set_assignment(connection: sa.Connection, row: Mapping[str, Any]) -> None:
 
 
 def extend_leases(connection: sa.Connection, queue_id: str, rater: str, until: datetime) -> None:
-    """Keep what a rater holds for longer."""
+    """Extend the leases of the items that a rater holds."""
     connection.execute(
         review_assignments.update()
         .where(
@@ -408,18 +409,19 @@ def extend_leases(connection: sa.Connection, queue_id: str, rater: str, until: d
 
 
 def action(connection: sa.Connection, action_id: str) -> sa.RowMapping | None:
-    """What was done under a key."""
+    """Return the action that was recorded under a key, or None."""
     query = sa.select(review_actions).where(review_actions.c.id == action_id)
     return connection.execute(query).mappings().first()
 
 
 def add_action(connection: sa.Connection, row: Mapping[str, Any]) -> None:
-    """Note what a rater did."""
+    """Record a rater's action."""
     connection.execute(review_actions.insert().values(**row))
 
 
 def current_ratings(connection: sa.Connection, queue_id: str) -> Iterator[sa.Row[Any]]:
-    """(item_id, rater, content, recorded_at, shown) of the ratings that count, oldest first."""
+    """Yield (item_id, rater, content, recorded_at, shown) of the ratings that count, oldest
+    first."""
     query = (
         sa.select(
             review_actions.c.item_id,
@@ -439,7 +441,7 @@ def current_ratings(connection: sa.Connection, queue_id: str) -> Iterator[sa.Row
 
 
 def action_counts(connection: sa.Connection, queue_id: str) -> dict[tuple[str, str], int]:
-    """(rater, kind of action) -> how often."""
+    """Return (rater, kind of action) -> how often."""
     query = (
         sa.select(review_actions.c.rater, review_actions.c.kind, sa.func.count())
         .where(review_actions.c.queue_id == queue_id)
@@ -454,7 +456,7 @@ def action_counts(connection: sa.Connection, queue_id: str) -> dict[tuple[str, s
 def targets_of(
     connection: sa.Connection, item_ids: Collection[str]
 ) -> dict[str, list[sa.RowMapping]]:
-    """Item -> its targets, in their order."""
+    """Return item -> its targets, in their order."""
     targets: dict[str, list[sa.RowMapping]] = {}
     for part in batches(list(item_ids)):
         query = sa.select(review_targets).where(review_targets.c.item_id.in_(part))
@@ -465,7 +467,7 @@ def targets_of(
 
 
 def trace_rows(connection: sa.Connection, trace_ids: Collection[str]) -> dict[str, sa.RowMapping]:
-    """Trace -> what a rater may see of it."""
+    """Return trace -> the columns that a rater may see, and its source."""
     columns = (traces.c.id, traces.c.input_id, traces.c.output, traces.c.metadata)
     rows: dict[str, sa.RowMapping] = {}
     for part in batches(list(trace_ids)):
@@ -478,7 +480,7 @@ def trace_rows(connection: sa.Connection, trace_ids: Collection[str]) -> dict[st
 def step_rows(
     connection: sa.Connection, trace_ids: Collection[str]
 ) -> dict[str, list[sa.RowMapping]]:
-    """Trace -> its steps besides calls of models, in their order."""
+    """Return trace -> its steps besides calls of models, in their order."""
     rows: dict[str, list[sa.RowMapping]] = {}
     columns = (steps.c.trace_id, steps.c.kind, steps.c.name, steps.c.input, steps.c.output)
     for part in batches(list(trace_ids)):
@@ -493,7 +495,7 @@ def step_rows(
 
 
 def case_rows(connection: sa.Connection, case_ids: Collection[str]) -> dict[str, sa.RowMapping]:
-    """Case -> its row."""
+    """Return case -> its row."""
     rows: dict[str, sa.RowMapping] = {}
     for part in batches(list(case_ids)):
         for row in connection.execute(sa.select(cases).where(cases.c.id.in_(part))).mappings():
@@ -502,7 +504,7 @@ def case_rows(connection: sa.Connection, case_ids: Collection[str]) -> dict[str,
 
 
 def unreviewed_cases(connection: sa.Connection, agent_id: str) -> list[str]:
-    """Cases that are not gold and have a reference to look at, newest first."""
+    """Return the ids of the cases that are not gold, newest first."""
     query = (
         sa.select(cases.c.id)
         .where(cases.c.agent_id == agent_id, cases.c.basis != "gold")
@@ -512,7 +514,8 @@ def unreviewed_cases(connection: sa.Connection, agent_id: str) -> list[str]:
 
 
 def thumbs_of(connection: sa.Connection, agent_id: str, among: sa.Select[Any]) -> Iterator[Any]:
-    """(trace_id, rater_id, kind, value, scale) of judgements of single answers among these ids."""
+    """Yield (trace_id, rater_id, kind, value, scale) of judgements of single answers among these
+    ids."""
     query = (
         sa.select(
             feedback_targets.c.target_id,

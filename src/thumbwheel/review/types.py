@@ -104,7 +104,7 @@ class LabelSchema:
 
     @classmethod
     def of(cls, text: str) -> LabelSchema:
-        """As it is written in settings; raises ValueError.
+        """Parse a label as it is written in settings. Raises ValueError.
 
         >>> LabelSchema.of("topic=billing|shipping")
         LabelSchema(name='topic', values=('billing', 'shipping'))
@@ -120,7 +120,7 @@ class LabelSchema:
         return cls(name, values)
 
     def value_of(self, text: str) -> str | bool:
-        """A rater's value; raises InputError for none of them."""
+        """Return a rater's value. Raises InputError if the label has no such value."""
         if not self.values:
             truth = {"true": True, "yes": True, "false": False, "no": False}.get(text.lower())
             if truth is not None:
@@ -199,7 +199,7 @@ class Queue:
     closed_at: datetime | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
+        """Return the queue as a JSON value."""
         return {
             "id": self.id,
             "name": self.name,
@@ -242,7 +242,7 @@ class Item:
     """What the owner's metadata say about a widget."""
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
+        """Return the item as a JSON value."""
         return asdict(self) | {"kind": self.kind.value}
 
 
@@ -264,7 +264,7 @@ class Verdict:
         return self == Verdict()
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON value, without what was not said."""
+        """Return the verdict as a JSON value, without the fields that were not set."""
         content: dict[str, Any] = {
             "thumb": self.thumb,
             "rating": self.rating,
@@ -278,7 +278,7 @@ class Verdict:
 
 
 def ranking_of(text: str, answers: int) -> tuple[tuple[int, ...], ...]:
-    """A ranking as raters write it, best first; raises InputError.
+    """Parse a ranking as raters write it, best first. Raises InputError.
 
     >>> ranking_of("B > A", 2), ranking_of("A=B", 2), ranking_of("C>A=B", 3)
     (((1,), (0,)), ((0, 1),), ((2,), (0, 1)))
@@ -308,7 +308,7 @@ class Batch:
     total: int
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
+        """Return the batch as a JSON value."""
         return {
             "items": [item.to_json() for item in self.items],
             "rated": self.rated,
@@ -330,7 +330,7 @@ class Rated:
     """Whether the request had been carried out before."""
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
+        """Return the outcome as a JSON value."""
         return {
             "item": self.item,
             "state": self.state,

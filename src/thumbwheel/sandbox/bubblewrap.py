@@ -142,7 +142,7 @@ class Sandbox:
             raise Refused(f"the sandbox did not start: {output.splitlines()[-1]}", advice(output))
 
     def begin(self, job: dict[str, Any]) -> Run:
-        """Start a run and hand it its job. Raises Ended where the sandbox is gone."""
+        """Start a run and hand it its job. Raises Ended if the sandbox is gone."""
         if not self.sealed and self._folder:
             for path in Path(self._folder.name).iterdir():
                 if path.is_dir():
@@ -177,8 +177,8 @@ class Sandbox:
 
 
 def bubblewrap_arguments() -> list[str]:
-    """The arguments of bubblewrap: new namespaces of every kind, our own tree, nothing else of the
-    host."""
+    """Return the arguments of bubblewrap: new namespaces of every kind, the sandbox's own tree,
+    nothing else of the host."""
     root = root_files()
     arguments = [
         "--unshare-user",
@@ -224,7 +224,7 @@ def bubblewrap_arguments() -> list[str]:
 
 
 def unprivileged_id() -> int:
-    """An id without a name for one sandbox of root's."""
+    """Return an id without a name for one sandbox of root's."""
     while True:
         user_id = UNPRIVILEGED_IDS[next(_user_numbers) % len(UNPRIVILEGED_IDS)]
         try:
@@ -234,7 +234,7 @@ def unprivileged_id() -> int:
 
 
 def advice(output: str) -> str:
-    """What to do about a bubblewrap that does not start."""
+    """Return how to fix a bubblewrap that does not start."""
     restricted = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
     if restricted.exists() and restricted.read_text().strip() == "1":
         return (
@@ -276,8 +276,8 @@ class Run:
             self.send(job, time.monotonic() + GRACE_SECONDS)
 
     def send(self, message: dict[str, Any], deadline: float) -> None:
-        """Send a frame. Raises Ended where nobody reads it, DeadlineExceeded where nobody does in
-        time, ValueError where it is too long."""
+        """Send a frame. Raises Ended if nobody reads it, DeadlineExceeded if nobody does in time,
+        ValueError if it is too long."""
         self._channel.settimeout(max(0.01, deadline - time.monotonic()))
         try:
             self._channel.sendall(protocol.pack(message))
@@ -287,8 +287,8 @@ class Run:
             raise Ended from None
 
     def receive(self, deadline: float) -> dict[str, Any]:
-        """The next frame. Raises Ended after the last one, DeadlineExceeded when the time is up,
-        ProtocolError for what is no frame."""
+        """Return the next frame. Raises Ended after the last one, DeadlineExceeded when the time is
+        up, ProtocolError for bytes that are no frame."""
         while True:
             try:
                 frame = protocol.unpack(self._buffer)
@@ -301,8 +301,7 @@ class Run:
             self._wait(deadline)
 
     def _wait(self, deadline: float) -> None:
-        """Take in whatever comes next: output, which moves no deadline, a part of a frame, or the
-        end."""
+        """Read the next input: output, which moves no deadline, a part of a frame, or the end."""
         ready = self._ready([self._channel, self.sandbox.link], deadline)
         if not ready or time.monotonic() > deadline:
             raise DeadlineExceeded
@@ -312,7 +311,7 @@ class Run:
             self._read_exit()
 
     def _ready(self, sources: list[Any], deadline: float) -> list[Any]:
-        """Which of the sources have something, output included, which is read at once; empty when
+        """Return which of the sources have data, output included, which is read at once; empty when
         the time is up."""
         sources_and_output = [*sources, self._output_fd] if self._output_open else sources
         ready, _, _ = select.select(
@@ -333,7 +332,7 @@ class Run:
         )  # closed by the program: what remains to come is its end
 
     def _read_output(self) -> bool:
-        """Read some output; False where there is none now."""
+        """Read some output; False if there is none now."""
         try:
             data = os.read(self._output_fd, 1 << 16)
         except BlockingIOError:

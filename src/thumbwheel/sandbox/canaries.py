@@ -233,7 +233,7 @@ class Report:
 
 
 def examine() -> Report:
-    """Try every attack on this machine; never raises for what it finds."""
+    """Try every attack on this machine; never raises because of a result."""
     attacks: dict[str, str] = {}
     try:
         reached, reason = _possible()
@@ -255,7 +255,7 @@ def examine() -> Report:
 
 
 def _possible() -> tuple[Level, str]:
-    """The level that this machine can reach, and why not a higher one. Raises Refused."""
+    """Return the level that this machine can reach, and why not a higher one. Raises Refused."""
     if sys.platform != "linux":
         raise Refused(
             f"there is no sandbox on {sys.platform}", "Run in a Linux container or virtual machine"
@@ -337,8 +337,8 @@ def _values(pool: Pool, prelude: str, attacks: dict[str, str]) -> dict[str, str]
 
 
 def _verdicts(pool: Pool) -> dict[str, str]:
-    """What came of programs that would be right, or done, by their own word. Raises Refused where a
-    right one is not right either."""
+    """Run programs that claim to be right, or done, and return the result of each. Raises Refused
+    if a right answer is not found right either."""
     (right,) = pool.run(
         [Job("def f(x): return 2 * x", tests=Tests(("assert f(2) == 4",), entry_point="f"))]
     )
@@ -362,8 +362,8 @@ _last: list[tuple[float, Report]] = []
 
 
 def level() -> Level:
-    """The level of this machine, examined at most once an hour in a process. Raises Refused with
-    the reason and what would change it."""
+    """Return the level of this machine, examined at most once an hour in a process. Raises Refused
+    with the reason and its fix."""
     with _lock:
         if not _last or time.monotonic() - _last[0][0] > FRESH_SECONDS:
             _last[:] = [(time.monotonic(), examine())]

@@ -40,7 +40,7 @@ class Cgroup:
     folders: tuple[Path, ...]
 
     def remove(self) -> None:
-        """Kill what is still in them, and remove the folders once it has gone."""
+        """Kill the processes still in them, and remove the folders once they have gone."""
         for folder in self.folders:
             for _ in range(50):
                 try:
@@ -62,7 +62,7 @@ class Cgroup:
 
 
 def make(memory_mb: int, processes: int) -> Cgroup | str:
-    """A cgroup with these limits; else why there is none."""
+    """Return a cgroup with these limits; else why there is none."""
     values = {
         "memory_mb": (memory_mb + OVERHEAD_MB) << 20,
         "processes": processes + OVERHEAD_PROCESSES,
@@ -84,7 +84,7 @@ def make(memory_mb: int, processes: int) -> Cgroup | str:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove what processes left that were killed before they could."""
+    """Remove the folders of processes that were killed before they could remove them."""
     for folder in parent.glob("thumbwheel-*-*"):
         if not Path("/proc", folder.name.split("-")[1]).exists():
             with contextlib.suppress(OSError):
@@ -114,7 +114,7 @@ def _version_2(path: Path, name: str, values: dict[str, int]) -> Cgroup | str:
 
 
 def _set(folder: Path, settings: tuple[tuple[str, str], ...], values: dict[str, int]) -> str:
-    """Make the folder and set its limits; returns what failed, and then leaves nothing."""
+    """Make the folder and set its limits; return the failure, after removing the folder, or ""."""
     _sweep(folder.parent)
     try:
         folder.mkdir()

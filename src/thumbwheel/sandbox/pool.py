@@ -52,8 +52,8 @@ class Pool:
             )
 
     def run(self, jobs: Sequence[Job]) -> list[SandboxResult]:
-        """One outcome per job. Programs do not see each other. Never on the caller's thread, where
-        a signal could end a run halfway."""
+        """Run the jobs and return one outcome per job. Programs do not see each other. Never on the
+        caller's thread, where a signal could end a run halfway."""
         with ThreadPoolExecutor(self.workers) as threads:
             return list(threads.map(self._run_on_worker, jobs))
 
@@ -70,7 +70,7 @@ class Pool:
             self._idle.put(worker)
 
     def warm(self) -> None:
-        """Start the sandboxes of the worker that runs next. Raises Refused where one does not
+        """Start the sandboxes of the worker that runs next. Raises Refused if one does not
         start."""
         worker = self._idle.get()
         try:
@@ -83,7 +83,7 @@ class Pool:
             self._idle.get().close()
 
     def sandbox(self) -> Sandbox:
-        """A new sandbox of this pool's kind."""
+        """Return a new sandbox of this pool's kind."""
         return Sandbox(
             self.limits,
             sealed=not self.trusted,
@@ -98,7 +98,7 @@ class Worker:
         self._pool, self._sandboxes = pool, dict[str, Sandbox]()
 
     def run(self, job: Job) -> SandboxResult:
-        """The outcome of a job. Raises Refused where its sandbox does not start, ValueError where
+        """Return the outcome of a job. Raises Refused if its sandbox does not start, ValueError if
         the job is too long to be sent."""
         self.warm(("candidate", "judge") if job.tests else ("candidate",))
         deadline = time.monotonic() + self._pool.limits.wall_seconds
@@ -115,7 +115,7 @@ class Worker:
         return SandboxResult(State.DIED, "the sandbox itself ended while this ran")
 
     def warm(self, kinds: Sequence[str] = ("candidate", "judge")) -> None:
-        """Start the sandboxes that are not up, so that no program pays for it. Raises Refused where
+        """Start the sandboxes that are not up, so that no program pays for it. Raises Refused if
         one does not start."""
         for kind in kinds:
             if kind not in self._sandboxes:
@@ -156,8 +156,8 @@ class Worker:
         passed: tuple[bool, ...] = (),
         ended: int | None = None,
     ) -> SandboxResult | None:
-        """The outcome, with what the parent of the program says about its end, or with the exit
-        code `ended` that a watcher saw; None where the sandbox was lost."""
+        """Return the outcome, with the report of the program's parent about its end, or with the
+        exit code `ended` that a watcher saw; None if the sandbox was lost."""
         exit_status = run.finish()
         if "code" not in exit_status:
             self._drop("candidate")
@@ -186,7 +186,7 @@ class Worker:
 
 
 def _started(answer: dict[str, Any] | tuple[State, str]) -> tuple[State, str]:
-    """How the program itself went, before any question."""
+    """Return how the program itself went, before any question."""
     if isinstance(answer, tuple):
         return answer
     if answer.get("lied"):
@@ -200,8 +200,8 @@ def _started(answer: dict[str, Any] | tuple[State, str]) -> tuple[State, str]:
 
 
 def _answer(run: Run, number: str | None, deadline: float) -> dict[str, Any] | tuple[State, str]:
-    """What the candidate sent, or what became of it. `number`: that of the question; None where no
-    candidate has the conversation."""
+    """Return the candidate's answer, or its end as state and reason. `number`: the id of the
+    question; None if no candidate has the conversation."""
     try:
         answer = run.receive(deadline)
     except Ended:
@@ -244,7 +244,8 @@ def _relay(judge: Run, candidate: Run, deadline: float) -> tuple[State, str, tup
 def _ask_candidate(
     candidate: Run, question: dict[str, Any], deadline: float, asked: bool
 ) -> dict[str, Any] | tuple[State, str]:
-    """What the candidate says to a question of the judge; `asked`: it may hold earlier answers."""
+    """Return the candidate's answer to a question of the judge; `asked`: it may hold earlier
+    answers."""
     number = secrets.token_hex(16)
     try:
         candidate.send({**question, "id": number}, deadline)
@@ -259,7 +260,7 @@ def _ask_candidate(
 
 
 def _pass_answer(judge: Run, answer: dict[str, Any], deadline: float) -> tuple[State, str] | None:
-    """Hand an answer to the judge; what became of the candidate where that fails."""
+    """Hand an answer to the judge; return state and reason if that fails, else None."""
     try:
         judge.send(answer, deadline)
     except (DeadlineExceeded, Ended):
@@ -270,8 +271,8 @@ def _pass_answer(judge: Run, answer: dict[str, Any], deadline: float) -> tuple[S
 
 
 def fit_to_memory(limits: Limits, workers: int) -> Limits:
-    """Limits whose processes, each at its own limit of memory, fit into half of the machine's.
-    Raises Refused where none does."""
+    """Return limits whose processes, each at its own limit of memory, fit into half of the
+    machine's. Raises Refused if not even one fits."""
     budget = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 // workers // (1 << 20)
     most = (budget - limits.files_mb) // limits.memory_mb
     if most < 1:

@@ -62,7 +62,7 @@ class RootFiles:
 
 
 def root_files() -> RootFiles:
-    """The folders, made where they are missing. Raises Refused where they cannot be made."""
+    """Return the folders, made if they are missing. Raises Refused if they cannot be made."""
     root = Path("/var/cache/thumbwheel") if os.geteuid() == 0 else _cache()
     interpreter = (
         f"{sys.version} {platform.machine()} {_interpreter().stat().st_mtime_ns}".encode()
@@ -85,7 +85,8 @@ def root_files() -> RootFiles:
 
 
 def _folder_for(root: Path, name: str, content: bytes, fill: Callable[[Path], None]) -> Path:
-    """The folder for this content; nobody but its owner can have changed it."""
+    """Return the folder for this content. Raises Refused if anybody but its owner can have changed
+    it."""
     folder = root / f"{name}-{hashlib.sha256(content).hexdigest()[:16]}"
     if not folder.exists():
         _create_folder(root, folder, fill)
@@ -164,7 +165,7 @@ def _libraries(root: Path, programs: list[Path]) -> None:
 
 
 def _make_readable(root: Path) -> None:
-    """Everybody may read, nobody may write, no file gives its owner's rights."""
+    """Let everybody read and nobody else write, and let no file give its owner's rights."""
     for folder, _, files in os.walk(root):
         Path(folder).chmod(0o755)
         for name in files:

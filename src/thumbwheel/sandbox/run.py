@@ -15,7 +15,8 @@ _pools: dict[tuple[Limits, bool], Pool] = {}
 
 
 def shared(limits: Limits, trusted: bool = False) -> Pool:
-    """The pool of this process with these limits. Raises Refused where code may not run here."""
+    """Return the pool of this process with these limits. Raises Refused if code may not run
+    here."""
     reached = Level.STANDARD if trusted else level()
     with _lock:
         if (limits, trusted) not in _pools:
@@ -26,8 +27,8 @@ def shared(limits: Limits, trusted: bool = False) -> Pool:
 def run(
     jobs: Sequence[Job], limits: Limits | None = None, trusted: bool = False
 ) -> list[SandboxResult]:
-    """One outcome per job; all BLOCKED, with the reason and what would change it, where code may
-    not run here."""
+    """Run the jobs and return one outcome per job; all BLOCKED, with the reason and its fix, if
+    code may not run here."""
     try:
         return shared(limits or Limits(), trusted).run(jobs)
     except Refused as error:

@@ -26,7 +26,7 @@ class Chats(Shape):
     row = ChatRow
 
     def rows(self, evidence: Evidence, config: DatasetConfig) -> Iterator[ChatRow | Drop]:
-        """One row for each good answer."""
+        """Yield one row for each good answer, and the drops."""
         worse = {edge.worse for edge in evidence.edges}
         preferred = {
             edge.better: edge
@@ -53,7 +53,7 @@ class Chats(Shape):
                 yield Drop(_drop_reason(answer))
 
     def trl_columns(self, row: ChatRow) -> dict[str, Any]:
-        """`messages`, the answer last."""
+        """Return `messages`, the answer last."""
         return {"messages": [*row.prompt, *assistant(row.completion)]}
 
     def _row(

@@ -32,7 +32,7 @@ class Groups(Shape):
     merges = True
 
     def rows(self, evidence: Evidence, config: DatasetConfig) -> Iterator[GroupRow | Drop]:
-        """The row, and the answers without a value."""
+        """Yield the row, and a Drop for each answer without a value."""
         members = []
         for answer in evidence.answers:
             member = _valued(answer)
@@ -48,8 +48,8 @@ class Groups(Shape):
             yield self._row(evidence, members)
 
     def trl_columns(self, row: GroupRow) -> dict[str, Any]:
-        """`prompt`, `completions` (texts) and `values`, and `prompts` of runs; no trainer of TRL
-        reads recorded groups."""
+        """Return `prompt`, `completions` (texts) and `values`, and `prompts` of runs; no trainer of
+        TRL reads recorded groups."""
         columns = {"prompt": row.prompt, "completions": row.completions, "values": row.values}
         if row.prompts:
             columns["prompts"] = row.prompts
@@ -77,8 +77,8 @@ class Groups(Shape):
 
 
 def _valued(answer: Answer) -> _Member | None:
-    """The answer with its value, 0 to 1: the mean of the raters' numbers, else good (1) or bad (0),
-    the nearer to 0.5 the more they disagree."""
+    """Return the answer with its value, 0 to 1: the mean of the raters' numbers, else good (1) or
+    bad (0), the nearer to 0.5 the more they disagree; None if it has neither."""
     if answer.value is not None:
         return _Member(answer, answer.value.unit, answer.value.feedback_ids)
     if answer.good is None:

@@ -33,7 +33,7 @@ class Labels(Shape):
     adjusts = ("weight", "label")
 
     def rows(self, evidence: Evidence, config: DatasetConfig) -> Iterator[LabelRow | Drop]:
-        """One row for each judged answer, and for each edited original as an option."""
+        """Yield one row for each judged answer, and for each edited original as an option."""
         edits = {edge.worse: edge for edge in evidence.edges if edge.origin == "correction"}
         for position, answer in enumerate(evidence.answers):
             edge = edits.get(position)
@@ -63,18 +63,18 @@ class Labels(Shape):
                 yield Drop(_drop_reason(answer))
 
     def trl_columns(self, row: LabelRow) -> dict[str, Any]:
-        """`prompt`, `completion` and `label`."""
+        """Return `prompt`, `completion` and `label`."""
         return {"prompt": row.prompt, "completion": assistant(row.completion), "label": row.label}
 
     def fit(self, stats: RowStats, config: DatasetConfig) -> dict[str, Any]:
-        """Class weights from the counts in train."""
+        """Return class weights from the counts in train."""
         fitted = class_weights(stats.labels["train", True], stats.labels["train", False])
         desirable = config.desirable_weight or fitted[0]
         undesirable = config.undesirable_weight or fitted[1]
         return {"class_weights": {"desirable": desirable, "undesirable": undesirable}}
 
     def finish(self, columns: Columns, fitted: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """The class weights multiplied into the rows of every split."""
+        """Multiply the class weights into the rows of every split."""
         weights = fitted["class_weights"]
         desirable, undesirable = weights["desirable"], weights["undesirable"]
         class_weight = {True: desirable, False: undesirable}
@@ -82,7 +82,7 @@ class Labels(Shape):
         return {"weight": [weight * class_weight[label] for weight, label in rows]}
 
     def missing(self, stats: RowStats) -> str | None:
-        """Both classes must be in train."""
+        """Return which class is missing in train; None if both are there."""
         desirable = bool(stats.labels["train", True])
         undesirable = bool(stats.labels["train", False])
         if desirable and undesirable:
@@ -109,8 +109,8 @@ class Labels(Shape):
 
 
 def class_weights(desirable: int, undesirable: int) -> tuple[float, float]:
-    """(desirable, undesirable): 1.0 for the larger class; the smaller one is raised, in steps of
-    0.1, until both weigh the same.
+    """Return (desirable, undesirable): 1.0 for the larger class; the smaller one is raised, in
+    steps of 0.1, until both weigh the same.
 
     Both are 1.0 if the counts are within BALANCE already, and if a class is empty.
 

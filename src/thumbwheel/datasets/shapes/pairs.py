@@ -19,7 +19,7 @@ class Pairs(Shape):
     row = PairRow
 
     def rows(self, evidence: Evidence, config: DatasetConfig) -> Iterator[PairRow | Drop]:
-        """One row for each edge and for each chosen pair of siblings."""
+        """Yield one row for each edge and for each chosen pair of siblings."""
         for edge in evidence.edges:
             yield self._row(evidence, edge)
         for _ in range(evidence.withheld_edges):
@@ -32,7 +32,7 @@ class Pairs(Shape):
                 yield Drop("more siblings than are taken from one prompt")
 
     def trl_columns(self, row: PairRow) -> dict[str, Any]:
-        """`prompt`, `chosen` and `rejected`."""
+        """Return `prompt`, `chosen` and `rejected`."""
         return {
             "prompt": row.prompt,
             "chosen": assistant(row.chosen),
@@ -49,9 +49,9 @@ class Pairs(Shape):
 
 
 def _siblings(evidence: Evidence, margin: float | None, people_only: bool) -> Iterator[Edge]:
-    """Pairs of answers that nobody compared: one good and one bad, in rounds in which every good
-    answer is used once; then those whose numbers differ by more than `margin`, the largest
-    difference first. With `people_only`, good and bad are what people called so.
+    """Yield pairs of answers that nobody compared: one good and one bad, in rounds in which every
+    good answer is used once; then pairs whose numbers differ by more than `margin`, the largest
+    difference first. With `people_only`, good and bad are verdicts of people.
 
     The answers are in the order of a hash of their text, so the choice of pairs depends neither on
     time nor on length.
@@ -78,7 +78,7 @@ def _siblings(evidence: Evidence, margin: float | None, people_only: bool) -> It
 
 
 def _by_margin(evidence: Evidence, margin: float) -> list[Edge]:
-    """All pairs whose numbers differ by more than `margin`, the largest difference first."""
+    """Return all pairs whose numbers differ by more than `margin`, the largest difference first."""
     values = []
     for position, answer in enumerate(evidence.answers):
         if answer.value is not None:

@@ -24,7 +24,7 @@ class Prompts(Shape):
     unjudged = True
 
     def rows(self, evidence: Evidence, config: DatasetConfig) -> Iterator[PromptRow | Drop]:
-        """The cases of the prompt, else the prompt alone."""
+        """Yield a row for each case of the prompt, else one for the prompt alone."""
         for case in evidence.cases:
             yield self._row(evidence, case)
         if evidence.cases or not evidence.asked:
@@ -35,7 +35,7 @@ class Prompts(Shape):
             yield Drop("no case says what a right answer is")
 
     def trl_columns(self, row: PromptRow) -> dict[str, Any]:
-        """`prompt`, and `reference` as text for the reward function."""
+        """Return `prompt`, and `reference` as text for the reward function."""
         reference = row.reference
         if not isinstance(reference, str):
             reference = json.dumps(reference, ensure_ascii=False)

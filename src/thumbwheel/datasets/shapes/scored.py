@@ -27,7 +27,7 @@ class ScoredAnswers(Shape):
     adjusts = ("value", "scale")
 
     def rows(self, evidence: Evidence, config: DatasetConfig) -> Iterator[ScoredRow | Drop]:
-        """One row for each answer with a value."""
+        """Yield one row for each answer with a value."""
         for answer in evidence.answers:
             value = answer.value
             if value is not None:
@@ -44,12 +44,12 @@ class ScoredAnswers(Shape):
                 yield Drop("no number says how good the answer is")
 
     def trl_columns(self, row: ScoredRow) -> dict[str, Any]:
-        """`prompt`, `completion` and `score`."""
+        """Return `prompt`, `completion` and `score`."""
         return {"prompt": row.prompt, "completion": assistant(row.completion), "score": row.value}
 
     def fit(self, stats: RowStats, config: DatasetConfig) -> dict[str, Any]:
-        """The scale of most training rows, and the part of it that becomes -1 to 1 if scores are
-        normalised."""
+        """Return the scale of most training rows, and the part of it that becomes -1 to 1 if scores
+        are normalised."""
         import numpy as np
 
         if not stats.scales:
@@ -67,7 +67,7 @@ class ScoredAnswers(Shape):
         return fitted
 
     def finish(self, columns: Columns, fitted: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """All values on that scale, so that they can be compared."""
+        """Rescale all values to the fitted scale, so that they can be compared."""
         if not fitted:
             return {}
         target = fitted["scale"]

@@ -54,10 +54,10 @@ class Embedded:
     )
 
     def check(self, settings: EmbeddedConfig) -> None:
-        """Its server is ours, and `apply` starts it."""
+        """Check nothing: the server belongs to this home, and `apply` starts it."""
 
     def apply(self, package: Package, settings: EmbeddedConfig) -> Endpoint:
-        """Start the process of the base where none runs, and load the adapter into it."""
+        """Start the process of the base if none runs, and load the adapter into it."""
         base = package.base if package.kind == PEFT_ADAPTER else package.folder
         server_name = package.base_fingerprint[:16] if package.base_fingerprint else package.name
         folder = package.state_folder / server_name
@@ -80,7 +80,7 @@ class Embedded:
         return Endpoint(f"{running.url}/v1", package.name, details)
 
     def health(self, endpoint: Endpoint) -> Health:
-        """Whether the process runs and has the model."""
+        """Return whether the process runs and has the model."""
         folder = Path(endpoint.details["place"])
         running = processes.find(folder)
         if running is None or not _ready(running):
@@ -108,10 +108,10 @@ class Embedded:
                 processes.stop(folder)
 
     def point(self, alias: str, endpoint: Endpoint) -> None:
-        """The gateway resolves aliases."""
+        """Do nothing: the gateway resolves aliases."""
 
     def secret(self, endpoint: Endpoint) -> str | None:
-        """The token of the process."""
+        """Return the token of the process."""
         folder = Path(endpoint.details["place"])
         what = f"model {endpoint.model!r} on the embedded target"
         return processes.token(folder, endpoint.url, what)
@@ -152,7 +152,7 @@ def _server(folder: Path, base: Path, settings: EmbeddedConfig, what: str) -> Ru
 
 
 def _context(base: Path) -> int | None:
-    """Return the tokens that the base takes; None where its configuration does not say."""
+    """Return the tokens that the base takes; None if its configuration does not say."""
     try:
         config = json.loads((base / "config.json").read_text(encoding="utf-8"))
         context = config.get("max_position_embeddings", config.get("n_positions"))
@@ -168,7 +168,8 @@ def _device(setting: str) -> str:
 
 
 def _stored_models(folder: Path) -> dict[str, Any]:
-    """The models that the server is to have, as it stored them."""
+    """Return the models that the server should have, as it stored them; empty if they cannot be
+    read."""
     try:
         return dict(json.loads((folder / MODELS).read_text(encoding="utf-8")))
     except (OSError, ValueError):

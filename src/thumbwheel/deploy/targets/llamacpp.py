@@ -68,10 +68,10 @@ class LlamaCpp:
     )
 
     def check(self, settings: LlamaCppConfig) -> None:
-        """Its server is ours, and `apply` starts it."""
+        """Check nothing: the server belongs to this home, and `apply` starts it."""
 
     def apply(self, package: Package, settings: LlamaCppConfig) -> Endpoint:
-        """Start the router where none runs, add the section, load the model."""
+        """Start the router if none runs, add the section, load the model."""
         folder, section = package.state_folder, _section(package, settings)
         with processes.locked(folder):
             before = _sections(folder)
@@ -91,7 +91,7 @@ class LlamaCpp:
         return Endpoint(f"{running.url}/v1", package.name, details, body)
 
     def health(self, endpoint: Endpoint) -> Health:
-        """Whether the router runs and has loaded the model."""
+        """Return whether the router runs and has loaded the model."""
         folder = Path(endpoint.details["place"])
         running = processes.find(folder)
         if running is None or not running.answers("health"):
@@ -114,10 +114,10 @@ class LlamaCpp:
                 processes.stop(folder)
 
     def point(self, alias: str, endpoint: Endpoint) -> None:
-        """The gateway resolves aliases."""
+        """Do nothing: the gateway resolves aliases."""
 
     def secret(self, endpoint: Endpoint) -> str | None:
-        """The key of the router."""
+        """Return the key of the router."""
         folder = Path(endpoint.details["place"])
         return processes.token(folder, endpoint.url, f"model {endpoint.model!r} on llama.cpp")
 
@@ -219,8 +219,8 @@ def _load(folder: Path, running: Running, name: str, wait: float) -> None:
 
 
 def _state(running: Running, name: str) -> str:
-    """The router's state of a model: loaded, loading, unloaded, failed; unknown where it does not
-    answer."""
+    """Return the router's state of a model: loaded, loading, unloaded, failed; unknown if it does
+    not answer."""
     try:
         models = running.ask("GET", "models").json()["data"]
     except (httpx2.HTTPError, ValueError, KeyError):

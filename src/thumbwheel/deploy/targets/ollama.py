@@ -98,7 +98,7 @@ class Ollama:
             return Endpoint(f"{server.url}/v1", package.name, details)
 
     def health(self, endpoint: Endpoint) -> Health:
-        """Whether the server answers and still has this very model."""
+        """Return whether the server answers and still has this very model."""
         try:
             with OllamaServer(str(endpoint.details["host"]), wait=5.0) as server:
                 digest = server.digests().get(full_name(endpoint.model))
@@ -125,7 +125,7 @@ class Ollama:
                     record.forget(name)
 
     def point(self, alias: str, endpoint: Endpoint) -> None:
-        """Let `alias` name this version, and so the extra name where the alias is the live one."""
+        """Let `alias` name this version, and so the extra name if the alias is the live one."""
         folder, digest = Path(endpoint.details["place"]), str(endpoint.details["digest"])
         is_live = alias == endpoint.details["agent"]
         extra_name = endpoint.details.get("name") if is_live else None
@@ -138,7 +138,7 @@ class Ollama:
                 record.set(name, full_name(endpoint.model), digest)
 
     def secret(self, endpoint: Endpoint) -> str | None:
-        """Ollama has none."""
+        """Return None: Ollama has no secret."""
         return None
 
 
@@ -161,23 +161,25 @@ class OwnedNames:
         self._path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', url)}.json"
 
     def of(self, model: str) -> list[str]:
-        """The model's own name and its aliases."""
+        """Return the model's own name and its aliases."""
         entries = self._read().items()
         return [name for name, entry in entries if model in (name, entry["from"])]
 
     def digest(self, name: str) -> str:
-        """The digest of the model that we gave this name."""
+        """Return the digest of the model that was recorded under this name."""
         return str(self._read()[name]["digest"])
 
     def is_current(self, name: str, fingerprint: str, digests: Mapping[str, str]) -> bool:
-        """Whether the server has the model that was created from what `fingerprint` describes."""
+        """Return whether the server has the model that was created from the inputs of
+        `fingerprint`."""
         entry = self._read().get(name)
         if entry is None:
             return False
         return (entry["from"], entry["digest"]) == (fingerprint, digests.get(name))
 
     def claim(self, name: str, digests: Mapping[str, str]) -> None:
-        """Record that `name` will be ours; raises Conflict where it is somebody else's."""
+        """Record `name` as owned by this home. Raises Conflict if the server has a model of that
+        name that this home did not create."""
         names = self._read()
         if name not in names and name in digests:
             fix = f"Rename or remove it (ollama cp, ollama rm {name}), or choose another name"
@@ -185,11 +187,11 @@ class OwnedNames:
         self._write({name: {"from": "", "digest": ""}} | names)
 
     def set(self, name: str, source: str, digest: str) -> None:
-        """Record what `name` is now."""
+        """Record the source and the digest of `name`."""
         self._write(self._read() | {name: {"from": source, "digest": digest}})
 
     def forget(self, name: str) -> None:
-        """Record that `name` is no longer ours."""
+        """Record that this home no longer owns `name`."""
         names = self._read()
         names.pop(name, None)
         self._write(names)
@@ -229,8 +231,8 @@ def _check_version(server: OllamaServer, version: Version, kind: ModelKind) -> N
 
 
 def _fingerprint(package: Package, settings: OllamaConfig, version: Version) -> str:
-    """The hash of everything that the model is created from. An Ollama on the other side of 0.30
-    needs another template."""
+    """Return the hash of everything that the model is created from. An Ollama on the other side of
+    0.30 needs another template."""
     parts = [
         package.kind.name,
         dict(package.files),
@@ -247,7 +249,7 @@ def _build(
     server: OllamaServer, package: Package, settings: OllamaConfig, version: Version
 ) -> None:
     """Create the model under a temporary name, load it, and copy it to the real name. The temporary
-    name is deleted, whatever fails."""
+    name is deleted even if a step fails."""
     temporary_name = f"{package.name}-unfinished"
     template = go_text(package) if version < JINJA else None
     if template is None and package.kind == GGUF_ADAPTER:
@@ -263,8 +265,8 @@ def _build(
 
 
 def _create(server: OllamaServer, name: str, fields: Mapping[str, Any], package: Package) -> None:
-    """Create `name`, with the model's own chat template where Ollama would take another one; raises
-    ModelError where it stores other texts."""
+    """Create `name`, with the model's own chat template if Ollama would take another one. Raises
+    ModelError if Ollama stores other texts."""
     statuses = server.create(name, fields)
     if "template" not in fields and any(line.startswith(GUESSED) for line in statuses):
         log.say(

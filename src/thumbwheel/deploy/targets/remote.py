@@ -37,7 +37,7 @@ class Remote:
     lacks: frozenset[CallFeature] = frozenset()
 
     def check(self, settings: TargetConfig) -> None:
-        """What runs there is asked by `apply`, which knows the URL."""
+        """Check nothing here: `apply`, which knows the URL, asks the server for its models."""
 
     def apply(self, package: RemoteModel, settings: TargetConfig) -> Endpoint:
         """Ask the server for its models with the key; nothing is changed there."""
@@ -58,7 +58,7 @@ class Remote:
         return endpoint
 
     def health(self, endpoint: Endpoint) -> Health:
-        """Whether the server answers and takes the key."""
+        """Return whether the server answers and takes the key."""
         try:
             _model_names(endpoint, PATIENCE)
         except ThumbwheelError as error:
@@ -66,14 +66,14 @@ class Remote:
         return Health(True)
 
     def remove(self, endpoint: Endpoint) -> None:
-        """The server is somebody else's."""
+        """Do nothing: somebody else runs the server."""
 
     def point(self, alias: str, endpoint: Endpoint) -> None:
-        """The gateway resolves aliases."""
+        """Do nothing: the gateway resolves aliases."""
 
     def secret(self, endpoint: Endpoint) -> str | None:
-        """The value of the named secret; raises NotFound where there is none of that name, and
-        Conflict where the deployment does not say whose it is."""
+        """Return the value of the named secret, or None if the endpoint names none. Raises NotFound
+        if there is no such secret, and Conflict if the deployment does not record its owner."""
         name = endpoint.details.get("secret")
         if name is None:
             return None
@@ -91,13 +91,13 @@ REMOTE = Remote()
 
 
 def _lists(names: Iterable[str], model: str) -> bool:
-    """Whether `model` is among the names; Ollama takes names without the tag `latest`."""
+    """Return whether `model` is among the names; Ollama takes names without the tag `latest`."""
     return model in names or f"{model}:latest" in names
 
 
 def _model_names(endpoint: Endpoint, wait: float) -> set[str]:
-    """The models that the server lists, empty where it lists none; raises ModelError where it does
-    not answer or refuses the key."""
+    """Return the models that the server lists, empty if it has no list. Raises ModelError if it
+    does not answer or refuses the key."""
     what = f"model {endpoint.model!r} at {endpoint.url}"
     reply = _ask(endpoint, what, wait)
     if reply.status_code in WITHOUT_LIST:

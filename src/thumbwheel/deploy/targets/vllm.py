@@ -74,7 +74,7 @@ class Vllm:
         return Endpoint(endpoint.url, package.name, details)
 
     def health(self, endpoint: Endpoint) -> Health:
-        """Whether the server answers and has this adapter."""
+        """Return whether the server answers and has this adapter."""
         try:
             model = _models(endpoint).get(endpoint.model)
         except ThumbwheelError as error:
@@ -108,7 +108,7 @@ class Vllm:
         _load(endpoint, alias, _models(endpoint))
 
     def secret(self, endpoint: Endpoint) -> str | None:
-        """Its API key."""
+        """Return its API key."""
         return os.environ.get(str(endpoint.details["key_variable"]))
 
 
@@ -141,7 +141,7 @@ def _load(
 def _check_base(
     models: Mapping[str, Mapping[str, Any]], package: Package, settings: VllmConfig
 ) -> Mapping[str, Any]:
-    """Return what vLLM says of its base; raises ConfigError or ModelError for another base than the
+    """Return vLLM's entry of its base. Raises ConfigError or ModelError for another base than the
     adapter's."""
     bases = {name: model for name, model in models.items() if not model.get("parent")}
     if settings.base is not None and settings.base not in bases:

@@ -109,15 +109,15 @@ class Benchmark(Suite):
         return [task for task in self.all_tasks if task.needs_only_text]
 
     def content(self) -> Any:
-        """The tasks."""
+        """Return all tasks as JSON values."""
         return [task.model_dump(mode="json") for task in self.all_tasks]
 
     def asks(self) -> list[Ask]:
-        """One prompt a task."""
+        """Return one prompt per task."""
         return [Ask(_messages(task), self.config.max_new_tokens) for task in self.tasks]
 
     def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
-        """The mean score first, then the tasks that passed all checks, slices by tag and
+        """Measure the mean score first, then the tasks that passed all checks, slices by tag and
         complexity, and every task in the details."""
         rows = []
         for task, first, second in zip(self.tasks, before, after, strict=True):
@@ -175,8 +175,8 @@ def _all_passed(result: dict[str, Any]) -> float:
 
 
 def _tasks(path: Path, patterns: bool = True) -> list[BenchmarkTask]:
-    """The tasks of a file. With `patterns` also those of the files beside it that it names, whose
-    patterns are not followed."""
+    """Read the tasks of a file. With `patterns` also read the files beside it that it names,
+    without following their patterns."""
     content = _yaml(path)
     where = f"benchmark {str(path)!r}"
     if isinstance(content, list):
@@ -193,7 +193,7 @@ def _tasks(path: Path, patterns: bool = True) -> list[BenchmarkTask]:
 
 
 def _beside(path: Path, pattern: str) -> list[Path]:
-    """The YAML files in the folder of `path` that its pattern matches.
+    """Return the YAML files in the folder of `path` that its pattern matches.
 
     Raises ConfigError for a pattern that leaves the folder: a file from somebody else must not read
     other files.
@@ -235,8 +235,8 @@ def _yaml(path: Path) -> Any:
 
 
 def _too_large(content: Any) -> str | None:
-    """Why this value is too large; None where its depth and size are bounded. By aliases (&a, *a) a
-    YAML value may contain itself, and a short file billions of values."""
+    """Return why this value is too large; None if its depth and size are bounded. By aliases (&a,
+    *a) a YAML value may contain itself, and a short file billions of values."""
     count, waiting = 0, [(content, 0)]
     while waiting:
         value, depth = waiting.pop()
@@ -262,15 +262,15 @@ def _slices(task: BenchmarkTask) -> list[str]:
 
 
 def _row(task: BenchmarkTask, before: Answer, after: Answer) -> Row:
-    """The results of both answers. Time or tokens that were not counted for one answer are unknown
-    for both, so that the same checks are made."""
+    """Return the results of both answers. Time or tokens that were not counted for one answer are
+    unknown for both, so that the same checks are made."""
     timed = before.seconds is not None and after.seconds is not None
     counted = before.tokens is not None and after.tokens is not None
     return Row(task, _result(task, before, timed, counted), _result(task, after, timed, counted))
 
 
 def _result(task: BenchmarkTask, answer: Answer, timed: bool, counted: bool) -> dict[str, Any]:
-    """The result of one answer in the benchmark's format; its cost is not known here."""
+    """Return the result of one answer in the benchmark's format; its cost is unknown here."""
     tokens = answer.tokens if counted else None
     seconds = answer.seconds if timed else None
     reply = Reply(answer.text.strip(), tokens, seconds, None, task.ground_truth)

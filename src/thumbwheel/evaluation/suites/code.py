@@ -39,7 +39,7 @@ class Code(Suite):
         return [case for case in self.context.cases if case.checker == CHECKER]
 
     def asks(self) -> list[Ask]:
-        """`samples` programs for each task; one program is drawn greedily."""
+        """Ask for `samples` programs per task; a single program is drawn greedily."""
         config = self.config
         temperature = config.temperature if config.samples > 1 else 0.0
         return [
@@ -48,7 +48,7 @@ class Code(Suite):
         ]
 
     def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
-        """pass@k first; where k is more than 1, also pass@1."""
+        """Measure pass@k first; if k is more than 1, also pass@1."""
         scores_before, scores_after = self._scores(before), self._scores(after)
         counts = []
         blocked_reasons = Counter[str]()
@@ -76,7 +76,7 @@ class Code(Suite):
         )
 
     def _scores(self, replies: Replies) -> list[list[Score]]:
-        """The scores of the programs of each task; all programs are run together."""
+        """Return the scores of the programs of each task; all programs are run together."""
         cases = []
         programs = []
         for case, answers in zip(self.cases, replies, strict=True):
@@ -104,7 +104,7 @@ class _TaskCount:
 
 
 def _passed(scores: Sequence[Score]) -> int | None:
-    """How many programs passed; None where one could not be judged, or there is none."""
+    """Return how many programs passed; None if one could not be judged, or there is none."""
     passed = 0
     for program in scores:
         fails = program.status in (Status.FAILED, Status.NOT_APPLICABLE)
@@ -115,7 +115,7 @@ def _passed(scores: Sequence[Score]) -> int | None:
 
 
 def pass_at(n: int, passed: int, k: int) -> float:
-    """The chance that one of k programs passes, where `passed` of n did.
+    """Return the chance that one of k programs passes, if `passed` of n did.
 
     >>> pass_at(4, 1, 1), pass_at(5, 5, 3)
     (0.25, 1.0)

@@ -82,11 +82,12 @@ class JsonAgent(Suite):
         return cases
 
     def asks(self) -> list[Ask]:
-        """Their prompts."""
+        """Return the prompts of the cases."""
         return [Ask(case.case.prompt, self.config.max_new_tokens) for case in self.cases]
 
     def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
-        """All fields first, then parsing, the mean share, every field, and the agent's reward."""
+        """Measure all fields first, then parsing, the mean share, every field, and the agent's
+        reward."""
         answers_before = []
         answers_after = []
         for case, first, second in zip(self.cases, before, after, strict=True):
@@ -131,7 +132,7 @@ class JsonAgent(Suite):
         after: Sequence[JsonAnswer],
         groups: Sequence[str],
     ) -> Measure | None:
-        """The agent's reward of the fresh answers; None unless it judges all of them."""
+        """Compare the agent's reward of the fresh answers; None unless it judges all of them."""
         values_before, values_after = self._rewards(before), self._rewards(after)
         if not values_before or values_after is None:
             return None
@@ -140,7 +141,7 @@ class JsonAgent(Suite):
         return compare.measure(REWARD, values_before, values_after, groups, self.config.level, span)
 
     def _rewards(self, answers: Sequence[JsonAnswer]) -> list[float] | None:
-        """None where an answer has no reward."""
+        """Return the reward of each answer; None if an answer has no reward."""
         judged = []
         for answer in answers:
             case = answer.case.case
@@ -158,7 +159,7 @@ def _json_answer(case: JsonCase, text: str) -> JsonAnswer:
 def _field_measure(
     name: str, before: Sequence[JsonAnswer], after: Sequence[JsonAnswer], level: float
 ) -> Measure:
-    """How often this field is right, over the cases whose reference has it."""
+    """Measure how often this field is right, over the cases whose reference has it."""
     values_before = []
     values_after = []
     groups = []
@@ -171,7 +172,7 @@ def _field_measure(
 
 
 def reference_of(case: Case) -> dict[str, Any]:
-    """The fields that are asked for; none where the reference is no JSON object or list."""
+    """Return the fields that are asked for; empty if the reference is no JSON object or list."""
     reference = case.reference
     try:
         if isinstance(reference, str):
@@ -189,15 +190,16 @@ def reference_of(case: Case) -> dict[str, Any]:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The fields of an answer. Raises ValueError for text that is neither a JSON object nor a list,
-    Unjudgeable for one that is too large."""
+    """Return the fields of an answer. Raises ValueError for text that is neither a JSON object nor
+    a list, Unjudgeable for one that is too large."""
     if text.startswith("["):
         return columns(parse_object(f'{{"items": {text}}}')["items"])
     return parse_object(text)
 
 
 def columns(items: list[Any]) -> dict[str, Any]:
-    """A list of objects as fields: the sorted values of each field, and the number of objects.
+    """Return a list of objects as fields: the sorted values of each field, and the number of
+    objects.
 
     >>> columns([{"type": "Conflict"}, {"type": "Relation"}])
     {'items': 2, 'type': ['conflict', 'relation']}
@@ -214,7 +216,7 @@ def columns(items: list[Any]) -> dict[str, Any]:
 
 
 def fields_of(text: str, reference: dict[str, Any]) -> Fields | None:
-    """Which fields of the answer are right; None for an answer that is no JSON object."""
+    """Return which fields of the answer are right; None for an answer that is no JSON object."""
     try:
         answer = parse(text)
     except (ValueError, Unjudgeable):
@@ -226,7 +228,7 @@ def fields_of(text: str, reference: dict[str, Any]) -> Fields | None:
 
 
 def plain(value: Any) -> Any:
-    """Text without case, and with one kind of space.
+    """Return text without case, and with one kind of space.
 
     >>> plain(["COLD_STORAGE", "Cold storage"])
     ['cold storage', 'cold storage']
@@ -241,7 +243,7 @@ def plain(value: Any) -> Any:
 
 
 def details(answers: Sequence[JsonAnswer]) -> dict[str, Any]:
-    """The report of one responder's answers."""
+    """Return the report of one responder's answers."""
     asked = Counter[str]()
     right = Counter[str]()
     wrong = []
@@ -277,7 +279,7 @@ def details(answers: Sequence[JsonAnswer]) -> dict[str, Any]:
 
 
 def _error(answer: JsonAnswer) -> str:
-    """What is wrong with the answer, in words."""
+    """Describe the error in the answer."""
     if answer.fields is None:
         try:
             parse(answer.text)

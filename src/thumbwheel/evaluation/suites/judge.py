@@ -49,12 +49,12 @@ class Judge(Suite):
         return list({ids.canonical(prompt.messages): prompt for prompt in prompts}.values())
 
     def asks(self) -> list[Ask]:
-        """Every prompt."""
+        """Ask every prompt."""
         return [Ask(prompt.messages, self.config.max_new_tokens) for prompt in self.prompts]
 
     def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
-        """The win rate. Equal answers are ties and are not asked about; a pair without a verdict is
-        left out."""
+        """Measure the win rate. Equal answers are ties and the judge is not asked about them; a
+        pair without a verdict is left out."""
         judge = self._judge()
 
         # Ask about every prompt that both responders answered.
@@ -116,8 +116,8 @@ class Judge(Suite):
 
 
 def stated_agreement(statement: dict[str, Any] | str) -> dict[str, Any] | None:
-    """Kappa with people, as `thumbwheel label trust` wrote and signed it; None where the judge
-    gives the reason why it has no statement."""
+    """Return the kappa with people, as `thumbwheel label trust` wrote and signed it; None if the
+    judge gives the reason why it has no statement."""
     if isinstance(statement, str):
         return None
     return {name: statement.get(name) for name in ("kappa", "low", "high", "pairs")}

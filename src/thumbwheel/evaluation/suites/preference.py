@@ -30,7 +30,8 @@ class Preference(Suite):
         return "" if self.context.recorded_answers else "no recorded answer is held out"
 
     def cannot_judge(self) -> str:
-        """Without a pair, and without a good and a bad answer, no log-probability says anything."""
+        """Return why nothing can be ranked, else "": without a pair, and without a good and a bad
+        answer, log-probabilities give no measure."""
         unscored = [ScoredAnswer(answer, 0.0, 0.0, 1) for answer in self.context.recorded_answers]
         return "" if compare.preferences(unscored, self.config.level) else NOTHING_TO_RANK
 
@@ -43,7 +44,7 @@ class Preference(Suite):
         return list(by_prompt.values())
 
     def asks(self) -> list[AskLikelihood]:
-        """One question a prompt."""
+        """Return one question per prompt."""
         asks = []
         for answers in self.by_prompt:
             texts = tuple(answer.text for answer in answers)
@@ -52,7 +53,7 @@ class Preference(Suite):
         return asks
 
     def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
-        """Accuracy over pairs, or the area under the curve over labels."""
+        """Measure accuracy over pairs, or the area under the curve over labels."""
         scored = []
         dropped = Counter[str]()
         for answers, sums_before, sums_after in zip(self.by_prompt, before, after, strict=True):

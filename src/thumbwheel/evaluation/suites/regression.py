@@ -94,7 +94,7 @@ class Regression(Suite):
         return build(Anchors, content, what)
 
     def content(self) -> Any:
-        """The whole set."""
+        """Return the whole set as a JSON value."""
         return self.anchors.model_dump(mode="json")
 
     @cached_property
@@ -117,14 +117,14 @@ class Regression(Suite):
         return cases
 
     def asks(self) -> list[AskLikelihood | Ask]:
-        """Texts, then tasks."""
+        """Return texts, then tasks."""
         longest = min(self.config.max_new_tokens, LONGEST_ANSWER)
         texts = [AskLikelihood([], (text,)) for text in self.anchors.texts]
         tasks = [Ask(case.prompt, longest) for case in self.cases]
         return [*texts, *tasks]
 
     def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
-        """The likelihood of texts first, then the tasks solved; both are guards."""
+        """Measure the likelihood of texts first, then the tasks solved; both are guards."""
         texts = len(self.anchors.texts)
         read = []
         nll_before = []

@@ -70,11 +70,11 @@ class Reward(Suite):
         return list(last_first.values())[::-1]
 
     def asks(self) -> list[Ask]:
-        """Every prompt."""
+        """Ask every prompt."""
         return [Ask(row.prompt, self.config.max_new_tokens) for row in self.rows]
 
     def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
-        """The mean reward first, then its components, then what reward models say."""
+        """Measure the mean reward first, then its components, then the scores of reward models."""
         scores_before, scores_after = self._scores(before), self._scores(after)
         values: dict[str, Values] = {}
         judges = []
@@ -111,7 +111,7 @@ class Reward(Suite):
         )
 
     def _scores(self, replies: Replies) -> dict[str, list[Score]]:
-        """Component -> its scores of the answers; "" is the combined reward."""
+        """Return component -> its scores of the answers; "" is the combined reward."""
         answered = []
         for row, reply in zip(self.rows, replies, strict=True):
             answer = _first(reply) or NO_ANSWER
@@ -139,7 +139,7 @@ class Reward(Suite):
         return Values(_usable(scores_before, before), _usable(scores_after, after), None)
 
     def _measure(self, name: str, values: Values, level: float) -> Measure | None:
-        """Over the prompts that have both values; None without any."""
+        """Compare values over the prompts that have both; None if there are none."""
         before = []
         after = []
         groups = []
@@ -160,7 +160,7 @@ def _first(reply: Sequence[Answer]) -> Answer | None:
 
 
 def _usable(scores: Sequence[float], replies: Replies) -> list[float | None]:
-    """Finite scores of prompts that have an answer; None for the others."""
+    """Return the finite scores of prompts that have an answer; None for the others."""
     return [
         score if reply and math.isfinite(score) else None
         for score, reply in zip(scores, replies, strict=True)

@@ -23,16 +23,16 @@ class Success(Suite):
         return "" if self.context.cases else "there is no held-out case"
 
     def content(self) -> list[str]:
-        """The checkers, and those that are missing: with others the same cases give another
-        result."""
+        """Return the checkers, including the missing ones: with other checkers the same cases give
+        another result."""
         return checkers(self.context.cases, self.context.checkers)
 
     def asks(self) -> list[Ask]:
-        """The prompt of each case."""
+        """Return the prompt of each case."""
         return [Ask(case.prompt, self.config.max_new_tokens) for case in self.context.cases]
 
     def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
-        """Success, with slices, the most changed answers, and the guards of generation."""
+        """Measure success, with slices, the most changed answers, and the guards of generation."""
         cases, level = self.context.cases, self.config.level
         judged_before = judge(cases, before, self.context.checkers)
         judged_after = judge(cases, after, self.context.checkers)

@@ -69,7 +69,8 @@ class _Settings:
         self.used: set[str] = set(WITHOUT_EFFECT)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A setting, which is a number or a text."""
+        """Return a setting, which is a number or a text. Raises ModelError if it differs between
+        layers."""
         self.used.add(name)
         value = self.header.setting(name, default)
         if isinstance(value, list):
@@ -80,14 +81,16 @@ class _Settings:
         return value
 
     def size(self, name: str, default: int | None = None) -> int:
-        """A setting that is a whole number above 0."""
+        """Return a setting that is a whole number above 0. Raises ModelError for any other
+        value."""
         value = self.get(name, default)
         if type(value) is not int or not 1 <= value <= LARGEST_SIZE:
             raise damaged(self.header.path, f"its {name} is {value!r:.60}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A setting that is a finite number above 0."""
+        """Return a setting that is a finite number above 0. Raises ModelError for any other
+        value."""
         value = self.get(name, default)
         if type(value) not in (int, float) or not 0 < value < math.inf:
             raise damaged(self.header.path, f"its {name} is {value!r:.60}")
@@ -102,7 +105,7 @@ class _Settings:
 
 
 def refusal(header: GgufHeader, why: str) -> ModelError:
-    """The error for a model that cannot be rebuilt."""
+    """Return the error for a model that cannot be rebuilt."""
     return ModelError(
         f"GGUF file {str(header.path)!r}",
         why,
@@ -111,7 +114,7 @@ def refusal(header: GgufHeader, why: str) -> ModelError:
 
 
 def _common(settings: _Settings) -> dict[str, Any]:
-    """The settings that all architectures here have."""
+    """Return the settings that all architectures here have."""
     header = settings.header
     hidden, heads = settings.size("embedding_length"), settings.size("attention.head_count")
     head = settings.size("attention.key_length", hidden // heads)
@@ -142,7 +145,7 @@ def _common(settings: _Settings) -> dict[str, Any]:
 
 
 def _ropes(settings: _Settings, head: int) -> dict[str, Any]:
-    """How positions are rotated."""
+    """Return the settings by which positions are rotated."""
     header = settings.header
     theta = settings.number("rope.freq_base", 10000.0)
     kind = settings.get("rope.scaling.type", "none")
@@ -157,8 +160,8 @@ def _ropes(settings: _Settings, head: int) -> dict[str, Any]:
 
 
 def _llama3_ropes(header: GgufHeader, theta: float, head: int) -> dict[str, Any]:
-    """The settings whose factors the file holds; raises ModelError where they are those of no model
-    that is known."""
+    """Return the settings whose factors the file holds. Raises ModelError if no known model has
+    these factors."""
     unknown = refusal(header, "it scales its rotations by factors of no known form")
     stored_factors = header.tensors[ROPE_FACTORS]
     if stored_factors.shape != (head // 2,):
@@ -201,7 +204,8 @@ def _gemma(settings: _Settings) -> dict[str, Any]:
 
 
 def _scale_of_queries(config: Mapping[str, Any], layers_of_27b: int) -> int:
-    """What queries are divided by the root of: as llama.cpp, it is known by the model's size."""
+    """Return the number by whose root queries are divided: as in llama.cpp, it is known by the
+    model's size."""
     if config["num_hidden_layers"] == layers_of_27b:
         return int(config["hidden_size"] // config["num_attention_heads"])
     return int(config["head_dim"])
@@ -274,7 +278,7 @@ ARCHITECTURES = {
 
 
 def architecture_of(header: GgufHeader) -> Architecture:
-    """How to rebuild the model of a file; raises ModelError for one that is not known here."""
+    """Return how to rebuild the model of a file. Raises ModelError for one that is unknown here."""
     name = header.architecture
     if name in ARCHITECTURES:
         return ARCHITECTURES[name]
@@ -286,8 +290,8 @@ def architecture_of(header: GgufHeader) -> Architecture:
 
 
 def config_of(header: GgufHeader) -> dict[str, Any]:
-    """The settings of the model's configuration; raises ModelError for a model that cannot be
-    rebuilt."""
+    """Return the settings of the model's configuration. Raises ModelError for a model that cannot
+    be rebuilt."""
     settings = _Settings(header)
     config = architecture_of(header).config(settings)
     settings.check_all_used()
@@ -298,8 +302,8 @@ def config_of(header: GgufHeader) -> dict[str, Any]:
 
 
 def model_name(header: GgufHeader, stored: str) -> str | None:
-    """The name in the model of the tensor that the file calls `stored`; None for one that the
-    configuration already has. Raises ModelError for a tensor that is unknown."""
+    """Return the name in the model of the tensor that the file calls `stored`; None for one that
+    the configuration already has. Raises ModelError for an unknown tensor."""
     if stored == ROPE_FACTORS:
         return None
     layer = dict(LAYER) | dict(architecture_of(header).layer)

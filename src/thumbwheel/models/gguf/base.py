@@ -71,14 +71,15 @@ class GgufSource:
 
 
 def cache_folder() -> Path:
-    """Where bases that are made of files lie, for all homes of this user."""
+    """Return the folder of the bases that are made from files, for all homes of this user."""
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("thumbwheel")) / "bases"
 
 
 def source_of(folder: Path) -> GgufSource | None:
-    """What a base's folder was made of; None for one that was made of no GGUF file."""
+    """Return the GGUF file that a base's folder was made from; None if it was made from no GGUF
+    file."""
     try:
         return GgufSource(**json.loads((folder / SOURCE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -86,10 +87,10 @@ def source_of(folder: Path) -> GgufSource | None:
 
 
 def folder_of(file: Path, sha256: str | None = None) -> Path:
-    """The folder of the model in a GGUF file, made where it does not exist yet.
+    """Return the folder of the model in a GGUF file, made if it does not exist yet.
 
-    `sha256` is the file's hash where its name says it; the file is held to it. Raises ModelError
-    for a file whose model or tokenizer cannot be rebuilt, StorageError for a full disk.
+    `sha256` is the file's hash if its name states it; the file must match it. Raises ModelError for
+    a file whose model or tokenizer cannot be rebuilt, StorageError for a full disk.
     """
     expected = sha256 or _remembered_hash(file)
     if expected is not None and source_of(cache_folder() / expected) is not None:
@@ -110,7 +111,7 @@ def folder_of(file: Path, sha256: str | None = None) -> Path:
 
 
 def file_hash(file: Path) -> str:
-    """sha256 of a GGUF file, read anew only when the file has changed."""
+    """Return the sha256 of a GGUF file, read anew only when the file has changed."""
     remembered = _remembered_hash(file)
     if remembered is not None:
         return remembered
@@ -138,16 +139,16 @@ def _hashes() -> dict[str, Any]:
 
 
 def _state(file: Path) -> list[int]:
-    """Bytes, and nanoseconds of the last change."""
+    """Return the file's size in bytes, and the nanoseconds of its last change."""
     status = file.stat()
     return [status.st_size, status.st_mtime_ns]
 
 
 def build_tokenizer_checked(header: GgufHeader) -> Any:
-    """The tokenizer of a file, compared with llama.cpp's where its library is installed.
+    """Build the tokenizer of a file and compare it with llama.cpp's if its library is installed.
 
-    Raises ModelError for a pre-tokenizer that is unknown and for tokens that differ, with the first
-    text that does.
+    Raises ModelError for an unknown pre-tokenizer and for tokens that differ, with the first text
+    that does.
     """
     try:
         tokenizer = build_tokenizer(header)
@@ -164,7 +165,7 @@ def build_tokenizer_checked(header: GgufHeader) -> Any:
 
 def _with_an_example(error: ModelError, header: GgufHeader) -> ModelError:
     """Return the error about an unknown pre-tokenizer with a text that would be cut wrongly without
-    it; any other error as it is."""
+    it; any other error unchanged."""
     is_byte_pairs = header.metadata.get("tokenizer.ggml.model") == "gpt2"
     if not is_byte_pairs or name_of_pre_tokenizer(header) in NAMES:
         return error
@@ -183,8 +184,8 @@ def can_compare() -> bool:
 
 
 def _difference(header: GgufHeader, tokenizer: Any) -> Difference | None:
-    """The first probe that has other tokens in llama.cpp; None where there is none, or no library
-    to ask."""
+    """Return the first probe that has other tokens in llama.cpp; None if there is none, or no
+    library to ask."""
     if not can_compare():
         return None
     from thumbwheel.llm.library import tokenize
@@ -201,8 +202,8 @@ def _difference(header: GgufHeader, tokenizer: Any) -> Difference | None:
 
 @contextmanager
 def _made_once(target: Path) -> Iterator[Path | None]:
-    """A new folder that becomes `target` when the work inside succeeds; None where another process
-    made it meanwhile."""
+    """Yield a new folder that becomes `target` when the work inside succeeds; None if another
+    process made it meanwhile."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with wait_for(target.with_suffix(".lock")):

@@ -65,7 +65,7 @@ class GgufHeader:
         return str(self.metadata.get("general.architecture", ""))
 
     def setting(self, name: str, default: Any = None) -> Any:
-        """A setting of the architecture: `block_count` of `llama.block_count`."""
+        """Return a setting of the architecture: `block_count` of `llama.block_count`."""
         return self.metadata.get(f"{self.architecture}.{name}", default)
 
 
@@ -81,7 +81,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def read_header(path: Path) -> GgufHeader:
-    """Read the header of a GGUF file; raises ModelError for a file that is damaged or of another
+    """Read the header of a GGUF file. Raises ModelError for a file that is damaged or of another
     kind, MissingExtra without the package gguf."""
     try:
         with path.open("rb") as stream:
@@ -94,7 +94,7 @@ def read_header(path: Path) -> GgufHeader:
 
 
 def damaged(path: Path, why: str) -> ModelError:
-    """The error for a file that cannot be read."""
+    """Return the error for a file that cannot be read."""
     return ModelError(f"GGUF file {str(path)!r}", why, "Download or copy the file again")
 
 
@@ -149,7 +149,8 @@ class _Reader:
         return struct.unpack(f"<{kind}", self._take(struct.calcsize(f"<{kind}")))[0]
 
     def _bounded(self, count: int, width: int) -> int:
-        """`count`, where so many items of at least `width` bytes can still follow."""
+        """Return `count`. Raises ModelError unless so many items of at least `width` bytes can
+        still follow."""
         if count * width > len(self.data) - self.position:
             raise damaged(self.path, f"its header announces {count:,} entries, and ends before")
         return count
@@ -177,7 +178,7 @@ class _Reader:
         return list(struct.unpack(f"<{count}{SCALARS[item_kind]}", items))
 
     def _entry(self) -> tuple[str, tuple[int, ...], int, int]:
-        """(name, shape, type number, offset) of one tensor."""
+        """Read (name, shape, type number, offset) of one tensor."""
         name, dimensions = self._string(), self._number("I")
         if dimensions > MOST_DIMENSIONS:
             raise damaged(self.path, f"its tensor {name[:60]!r} has {dimensions} dimensions")
@@ -205,7 +206,7 @@ class _Reader:
 
 
 def _types() -> tuple[dict[int, str], dict[int, tuple[int, int]]]:
-    """Type number -> name, and type number -> (numbers in a block, bytes of a block)."""
+    """Return type number -> name, and type number -> (numbers in a block, bytes of a block)."""
     try:
         from gguf.constants import GGML_QUANT_SIZES
     except ImportError:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def read_tensor(header: GgufHeader, tensor: StoredTensor) -> np.ndarray[Any, Any]:
-    """The numbers of a tensor in float32, as llama.cpp computes them from their blocks."""
+    """Return the numbers of a tensor in float32, as llama.cpp computes them from their blocks."""
     import numpy as np
     from gguf import GGMLQuantizationType
     from gguf.quants import dequantize

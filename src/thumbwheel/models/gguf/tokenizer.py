@@ -69,7 +69,7 @@ class Vocabulary:
 
     @classmethod
     def read(cls, header: GgufHeader) -> Vocabulary:
-        """Read the lists from the header; raises ModelError where they do not fit each other."""
+        """Read the lists from the header. Raises ModelError if they do not fit each other."""
         tokens = _list(header, "tokens", str)
         if not tokens:
             raise refusal(header.path, "it has no tokenizer", "Get a file with a vocabulary")
@@ -100,8 +100,8 @@ def _list(header: GgufHeader, name: str, kind: type) -> list[Any]:
 
 
 def build_tokenizer(header: GgufHeader) -> Any:
-    """The tokenizer of the file, as transformers uses one; raises ModelError for a kind that cannot
-    be rebuilt."""
+    """Build the tokenizer of the file, as transformers uses one. Raises ModelError for a kind that
+    cannot be rebuilt."""
     model = header.metadata.get("tokenizer.ggml.model")
     if model == "gpt2":
         return tokenizer_with(header, pre_tokenizer_of(header))
@@ -116,7 +116,7 @@ def build_tokenizer(header: GgufHeader) -> Any:
 
 
 def tokenizer_with(header: GgufHeader, split: PreTokenizer) -> Any:
-    """The tokenizer of a file with byte-level tokens, which `split` splits."""
+    """Build the tokenizer of a file with byte-level tokens, which `split` splits."""
     vocabulary = Vocabulary.read(header)
     return _finished(
         header, vocabulary, _byte_level(header, vocabulary, split), adds_bos=split.adds_bos
@@ -124,8 +124,8 @@ def tokenizer_with(header: GgufHeader, split: PreTokenizer) -> Any:
 
 
 def pre_tokenizer_of(header: GgufHeader) -> PreTokenizer:
-    """How the tokenizer of a byte-level vocabulary splits text; raises ModelError for an unknown
-    name."""
+    """Return how the tokenizer of a byte-level vocabulary splits text. Raises ModelError for an
+    unknown name."""
     name = name_of_pre_tokenizer(header)
     if name in NAMES:
         return NAMES[name]
@@ -138,17 +138,17 @@ def pre_tokenizer_of(header: GgufHeader) -> PreTokenizer:
 
 
 def name_of_pre_tokenizer(header: GgufHeader) -> str:
-    """What the file calls its pre-tokenizer."""
+    """Return the file's name for its pre-tokenizer, or "default"."""
     return str(header.metadata.get("tokenizer.ggml.pre") or "default")
 
 
 def refusal(path: Path, why: str, fix: str = "Download or copy the file again") -> ModelError:
-    """The error for a file whose tokenizer cannot be used."""
+    """Return the error for a file whose tokenizer cannot be used."""
     return ModelError(f"GGUF file {str(path)!r}", why, fix)
 
 
 def _byte_level(header: GgufHeader, vocabulary: Vocabulary, split: PreTokenizer) -> Any:
-    """Byte-level BPE, as of GPT-2, Llama 3, Qwen, Mistral's Tekken."""
+    """Build a byte-level BPE, as of GPT-2, Llama 3, Qwen, Mistral's Tekken."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     ids = {text: number for number, text in enumerate(vocabulary.tokens)}
@@ -172,8 +172,8 @@ def _byte_level(header: GgufHeader, vocabulary: Vocabulary, split: PreTokenizer)
 
 
 def _sentence_pieces(header: GgufHeader, vocabulary: Vocabulary) -> Any:
-    """BPE of SentencePiece, as of Llama 2, Mistral 7B, Gemma, Phi-3: the text is not split, spaces
-    are characters, and the pair whose token has the highest score is merged first."""
+    """Build a BPE of SentencePiece, as of Llama 2, Mistral 7B, Gemma, Phi-3: the text is not split,
+    spaces are characters, and the pair whose token has the highest score is merged first."""
     from tokenizers import Tokenizer, decoders, models, normalizers
 
     ids = {text: number for number, text in enumerate(vocabulary.tokens)}
@@ -201,7 +201,7 @@ def _sentence_pieces(header: GgufHeader, vocabulary: Vocabulary) -> Any:
 
 
 def _merges_by_score(vocabulary: Vocabulary, ids: dict[str, int]) -> list[tuple[str, str]]:
-    """Every way in which two tokens make a third, best score of the third first."""
+    """Return every way in which two tokens make a third, best score of the third first."""
     merges: list[tuple[float, int, tuple[str, str]]] = []
     for number, text in enumerate(vocabulary.tokens):
         for cut in range(1, len(text)):
@@ -212,8 +212,8 @@ def _merges_by_score(vocabulary: Vocabulary, ids: dict[str, int]) -> list[tuple[
 
 
 def _finished(header: GgufHeader, vocabulary: Vocabulary, tokenizer: Any, adds_bos: bool) -> Any:
-    """`tokenizer` with the file's special tokens, BOS and chat template, as transformers uses
-    one."""
+    """Complete `tokenizer` with the file's special tokens, BOS and chat template, as transformers
+    uses one."""
     from tokenizers import processors
     from transformers import PreTrainedTokenizerFast
 
@@ -274,7 +274,8 @@ def _add_special_tokens(header: GgufHeader, vocabulary: Vocabulary, tokenizer: A
 def _special_token(
     header: GgufHeader, vocabulary: Vocabulary, name: str, default: int | None
 ) -> str | None:
-    """The text of the token that the file names for a role; only SentencePiece has a default."""
+    """Return the text of the token that the file names for a role; None if it names none. Only
+    SentencePiece has a default."""
     if header.metadata.get("tokenizer.ggml.model") != "llama":
         default = None
     number = header.metadata.get(f"tokenizer.ggml.{name}_token_id", default)
@@ -307,7 +308,8 @@ class Difference:
 
 
 def first_difference(encode: Encode, served: Encode, texts: Iterable[str]) -> Difference | None:
-    """The first of `texts` that has other tokens in training than when it is served."""
+    """Return the first of `texts` that has other tokens in training than when it is served; None if
+    there is none."""
     for text in texts:
         ids, expected = encode(text), served(text)
         if ids != expected:
@@ -316,5 +318,5 @@ def first_difference(encode: Encode, served: Encode, texts: Iterable[str]) -> Di
 
 
 def encoder(tokenizer: Any) -> Encode:
-    """How `tokenizer` encodes a text without BOS."""
+    """Return a function that encodes a text with `tokenizer`, without BOS."""
     return lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -31,21 +31,21 @@ WHOLE = ("F32", "F16", "BF16")
 
 
 def bits_a_weight(header: GgufHeader) -> float:
-    """Bits in which the file holds a weight, on average over all tensors."""
+    """Return the bits in which the file holds a weight, on average over all tensors."""
     size = sum(tensor.size for tensor in header.tensors.values())
     return 8 * size / max(1, sum(prod(tensor.shape) for tensor in header.tensors.values()))
 
 
 def types(header: GgufHeader) -> dict[str, int]:
-    """Type -> how many matrices the file holds in it, most frequent first."""
+    """Return type -> how many matrices the file holds in it, most frequent first."""
     matrices = [tensor.type for tensor in header.tensors.values() if len(tensor.shape) > 1]
     return dict(Counter(matrices).most_common())
 
 
 def stored_dtype(header: GgufHeader) -> str:
-    """The precision of the folder: that of the file where it holds numbers, and bfloat16 where it
-    holds blocks. Rounding them to bfloat16 costs a fortieth of what llama.cpp's own arithmetic on
-    such blocks does (SmolLM2-135M in Q4_1: mean KL 2.48e-3 nats, of which 0.06e-3)."""
+    """Return the precision of the folder: the file's own if it holds numbers, and bfloat16 if it
+    holds blocks. Rounding them to bfloat16 costs a fortieth of the error of llama.cpp's own
+    arithmetic on such blocks (SmolLM2-135M in Q4_1: mean KL 2.48e-3 nats, of which 0.06e-3)."""
     kinds = set(types(header))
     if "F32" in kinds and kinds <= set(WHOLE):
         return "float32"
@@ -56,7 +56,7 @@ def write_model(header: GgufHeader, config: Mapping[str, Any], folder: Path) -> 
     """Write the configuration and the weights of the file's model into `folder`.
 
     Matrices are in the precision that `stored_dtype` says, all other weights in float32. Raises
-    ModelError where the file has a tensor too many, lacks one, or has one of another shape than the
+    ModelError if the file has a tensor too many, lacks one, or has one of another shape than the
     configuration asks for.
     """
     import torch
@@ -86,7 +86,7 @@ def write_model(header: GgufHeader, config: Mapping[str, Any], folder: Path) -> 
 
 
 def _wanted(header: GgufHeader, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, StoredTensor]:
-    """Parameter of the model -> the tensor of the file that holds it."""
+    """Return parameter of the model -> the tensor of the file that holds it."""
     wanted = {}
     for stored in header.tensors.values():
         name = model_name(header, stored.name)
@@ -107,7 +107,7 @@ def _wanted(header: GgufHeader, shapes: Mapping[str, tuple[int, ...]]) -> dict[s
 def _plan_files(
     wanted: Mapping[str, StoredTensor], shapes: Mapping[str, tuple[int, ...]], width: int
 ) -> dict[str, list[str]]:
-    """File -> the parameters in it, each file of at most LARGEST_FILE bytes."""
+    """Return file -> the parameters in it, each file of at most LARGEST_FILE bytes."""
     parts: list[list[str]] = [[]]
     size = 0
     for name in wanted:
@@ -132,7 +132,7 @@ def _weight(
     config: Mapping[str, Any],
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """One weight of the model, in the form that transformers has it."""
+    """Return one weight of the model, in the form that transformers has it."""
     import torch
 
     numbers = read_tensor(header, stored)
@@ -152,7 +152,8 @@ def _weight(
 
 
 def _halves(rows: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
-    """The rows of every head with those of even number first, then those of odd number."""
+    """Return the rows of every head with the even-numbered ones first, then the odd-numbered
+    ones."""
     pairs = rows.reshape(heads, rows.shape[0] // heads // 2, 2, *rows.shape[1:])
     return pairs.swapaxes(1, 2).reshape(rows.shape)
 

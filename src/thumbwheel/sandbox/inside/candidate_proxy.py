@@ -74,7 +74,8 @@ class Guard:
         self.has_answer, self.refused = False, ""
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """A hook for the events of the interpreter."""
+        """Handle an event of the interpreter (audit hook). Raises TestsBroken for tests that
+        evaluate or write where an answer could be the code that is run."""
         if (
             self.has_answer
             and (event in EVALUATES or event in ("open", "import"))
@@ -111,13 +112,13 @@ class Candidate:
         self._channel, self._name, self.called = channel, name, False
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """What the candidate's function gives for these values."""
+        """Call the candidate's function with these values and return its result."""
         self.called = True
         return ask(self._channel, {"call": self._name, **call_arguments(arguments, named)})
 
     def in_place(self, *arguments: Any, **named: Any) -> None:
-        """Call it for what it does to its arguments: lists, dicts and sets are afterwards as it
-        left them."""
+        """Call the function for its effect on its arguments: lists, dicts and sets are changed as
+        it changed them."""
         self.called = True
         changed = ask(
             self._channel, {"call": self._name, **call_arguments(arguments, named), "back": True}
@@ -162,7 +163,7 @@ class Remote:
         return result
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """What it gives for these values."""
+        """Call the candidate's object with these values and return its result."""
         return self.__ask__(call_arguments(arguments, named))
 
     def __bool__(self) -> bool:
@@ -211,7 +212,7 @@ class Remote:
 
 
 def call_arguments(arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-    """The part of a question that says what to call with."""
+    """Return the part of a question that holds the arguments of a call."""
     return {
         "arguments": encode(list(arguments), object_reference),
         "named": encode(named, object_reference),
@@ -219,8 +220,9 @@ def call_arguments(arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[st
 
 
 def object_reference(value: Any) -> tuple[str, int]:
-    """An object of the candidate's as it knows it; raises TestsBroken for any other, which cannot
-    be handed over."""
+    """Return the class name and number by which the candidate knows an object of its own. Raises
+    CandidateError for a built-in method and TestsBroken for any other object, which cannot be
+    handed over."""
     if isinstance(value, Remote):
         _, name, number = value.__dict__["__held__"]
         return name, number
@@ -234,7 +236,8 @@ def object_reference(value: Any) -> tuple[str, int]:
 
 
 def ask(channel: Channel, question: dict[str, Any]) -> Any:
-    """Ask the candidate; raises what it raised, as a class that is also CandidateError."""
+    """Ask the candidate and return its answer. Raises the candidate's exception as a class that is
+    also CandidateError."""
     channel.send(question)
     answer = channel.receive()
     GUARD.has_answer = True
@@ -269,7 +272,7 @@ def ask(channel: Channel, question: dict[str, Any]) -> Any:
 
 
 def check_size(encoded: Any) -> Any:
-    """`given`; raises ValueError where its sets and dicts have too many items."""
+    """Return `encoded`. Raises ValueError if its sets and dicts have too many items."""
     items, pending = 0, [encoded]
     while pending:
         part = pending.pop()

@@ -12,7 +12,7 @@ MAX_TEXT = 2000
 
 
 def new_main_namespace() -> dict[str, Any]:
-    """The names of a new main module."""
+    """Return the names of a new main module."""
     module = ModuleType("__main__")
     sys.modules["__main__"] = module
     sys.argv = [""]
@@ -20,7 +20,8 @@ def new_main_namespace() -> dict[str, Any]:
 
 
 def run_program(code: str, space: dict[str, Any]) -> dict[str, Any]:
-    """Run a program in `space`: {"done": True}, or what it raised; what it printed is handed on."""
+    """Run a program in `space`; return {"done": True}, or its exception. Printed output is
+    flushed."""
     try:
         exec(compile(code, "<answer>", "exec", dont_inherit=True), space)
         result: dict[str, Any] = {"done": True}
@@ -31,7 +32,7 @@ def run_program(code: str, space: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
-    """What was raised, in words; the name is that of the nearest built-in class."""
+    """Describe a raised error under the name of its nearest built-in class."""
     try:
         kind = ""
         for base in type(error).__mro__:
@@ -51,7 +52,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
 
 
 def flush() -> None:
-    """Hand on what was printed."""
+    """Flush printed output."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()

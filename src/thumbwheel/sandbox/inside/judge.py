@@ -47,8 +47,8 @@ class Test(NamedTuple):
 
 
 def verdict(channel: Channel, job: dict[str, Any]) -> dict[str, Any]:
-    """{"passed": [bool, ...], "detail": the first failure}, or {"broken": why the tests cannot
-    run}."""
+    """Run the tests and return {"passed": [bool, ...], "detail": the first failure}, or {"broken":
+    why the tests cannot run}."""
     sys.addaudithook(GUARD)
     # NotImplemented is true, and no verdict
     warnings.filterwarnings("error", "NotImplemented should not be used", DeprecationWarning)
@@ -70,7 +70,8 @@ def verdict(channel: Channel, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_test(test: Test) -> str | None:
-    """What is wrong with the candidate by this test; None where nothing is."""
+    """Return why the candidate fails this test; None if it passes. Raises TestsBroken if the test
+    itself cannot run."""
     try:
         test.run()
     except TestsBroken:
@@ -89,7 +90,8 @@ def run_test(test: Test) -> str | None:
 
 
 def error_text(error: BaseException) -> str:
-    """Its text; what it holds may be an answer that cannot be shown."""
+    """Return the error's text, or a replacement if its content is an answer that cannot be
+    shown."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - whatever the answer is
@@ -97,8 +99,8 @@ def error_text(error: BaseException) -> str:
 
 
 def check_function_test(channel: Channel, job: dict[str, Any]) -> list[Test]:
-    """The `check` function of a task, for the candidate's entry point; names of the task's own head
-    are the judge's."""
+    """Return the `check` function of a task as a test of the candidate's entry point; names of the
+    task's own head are the judge's. Raises TestsBroken."""
     space: dict[str, Any] = {"__name__": "tests"}
     setup, tree = job.get("setup") or "", InPlace().visit(ast.parse(job["check"]))
     try:
@@ -123,7 +125,7 @@ def check_function_test(channel: Channel, job: dict[str, Any]) -> list[Test]:
 
 
 def assert_tests(channel: Channel, job: dict[str, Any]) -> list[Test]:
-    """One test per assert statement of the task."""
+    """Return one test per assert statement of the task."""
     space: dict[str, Any] = {"__name__": "tests", ASK: lambda text: ask(channel, {"ask": text})}
     setup, entry = ast.parse(job.get("setup") or "").body, job.get("entry_point")
     judge_names = run_setup(setup, space) - {entry}
@@ -154,7 +156,8 @@ def assert_tests(channel: Channel, job: dict[str, Any]) -> list[Test]:
 def put_questions(
     text: str, judge_names: set[str], entry: str | None
 ) -> tuple[QuestionTransformer, ast.Module] | None:
-    """A test with its questions in place; None where it asserts nothing about the candidate."""
+    """Return a test with its questions in place; None if it asserts nothing about the candidate.
+    Raises TestsBroken if it calls several functions that only the program defines."""
     tree = ast.parse(text)
     transformer = QuestionTransformer(judge_names, bound(tree))
     is_candidate_call = transformer.is_candidate_call
@@ -182,13 +185,13 @@ def run_assert(code: CodeType, space: dict[str, Any], more: dict[str, Any]) -> N
 
 
 def raise_error(error: Exception) -> None:
-    """A test whose setup the candidate's program could not do."""
+    """Raise `error`: the test of a setup that the candidate's program could not run."""
     raise error
 
 
 def run_setup(setup: list[ast.stmt], space: dict[str, Any]) -> set[str]:
-    """Do what the setup needs no candidate for. Returns the known names; raises TestsBroken where a
-    compound statement needs one.
+    """Run the statements of the setup that need no candidate. Returns the known names. Raises
+    TestsBroken if a compound statement needs one, or a statement fails.
 
     A plain assignment from the candidate's names, and a class that needs them, stay the
     candidate's.
@@ -219,11 +222,11 @@ def send_setup(
     space: dict[str, Any],
     entry: str | None,
 ) -> None:
-    """Give the candidate the imports of a setup and what makes these names; data go as values that
-    were made here.
+    """Send the candidate the imports of a setup and the statements that define these names; data
+    are sent as values that were computed here.
 
-    The rest of a setup may hold what is right, and what it has under the name that the program is
-    asked for certainly does. Raises what the candidate raises over it.
+    The rest of the setup may contain the reference solution, and the definition of the entry point
+    certainly does, so it stays outside. Raises the candidate's exception over the setup.
     """
     imports = ast.Import | ast.ImportFrom
     body = [statement for statement in setup if entry is None or entry not in binds(statement)]
@@ -256,7 +259,7 @@ def send_setup(
 
 
 def as_data(held: Any) -> Any:
-    """The value for the wire; None for what is no data."""
+    """Return the value for the wire; None for a value that is no data."""
     try:
         return encode(held)
     except ValueError:

@@ -43,15 +43,15 @@ AS_TEXT: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
 
 
 def refuse_object(value: Any) -> tuple[str, int]:
-    """Raises ValueError: no object is known by a number here."""
+    """Raise ValueError: no object is known by a number here."""
     raise ValueError(f"an object of {type(value).__name__} is no data")
 
 
 def encode(
     value: Any, describe: Callable[[Any], tuple[str, int]] = refuse_object, depth: int = 0
 ) -> list[Any]:
-    """`value` as JSON with its type; an object by what `describe` says. Raises ValueError for what
-    is nested too deep."""
+    """Return `value` as JSON with its type; `describe` gives an object's class and number. Raises
+    ValueError for a value that is nested too deep."""
     if depth > MAX_DEPTH:
         raise ValueError(f"a value nested deeper than {MAX_DEPTH}")
     kind = type(value)
@@ -103,7 +103,7 @@ def _container(
 def decode(
     encoded: Any, resolve: Callable[[str, int], Any] = lambda *_: refuse_object(None)
 ) -> Any:
-    """The value; objects are what `found` gives for a class and a number. Raises ValueError for
+    """Return the value; `resolve` gives the object for a class and a number. Raises ValueError for
     anything that `encode` does not write."""
     try:
         return _decode(encoded, resolve)
@@ -145,7 +145,7 @@ def _plain(name: str, encoded: Any) -> Any:
 
 
 def pack(message: dict[str, Any]) -> bytes:
-    """The message as a frame. Raises ValueError where it is too long."""
+    """Return the message as a frame. Raises ValueError if it is too long."""
     body = json.dumps(message).encode()
     if len(body) > MAX_FRAME:
         raise ValueError(f"{len(body)} bytes; at most {MAX_FRAME} are sent")
@@ -153,8 +153,8 @@ def pack(message: dict[str, Any]) -> bytes:
 
 
 def unpack(buffer: bytearray) -> dict[str, Any] | None:
-    """Take the first whole frame out of `buffer`; None where it has none. Raises ValueError for
-    what is no frame."""
+    """Take the first whole frame out of `buffer`; None if it has none. Raises ValueError for bytes
+    that are no frame."""
     if len(buffer) < 4:
         return None
     (length,) = struct.unpack_from("!I", buffer)
@@ -184,7 +184,7 @@ class Channel:
         self.connection.sendall(pack(message))
 
     def receive(self) -> dict[str, Any]:
-        """The next frame. Raises EOFError where the other side is gone."""
+        """Return the next frame. Raises EOFError if the other side is gone."""
         while (message := unpack(self._buffer)) is None:
             data = self.connection.recv(65536)
             if not data:

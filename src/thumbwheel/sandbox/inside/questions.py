@@ -38,12 +38,13 @@ def asserted(transformer: QuestionTransformer, body: list[ast.stmt]) -> bool:
 
 
 def names(tree: ast.AST) -> set[str]:
-    """All names in it."""
+    """Return all names in the tree."""
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def modules(tree: ast.AST) -> set[str]:
-    """Modules of the library that a test names without an import: what it takes an attribute of."""
+    """Return modules of the library that a test names without an import: the names whose attributes
+    it reads."""
     used = {
         node.value.id
         for node in ast.walk(tree)
@@ -53,7 +54,7 @@ def modules(tree: ast.AST) -> set[str]:
 
 
 def bound(tree: ast.AST) -> set[str]:
-    """Names that it binds, at any depth."""
+    """Return the names that the tree binds, at any depth."""
     names = set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
@@ -70,7 +71,7 @@ def bound(tree: ast.AST) -> set[str]:
 
 
 def binds(statement: ast.stmt) -> set[str]:
-    """Names that a statement binds where it stands."""
+    """Return the names that a statement binds in its own scope."""
     return (
         {statement.name}
         if isinstance(statement, ast.FunctionDef | ast.ClassDef)
@@ -79,7 +80,7 @@ def binds(statement: ast.stmt) -> set[str]:
 
 
 def touched(statement: ast.stmt) -> set[str]:
-    """Names that a statement of a setup gives a value or may change."""
+    """Return the names that a statement of a setup gives a value or may change."""
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):
         return binds(statement)
     if isinstance(statement, ast.Assign):
@@ -90,13 +91,13 @@ def touched(statement: ast.stmt) -> set[str]:
 
 
 def needs(statement: ast.stmt) -> set[str]:
-    """Names that it takes to do a statement of a setup elsewhere."""
+    """Return the names that are needed to run a statement of a setup elsewhere."""
     simple = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.FunctionDef | ast.ClassDef
     return loaded(statement) if isinstance(statement, simple) else names(statement)
 
 
 def base_name(call: ast.Call) -> str:
-    """The first name of what is called, `a` of `a.b.c(...)`; "" where it is no name."""
+    """Return the first name of the called expression, `a` of `a.b.c(...)`; "" if it is no name."""
     base = call.func
     while isinstance(base, ast.Attribute):
         base = base.value
@@ -104,7 +105,7 @@ def base_name(call: ast.Call) -> str:
 
 
 def loaded(statement: ast.stmt) -> set[str]:
-    """Names that a statement reads and does not itself make."""
+    """Return the names that a statement reads and does not itself make."""
     read = {
         node.id
         for node in ast.walk(statement)
@@ -125,7 +126,7 @@ class QuestionTransformer(ast.NodeTransformer):
         self.asked = False
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """A call: the candidate's, or one whose arguments may hold one."""
+        """Transform a call of the candidate, or one whose arguments may hold one."""
         outer = node.func.id if isinstance(node.func, ast.Name) else ""
         evaluates = outer in EVALUATORS and any(
             self.is_candidate_call(node) for node in ast.walk(node)
@@ -145,7 +146,8 @@ class QuestionTransformer(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
-        """A call whose result nobody takes is made for what it does to its arguments."""
+        """Transform a call whose result is discarded: it is made for its effect on its
+        arguments."""
         call = node.value
         alone = (
             isinstance(call, ast.Call)
@@ -163,8 +165,8 @@ class QuestionTransformer(ast.NodeTransformer):
         return node
 
     def is_candidate_call(self, node: ast.AST) -> bool:
-        """Whether it calls something by a name, dotted or not, that neither the judge nor the test
-        knows."""
+        """Return whether the node calls something by a name, dotted or not, that neither the judge
+        nor the test knows."""
         name = base_name(node) if isinstance(node, ast.Call) else ""
         return bool(name) and name not in self.judge_names | self.bound
 
@@ -180,13 +182,13 @@ class InPlace(ast.NodeTransformer):
         self._candidate = ""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        """The function `check` itself."""
+        """Note the candidate's name in the function `check`, its first argument."""
         if node.name == "check" and node.args.args:
             self._candidate = node.args.args[0].arg
         return self.generic_visit(node)
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
-        """A statement that is a call of the candidate."""
+        """Transform a statement that is a call of the candidate."""
         call = node.value
         if (
             isinstance(call, ast.Call)

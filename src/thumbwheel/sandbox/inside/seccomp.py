@@ -73,8 +73,8 @@ PR_SET_SECCOMP, MODE_FILTER = 22, 2
 
 
 def program(machine: str) -> bytes:
-    """The filter for `machine` (as `platform.machine` says it). Raises ValueError for one that it
-    was not written for."""
+    """Return the filter for `machine` (the value of `platform.machine`). Raises ValueError for a
+    machine without a filter."""
     if machine not in MACHINES:
         raise ValueError(
             f"no filter of system calls for {machine!r}; there is one for {', '.join(MACHINES)}"
@@ -121,12 +121,13 @@ def program(machine: str) -> bytes:
 def _when(
     number: int, steps: list[tuple[int, int, int, int]], argument: int
 ) -> list[tuple[int, int, int, int]]:
-    """`steps` on the low half of an argument where the call is `number`; they end in a return."""
+    """Return `steps` on the low half of an argument if the call is `number`; they end in a
+    return."""
     return [(EQUAL, 0, len(steps) + 1, number), (LOAD, 0, 0, ARGUMENT_AT + 8 * argument), *steps]
 
 
 def ranges(column: int) -> list[tuple[int, int]]:
-    """The allowed numbers of a machine as ascending ranges, both ends included."""
+    """Return the allowed numbers of a machine as ascending ranges, both ends included."""
     columns = [entry.split()[1:] for entry in ALLOWED.replace("\n", " ").split(",")]
     ranges: list[tuple[int, int]] = []
     for number in sorted(int(entry[column]) for entry in columns if entry[column] != "-"):
@@ -139,7 +140,7 @@ def ranges(column: int) -> list[tuple[int, int]]:
 
 def install(filter: bytes) -> None:
     """Put the filter on this process and all that it starts; no_new_privs must be set. Raises
-    OSError where the kernel refuses."""
+    OSError if the kernel refuses."""
     buffer = ctypes.create_string_buffer(filter, len(filter))
     header = struct.pack("HP", len(filter) // 8, ctypes.addressof(buffer))
     libc = ctypes.CDLL(None, use_errno=True)

@@ -39,8 +39,8 @@ PR_SET_DUMPABLE = 4
 
 
 def run(conversation: socket.socket, kind: str, code: str) -> dict[str, Any]:
-    """{"done": True}, what was raised, {"ended": exit code} where the end was not reached, or
-    {"lied": True}."""
+    """Run the program and return {"done": True}, the error that it raised, {"ended": exit code} if
+    its end was not reached, or {"lied": True}."""
     local, remote = socket.socketpair()
     child = os.fork()
     if child == 0:
@@ -58,7 +58,7 @@ def run(conversation: socket.socket, kind: str, code: str) -> dict[str, Any]:
 def _run_child(
     conversation: socket.socket, watchers: socket.socket, line: int, kind: str, code: str
 ) -> None:
-    """The process of the program; never returns."""
+    """Run the program in the forked process; never returns."""
     try:
         conversation.close()
         watchers.close()
@@ -70,7 +70,7 @@ def _run_child(
 
 
 def _shield() -> None:
-    """The watcher heeds no signal of the program, and lets it look into nothing."""
+    """Ignore SIGINT and make the watcher undumpable, so that the program cannot look into it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -88,10 +88,11 @@ def _script(code: str, line: int) -> None:
 
 
 def _program(code: str, line: int) -> None:
-    """Run a program of Python and tell the watcher its end, by functions that were there before it.
+    """Run a Python program and report its end to the watcher, by functions that were bound before
+    it ran.
 
-    Only its last line leads to where the end is said: what it puts in the place of a function here
-    changes what is said of an exception.
+    Only its last line reports the end: a function that the program replaces here changes only the
+    report of an exception.
     """
     write, read, leave, process = os.write, os.read, os._exit, os.getpid
     raised, flush = execution.describe_error, execution.flush
@@ -125,8 +126,8 @@ class Watch:
         self._open = True
 
     def result(self) -> dict[str, Any]:
-        """How the program ended. What it said before it ended counts, so the line is read once more
-        after that."""
+        """Return how the program ended. Messages sent before its end count, so the line is read
+        once more after that."""
         exit_code: int | None = None
         while True:
             result = self._poll()
@@ -139,7 +140,7 @@ class Watch:
                 exit_code = os.waitstatus_to_exitcode(status)
 
     def _poll(self) -> dict[str, Any] | None:
-        """What is said within a moment; None where nothing was decided by it."""
+        """Read the messages of a moment; return None if they decide nothing."""
         ready, _, _ = select.select([self._line] if self._open else [], [], [], POLL)
         if not ready:
             return None
@@ -176,8 +177,8 @@ class Watch:
 
 
 def _of_script(result: dict[str, Any]) -> dict[str, Any]:
-    """A script has succeeded when its last line was reached and the command before that had the
-    status 0."""
+    """Return the result of a script. It succeeded if its last line was reached and the command
+    before that had the status 0."""
     if "done" not in result:
         reason = (
             f"bash ended with {result['ended']}"

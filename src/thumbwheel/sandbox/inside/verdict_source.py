@@ -28,7 +28,8 @@ class Undecided(Exception):
 def asked_function(
     tree: ast.AST, is_candidate_call: IsCandidateCall, entry: str | None
 ) -> str | None:
-    """The function of the program that a test is about; None for none. Raises Undecided."""
+    """Return the function of the program that a test is about, or None. Raises Undecided if there
+    are several."""
     if entry is not None:
         return entry
     called = {
@@ -55,12 +56,12 @@ class Flow:
             pass
 
     def verdict_by(self) -> str | None:
-        """The name by which another function of the program has a say in the verdict; None where
-        none has."""
+        """Return the name by which another function of the program influences the verdict; None if
+        there is none."""
         return self._in_body(self._tree.body)
 
     def _spread(self) -> bool:
-        """Follow the values by one step; whether there was anything new."""
+        """Follow the values by one step; return whether anything was new."""
         before = len(self.inputs)
         for node in ast.walk(self._tree):
             if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr):
@@ -74,8 +75,8 @@ class Flow:
         return len(self.inputs) > before
 
     def _foreign(self, tree: ast.AST) -> str | None:
-        """The first thing in `tree` that another function made, outside of what the entry point is
-        called with."""
+        """Return the first name in `tree` whose value another function made, outside of the
+        arguments of the entry point, or None."""
         return next(self._foreign_names(tree), None)
 
     def _foreign_names(self, tree: ast.AST) -> Iterator[str]:
@@ -95,8 +96,8 @@ class Flow:
             yield from self._foreign_names(child)
 
     def _evaluates_a_text(self, call: ast.Call) -> bool:
-        """Whether a text of the test would be evaluated among the names of the program, together
-        with what it answers."""
+        """Return whether a text of the test would be evaluated among the names of the program,
+        together with its answers."""
         asks = any(self._theirs(node) for node in ast.walk(call))
         return asks and any(self._is_text(argument) for argument in call.args)
 
@@ -111,8 +112,8 @@ class Flow:
         return next((name for statement in body if (name := self._in_statement(statement))), None)
 
     def _in_statement(self, statement: ast.stmt) -> str | None:
-        """What decides in a statement. To assign a value, to change one and to call for nothing
-        decides nothing."""
+        """Return the name that decides in a statement, or None. Assigning or changing a value and
+        calling for nothing decide nothing."""
         if isinstance(
             statement, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Delete
         ):

@@ -63,7 +63,7 @@ class Program:
         self.space, self._objects = execution.new_main_namespace(), list[Any]()
 
     def reply(self, question: dict[str, Any]) -> dict[str, Any]:
-        """The value of what is asked, or what was raised on the way."""
+        """Reply to a question: return the encoded value, or the exception that was raised."""
         try:
             value = self._value(question)
             flush()
@@ -77,8 +77,8 @@ class Program:
                 return describe_error(error)
 
     def _value(self, question: dict[str, Any]) -> Any:
-        """Of an expression (`ask`), of an `attribute` of an object, of its next items (`take`), or
-        of a call."""
+        """Return the value of an expression (`ask`), of an `attribute` of an object, of its next
+        items (`take`), or of a call; run a `setup` and return None."""
         if "ask" in question:
             return eval(
                 compile(question["ask"], "<question>", "eval", dont_inherit=True), self.space

@@ -83,7 +83,7 @@ def main(control: int, sealed: bool) -> None:
 
 
 def _clone() -> int:
-    """fork() into new namespaces of processes and mounts."""
+    """Call fork() into new namespaces of processes and mounts and return the pid."""
     number = {"x86_64": 56, "aarch64": 220}[platform.machine()]
     python = ctypes.PyDLL(None, use_errno=True)
     python.syscall.restype = ctypes.c_long
@@ -109,7 +109,7 @@ def _clone() -> int:
 
 
 def _wait(link: socket.socket, child: int, sealed: bool) -> dict[str, Any]:
-    """Wait for the end of the run, or end it when the host says so or is gone; returns how it
+    """Wait for the end of the run, or end it when the host says so or is gone; return how it
     ended."""
     pid_fd = os.pidfd_open(child) if hasattr(os, "pidfd_open") else None
     status, usage = 0, None
@@ -139,7 +139,8 @@ def _kill(child: int, sealed: bool) -> None:
 def _child(
     link: socket.socket, limits: dict[str, Any], descriptors: list[int], filter: bytes
 ) -> None:
-    """Everything that stands between here and the candidate; never returns."""
+    """Set up everything that stands between here and the candidate, then serve it; never
+    returns."""
     conversation, output = descriptors
     try:
         link.close()
