@@ -545,6 +545,50 @@ def test_marks_of_tables_in_many_spellings(
     assert signals(path) == [signal]
 
 
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("accepted", ("1", "0")),
+        ("not_helpful", ("yes", "no")),
+        ("upvotes", ("4", "0")),
+        ("thumbs_up_count", ("4", "0")),
+        ("value", ("1", "-1")),
+        ("Sterne", ("5", "1")),
+        ("Bewertung", ("gut", "schlecht")),
+        ("评分", ("5", "1")),
+        ("hallucination_score", ("0.9", "0.1")),
+        ("user_mood", ("👍", "👎")),
+        ("direction", ("up", "down")),
+    ],
+)
+def test_a_column_that_may_be_an_opinion_is_asked_about(
+    column: str, values: tuple[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "table.csv"
+    rows = "".join(f"a{value}?,x,{value},I read it twice\n" for value in values)
+    path.write_text(f"question,answer,{column},remark\n{rows}")
+    with pytest.raises(InputError, match=f"--column thumb={column}"):
+        detect(path)
+
+
+def test_marks_under_the_name_of_a_note_are_no_comments(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("question,answer,Note\na?,x,5\nb?,y,1\n")
+    with pytest.raises(InputError, match="--column thumb=Note"):
+        detect(path)
+
+
+def test_words_of_feedback_that_nobody_knows_are_no_comments(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("question,answer,feedback\na?,x,top\nb?,y,flop\n")
+    with pytest.raises(InputError, match="--scale feedback=WORST:BEST"):
+        detect(path)
+    stated = Options.parsed(None, ["feedback=flop:top"])
+    assert signals(path, options=stated) == [("thumb", True), ("thumb", False)]
+    comments = Options.parsed(["comment=feedback"], None)
+    assert signals(path, options=comments) == [("comment", "top"), ("comment", "flop")]
+
+
 def test_two_short_answers_are_not_lost(tmp_path: Path) -> None:
     row = {"prompt": "Parking?", "answer1": "No.", "answer2": "Yes.", "pw": "left"}
     with pytest.raises(InputError, match="chosen="):

@@ -56,6 +56,7 @@ from thumbwheel.capture.types import (
 from thumbwheel.capture.wrapped import known_answer, prompt_in
 from thumbwheel.core.errors import InputError
 from thumbwheel.core.plugins import nearest
+from thumbwheel.core.present import shortened
 
 MEANINGS: Mapping[str, tuple[str, ...]] = {
     "prompt": (
@@ -260,6 +261,8 @@ class TableColumns:
     """Columns in which anything else stands."""
     objects: set[str] = field(default_factory=set)
     """Columns that hold objects."""
+    sentences: set[str] = field(default_factory=set)
+    """Columns in which anybody wrote more than a word or two."""
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Note what a row has."""
@@ -272,14 +275,17 @@ class TableColumns:
                 self.objects.add(name)
             elif column is not None:
                 column.add(_mark_in(value))
+            if isinstance(value, str) and (len(value) > 20 or value.strip().count(" ") > 1):
+                self.sentences.add(name)
             if value not in (None, "") and name not in self.other_words:
                 words = self.opinion_words if is_opinion_word(value) else self.other_words
                 words.add(name)
 
     def _may_be_mark(self, name: str) -> bool:
         named_columns = [column for meaning, column in self.named.items() if meaning in MARKS]
-        kind = kind_of_name(_name_of_column(name), in_training_data=True)
-        return name in named_columns or kind not in (None, "unclear", "count")
+        plain_name = _name_of_column(name)
+        kind = kind_of_name(plain_name, in_training_data=True)
+        return name in named_columns or kind is not None or plain_name in MEANINGS["comment"]
 
     def verdicts(self) -> Iterator[str]:
         """The columns that nobody was sure of and whose values are all marks."""
@@ -298,6 +304,8 @@ def map_columns(table: TableColumns, scales: Scales, where: str) -> ColumnMappin
     named = {meaning: column for meaning, column in named.items() if meaning != LEFT_OUT}
     names = [name for name in names if name not in left_out]
     columns = dict(named) | _guessed(names, named, table, where)
+    if "thumb" not in named:
+        _demote_free_text(columns, named, table, scales, where)
     if not any(needed <= columns.keys() for needed in ASKED):
         raise InputError(
             where,
@@ -307,14 +315,16 @@ def map_columns(table: TableColumns, scales: Scales, where: str) -> ColumnMappin
     others = [name for name in names if name not in columns.values()]
     if not {"response", "chosen", "rejected", "reference"} & columns.keys():
         _demand_answer(table, columns, others, where)
-    elif "response" in columns and not set(INSIDE) & columns.keys():
+    elif "response" in columns and not {*MARKS, "correction"} & columns.keys():
+        if "comment" in columns and "comment" not in named:
+            others.append(columns["comment"])
         verdict = next((name for name in table.verdicts() if name in others), None)
         if verdict is not None:
             raise InputError(
                 where,
                 f"its column {verdict} may be what people said of the answers",
                 f"Say it: --column thumb={verdict} (or rating=, score=); or that it is nothing of "
-                f"the kind: --column {LEFT_OUT}={verdict}",
+                f"the kind: --column {LEFT_OUT}={verdict} (or comment=)",
             )
     in_order = {meaning: columns[meaning] for meaning in MEANINGS if meaning in columns}
     readings = {}
@@ -420,7 +430,7 @@ def _name_of_column(column: str) -> str:
     """A header without what stands in brackets behind it, as `plain` spells it."""
     whole = plain((column.partition("(")[0] or column).strip(" ?!:*"))
     outer, _, inner = whole.rpartition(".")
-    return outer if inner == "value" else inner
+    return outer if inner == "value" and outer else inner
 
 
 def _guessed(
@@ -452,14 +462,40 @@ def _guessed(
     if "prompt" not in {*columns, *named} and {"user", "assistant"} <= by_name.keys():
         columns["prompt"] = by_name["user"]
         columns.pop("subject", None)
+    if "response" in {*columns, *named} and len({"chosen", "rejected"} & columns.keys()) == 1:
+        # an answer, and a column that says whether it was accepted
+        columns.pop("chosen", None)
+        columns.pop("rejected", None)
+    return columns
+
+
+def _demote_free_text(
+    columns: dict[str, str],
+    named: Mapping[str, str],
+    table: TableColumns,
+    scales: Scales,
+    where: str,
+) -> None:
+    """Make a column of feedback a comment where people wrote what they think. Raises InputError
+    where they chose words that nobody knows."""
     thumbs = columns.get("thumb", "")
     values = table.marks.get(thumbs)
-    if plain(thumbs) in FREE_TEXTS and values and values.count == values.unknown > 0:
-        # nobody's feedback is a mark: people wrote what they think
-        del columns["thumb"]
-        if "comment" not in named:
-            columns["comment"] = thumbs
-    return columns
+    is_stated = bool({thumbs, "thumb"} & scales.keys())
+    if plain(thumbs) not in FREE_TEXTS or is_stated or not values:
+        return
+    if not values.count == values.unknown > 0:
+        return
+    if thumbs not in table.sentences:
+        raise InputError(
+            where,
+            f"its column {thumbs} has words that nobody knows, such as "
+            f"{shortened(repr(table.first.get(thumbs)))}",
+            f"Say what they mean, from the worst to the best: --scale {thumbs}=WORST:BEST; or that "
+            f"people wrote what they think: --column comment={thumbs}",
+        )
+    del columns["thumb"]
+    if "comment" not in named:
+        columns["comment"] = thumbs
 
 
 def _fitting(meaning: str, free: list[str], table: TableColumns) -> list[str]:

@@ -121,6 +121,12 @@ def _essence(message: Message) -> tuple[Any, Any]:
     return content.strip() if isinstance(content, str) else content, message.get("tool_calls")
 
 
+def has_side(row: Mapping[str, Any]) -> bool:
+    """Return whether the row has an answer of a pair; true and false there are marks."""
+    sides = [row.get("chosen"), row.get("rejected")]
+    return any(side is not None and not isinstance(side, bool) for side in sides)
+
+
 def pair_of_row(
     row: Mapping[str, Any], chosen: Any, rejected: Any
 ) -> tuple[Messages, Answers, str]:
