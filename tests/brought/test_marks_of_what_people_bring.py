@@ -296,6 +296,27 @@ def test_a_row_that_people_sorted_out_is_no_good_answer(
     assert signals(written(tmp_path / "rows.jsonl", CHAT | mark)) == []
 
 
+@pytest.mark.parametrize(
+    ("praise", "blame"),
+    [("thumbs_up", "thumbs_down"), ("upvoted", "downvoted"), ("like", "dislike")],
+)
+@pytest.mark.parametrize("unpressed", [0, False])
+def test_two_buttons_that_nobody_pressed_say_nothing(
+    praise: str, blame: str, unpressed: Any, tmp_path: Path
+) -> None:
+    table = {"question": "a?", "answer": "x"}
+    for shape in (*SHAPES, table):
+        rows = [
+            shape | {praise: 1, blame: unpressed},
+            shape | {praise: unpressed, blame: 1},
+            shape | {praise: unpressed, blame: unpressed},
+        ]
+        path = written(tmp_path / "rows.jsonl", *rows)
+        assert signals(path) == [("thumb", True), ("thumb", False)]
+        both = written(tmp_path / "both.jsonl", shape | {praise: 1, blame: 1})
+        assert "both" in refusals(both)[1]
+
+
 # Prompts of pairs
 
 
@@ -335,6 +356,12 @@ def test_the_common_beginning_is_said_where_it_is_taken(tmp_path: Path) -> None:
     (item,) = items(written(tmp_path / "rows.jsonl", pair))
     assert isinstance(item, Line)
     assert "both answers begin" in item.remarks[0]
+
+
+def test_the_context_of_a_question_stands_in_the_prompt_of_its_pair(tmp_path: Path) -> None:
+    row = {"context": "Shop 7.", "question": "Open?", "chosen": "Until six.", "rejected": "No."}
+    for trace in traces(written(tmp_path / "rows.jsonl", row)):
+        assert trace.input == [{"role": "user", "content": "Open?\n\nShop 7."}]
 
 
 def test_equal_and_empty_sides_are_refused() -> None:

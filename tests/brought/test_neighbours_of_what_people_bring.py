@@ -363,6 +363,28 @@ def test_a_pair_that_can_be_read_in_two_ways_is_refused(
     assert why in reason
 
 
+def test_the_first_rank_of_a_pair_is_the_best(tmp_path: Path) -> None:
+    pair = {"prompt": "a?", **PAIR}
+    right = pair | {"rank_chosen": 1, "rank_rejected": 2}
+    assert signals(written(tmp_path / "right.jsonl", right)) == FIRST_BETTER
+    for beside in ({"rank_chosen": 2, "rank_rejected": 1}, {"margin": -2}, {"winner": "rejected"}):
+        wrong = written(tmp_path / "wrong.jsonl", pair | beside)
+        assert "which answer is better" in refusals(wrong)[1]
+
+
+@pytest.mark.parametrize(
+    ("row", "hint"),
+    [
+        ({"prompt": "a?", "pos": "x", "neg": "y"}, "chosen="),
+        ({"prompt": "a?", "win": "x", "lose": "y"}, "chosen="),
+        ({"prompt": "a?", "preferred": "x", "other": "y"}, "rejected="),
+    ],
+)
+def test_half_a_pair_is_asked_about(row: dict[str, Any], hint: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"--column {hint}"):
+        detect(written(tmp_path / "r.jsonl", row))
+
+
 def test_equal_scores_of_a_pair_are_said(tmp_path: Path) -> None:
     row = PAIR | {"prompt": "Red?", "chosen_score": 5, "rejected_score": 5}
     (item,) = items(written(tmp_path / "r.jsonl", row))

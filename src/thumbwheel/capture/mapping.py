@@ -26,6 +26,7 @@ from thumbwheel.capture.marks import (
     Reading,
     Scales,
     is_opinion_word,
+    is_unpressed,
     kind_of_name,
     plain,
     read_mark,
@@ -122,6 +123,9 @@ MEANINGS: Mapping[str, tuple[str, ...]] = {
         "rejected-answer",
         "non-preferred",
         "non-preferred-response",
+        "dispreferred",
+        "dispreferred-response",
+        "reject",
         "response-rejected",
         "worse",
         "worse-response",
@@ -203,6 +207,10 @@ LIKELY: Mapping[str, re.Pattern[str]] = {
 """What a column can be -> names that are tried where none of its usual names is there."""
 ANSWER_NAME = re.compile(r"(response|answer|completion|output|generation|reply)[-_]?[a-z0-9]?\b")
 """Names of answers, also of several."""
+SIDES = re.compile(
+    r"pos|neg|positive|negative|win|lose|winner|loser|good|bad|y-[wl]|(response-|answer-)?[jk]"
+)
+"""Names of the two answers of a pair, of which either may be anything else."""
 LEFT_OUT = "metadata"
 """How a person says that a column says nothing."""
 ABOUT = ("metadata", "meta", "extra", "info")
@@ -261,6 +269,8 @@ class TableColumns:
     """Columns in which anything else stands."""
     objects: set[str] = field(default_factory=set)
     """Columns that hold objects."""
+    nested: set[str] = field(default_factory=set)
+    """Columns that hold objects or lists of which nobody knows what they say."""
     sentences: set[str] = field(default_factory=set)
     """Columns in which anybody wrote more than a word or two."""
 
@@ -271,6 +281,9 @@ class TableColumns:
             if name not in self.marks:
                 self.marks[name] = MarkColumn() if self._may_be_mark(name) else None
             column = self.marks[name]
+            is_inside = isinstance(value, list | dict) and isinstance(_mark_in(value), list | dict)
+            if column is not None and is_inside and value:
+                self.nested.add(name)
             if isinstance(value, dict):
                 self.objects.add(name)
             elif column is not None:
@@ -291,7 +304,8 @@ class TableColumns:
         """The columns that nobody was sure of and whose values are all marks."""
         for name, column in self.marks.items():
             has_words = name in self.opinion_words - self.other_words
-            if has_words or (column is not None and column.count and not column.unknown):
+            is_mark = column is not None and column.count and not column.unknown
+            if has_words or is_mark or name in self.nested:
                 yield name
 
 
@@ -312,6 +326,7 @@ def map_columns(table: TableColumns, scales: Scales, where: str) -> ColumnMappin
             f"none of its columns {', '.join(names[:20])} is known to hold the prompt",
             f"Name it, for example: {_proposal(table)}",
         )
+    _demand_pair(columns, where)
     others = [name for name in names if name not in columns.values()]
     if not {"response", "chosen", "rejected", "reference"} & columns.keys():
         _demand_answer(table, columns, others, where)
@@ -369,6 +384,20 @@ def _checked(named: Mapping[str, str], names: list[str], where: str) -> list[str
     return left_out
 
 
+def _demand_pair(columns: Mapping[str, str], where: str) -> None:
+    """Raise InputError for one answer of a pair without the other."""
+    sides = {"chosen", "rejected"} & columns.keys()
+    if len(sides) == 1:
+        (side,) = sides
+        other = "rejected" if side == "chosen" else "chosen"
+        raise InputError(
+            where,
+            f"its column {columns[side]} is one answer of a pair, and no other is known",
+            f"Name it: --column {other}=COLUMN; or say that it is none: --column "
+            f"{LEFT_OUT}={columns[side]}",
+        )
+
+
 def _demand_answer(
     table: TableColumns, columns: Mapping[str, str], others: list[str], where: str
 ) -> None:
@@ -390,6 +419,8 @@ def _may_be_answer(name: str, value: Any) -> bool:
     if NOT_ASKED.fullmatch(name.casefold()) or name.casefold() in ABOUT:
         return False
     if ANSWER_NAME.match(plain(name)) and value is not None:
+        return True
+    if SIDES.fullmatch(plain(name)) and isinstance(value, str):
         return True
     return isinstance(value, list | dict) or (isinstance(value, str) and " " in value.strip())
 
@@ -589,7 +620,7 @@ def row_records(row: Mapping[str, Any], mapping: ColumnMapping) -> list[AnyRecor
         "rater": rater,
         "occurred_at": common["occurred_at"],
     }
-    signals = _signals(values, mapping.readings)
+    signals = _signals(values, mapping)
     feedback = [FeedbackRecord.model_validate(shared | signal) for signal in signals]
     return [trace, *feedback] if case is None else [case, trace, *feedback]
 
@@ -641,11 +672,19 @@ def _text(values: Mapping[str, Any], meaning: str) -> str:
     return str(value)
 
 
-def _signals(values: Mapping[str, Any], readings: Mapping[str, Reading]) -> list[dict[str, Any]]:
+def _signals(values: Mapping[str, Any], mapping: ColumnMapping) -> list[dict[str, Any]]:
     signals: list[dict[str, Any]] = []
+    marks = {
+        mapping.columns[meaning]: _mark_in(values[meaning])
+        for meaning in MARKS
+        if meaning in values
+    }
     for meaning in MARKS:
         if meaning in values:
-            signal = readings[meaning].signal(_mark_in(values[meaning]))
+            name = mapping.columns[meaning]
+            if is_unpressed(name, marks[name], marks):
+                continue
+            signal = mapping.readings[meaning].signal(marks[name])
             if signal is not None and signal not in signals:
                 signals.append(signal)
     if "correction" in values:

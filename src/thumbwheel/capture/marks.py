@@ -233,6 +233,20 @@ WORDS: Mapping[str, frozenset[str]] = {
 }
 """Words of a name under which rows of training data may have what somebody said of an answer, by
 kind; the first kind counts of which the name has a word."""
+OPPOSITES: Mapping[str, str] = {
+    "thumbs-up": "thumbs-down",
+    "thumb-up": "thumb-down",
+    "upvote": "downvote",
+    "upvoted": "downvoted",
+    "like": "dislike",
+    "liked": "disliked",
+    "helpful": "unhelpful",
+    "good": "bad",
+    "desirable": "undesirable",
+    "positive": "negative",
+}
+"""Name of a mark for an answer -> that of the mark against it; of two that stand beside each other
+each is a button, and one that nobody pressed says nothing."""
 DENIED = frozenset({"not", "non", "no", "never"})
 FAULTS = frozenset(
     {"bias", "error", "errors", "harm", "harmfulness", "penalty", "risk", "toxicity", "violation"}
@@ -408,7 +422,7 @@ def read_mark(value: Any) -> Mark | None:
         return Mark(number=value) if math.isfinite(value) else None
     if not isinstance(value, str):
         return None
-    text = unicodedata.normalize("NFC", _LOOKS.sub("", value)).strip()
+    text = unicodedata.normalize("NFC", _LOOKS.sub("", value)).replace("−", "-").strip()
     word = plain(text).strip(":!. ") if text != "--" else text
     if word in NOBODY or text in NOBODY:
         return Mark()
@@ -420,6 +434,28 @@ def read_mark(value: Any) -> Mark | None:
     if word in AGAINST_AN_ANSWER or (denied and denied[1] in FOR_AN_ANSWER):
         return Mark(thumb=False)
     return _with_scale(text)
+
+
+def is_unpressed(name: str, value: Any, others: Mapping[str, Any]) -> bool:
+    """Return whether a mark is a button for an answer that nobody pressed, beside one against it.
+    `others`: name -> value of all marks of the row. Raises Unreadable where both were pressed.
+
+    >>> is_unpressed("thumbsUp", 0, {"thumbs_down": 0}), is_unpressed("thumb", 0, {"flagged": 0})
+    (True, False)
+    """
+    opposite = OPPOSITES.get(plain(name))
+    blame = next((part for other, part in others.items() if plain(other) == opposite), None)
+    if opposite is None or blame is None:
+        return False
+    if _is_yes(value) and _is_yes(blame):
+        raise Unreadable(f"{name} and {opposite} are both {value!r}: nobody can say which counts")
+    mark = read_mark(value)
+    return mark is not None and (mark.thumb is False or mark.number == 0)
+
+
+def _is_yes(value: Any) -> bool:
+    mark = read_mark(value)
+    return mark is not None and (mark.thumb is True or mark.number == 1)
 
 
 def is_opinion_word(value: Any) -> bool:
@@ -582,10 +618,10 @@ class Reading:
 
     def _stated(self, word: str) -> dict[str, Any]:
         """The feedback that one of the words is of which a person said what they mean."""
-        place, last = self.stated_words.index(word), len(self.stated_words) - 1
+        position, last = self.stated_words.index(word), len(self.stated_words) - 1
         if last == 1:
-            return {"kind": "thumb", "value": place == 1}
-        return {"kind": "rating", "value": place, "scale": {"min": 0, "max": last}}
+            return {"kind": "thumb", "value": position == 1}
+        return {"kind": "rating", "value": position, "scale": {"min": 0, "max": last}}
 
     def _against(self, mark: Mark, value: Any) -> dict[str, Any] | None:
         is_said = mark.thumb

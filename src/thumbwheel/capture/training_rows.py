@@ -24,6 +24,7 @@ from thumbwheel.capture.marks import (
     Reading,
     Scales,
     is_opinion_word,
+    is_unpressed,
     kind_of_name,
     may_be_of_answer,
     number_of_scale,
@@ -262,7 +263,11 @@ class RowMarks:
     def signals(self, row: Row) -> list[dict[str, Any]]:
         """What the marks of a row, or of a message, say; raises Unreadable."""
         signals = []
-        for mark in marks_at(row, self.skip, self.named):
+        marks = list(marks_at(row, self.skip, self.named))
+        values = {mark.key.rpartition(".")[2]: mark.value for mark in marks}
+        for mark in marks:
+            if is_unpressed(mark.key.rpartition(".")[2], mark.value, values):
+                continue
             reading = self.readings.get(mark.key) or reading_of(mark.key, mark.kind, None)
             try:
                 signal = reading.signal(mark.value)

@@ -22,7 +22,9 @@ from thumbwheel.capture.training_rows import (
 from thumbwheel.capture.types import AnyRecord, Unreadable
 
 ROW = frozenset({"instruction", "output"})
-USED = frozenset({"instruction", "input", "output", "system", "history", "images", "tools", "text"})
+USED = frozenset(
+    {"instruction", "input", "context", "output", "system", "history", "images", "tools", "text"}
+)
 EXAMPLE = '{"instruction": "Translate into German.", "input": "the house", "output": "das Haus"}'
 
 
