@@ -256,6 +256,10 @@ def test_conversations_of_librechat(tree: bool, tmp_path: Path) -> None:
         ({"Rank": 1, "Model": "m", "Rating": 1000, "Won": 1, "Lost": 0}, "Open WebUI"),
         ({"context.span_id": "2" * 16, "label": "good", "score": 1}, "Phoenix"),
         ({"messageId": "m", "conversationId": "c", "isCreatedByUser": True}, "LibreChat"),
+        (
+            {"conversation_id": "c", "user_id": "u", "rating": "thumbsDown", "content": "{}"},
+            "ChatGPT's message_feedback",
+        ),
         ({"id": "m", "role": "apiMessage", "chatflowid": "f", "chatId": "c"}, "Flowise"),
         ({"event": "$ai_generation", "properties": {"$ai_trace_id": "t"}}, "PostHog"),
         ({"event_id": "e", "event_type": "model", "inputs": {}, "outputs": {}}, "HoneyHive"),

@@ -32,6 +32,10 @@ def _is_chatgpt(row: Row) -> bool:
     return isinstance(row.get("mapping"), dict) and "current_node" in row
 
 
+def _is_chatgpt_feedback(row: Row) -> bool:
+    return {"conversation_id", "user_id", "rating", "content"} <= row.keys()
+
+
 def _is_claude(row: Row) -> bool:
     return {"chat_messages", "uuid"} <= row.keys()
 
@@ -160,6 +164,12 @@ FOREIGN: tuple[tuple[Callable[[Row], bool], str, str], ...] = (
         "ChatGPT's export of conversations, which holds no ratings",
         "Its thumbs stay with OpenAI. To learn from the answers all the same, write them as "
         '{"messages": [...]} lines, then: thumbwheel import openai',
+    ),
+    (
+        _is_chatgpt_feedback,
+        "ChatGPT's message_feedback.json, which holds no questions and answers",
+        "Put each rating beside the question and the answer that it is about, which are in "
+        "conversations.json; then: thumbwheel import table FILE",
     ),
     (
         _is_claude,
