@@ -313,8 +313,19 @@ def test_two_buttons_that_nobody_pressed_say_nothing(
         ]
         path = written(tmp_path / "rows.jsonl", *rows)
         assert signals(path) == [("thumb", True), ("thumb", False)]
+        inside = [table | {"feedback": {praise: unpressed, blame: press}} for press in (1, 0)]
+        assert signals(written(tmp_path / "in.jsonl", *inside)) == [("thumb", False)]
         both = written(tmp_path / "both.jsonl", shape | {praise: 1, blame: 1})
         assert "both" in refusals(both)[1]
+
+
+def test_a_mark_of_an_empty_answer_is_not_lost_in_silence(tmp_path: Path) -> None:
+    rows = [
+        {"question": "a?", "answer": "", "thumb": "down"},
+        {"question": "b?", "answer": "", "thumb": None},
+    ]
+    path = written(tmp_path / "rows.jsonl", *rows)
+    assert refusals(path) == {1: "its answer is empty, and somebody judged it"}
 
 
 # Prompts of pairs

@@ -602,6 +602,8 @@ def row_records(row: Mapping[str, Any], mapping: ColumnMapping) -> list[AnyRecor
     if "reference" in values:
         case = CaseRecord.model_validate({"input": prompt, "reference": values["reference"]})
     if "response" not in values:
+        if _signals(values, mapping):
+            raise Unreadable("its answer is empty, and somebody judged it")
         if case is not None:
             return [case]
         return [TraceRecord.model_validate({"input": prompt, "metadata": rest or None} | common)]
@@ -674,17 +676,12 @@ def _text(values: Mapping[str, Any], meaning: str) -> str:
 
 def _signals(values: Mapping[str, Any], mapping: ColumnMapping) -> list[dict[str, Any]]:
     signals: list[dict[str, Any]] = []
-    marks = {
-        mapping.columns[meaning]: _mark_in(values[meaning])
-        for meaning in MARKS
-        if meaning in values
-    }
-    for meaning in MARKS:
-        if meaning in values:
-            name = mapping.columns[meaning]
-            if is_unpressed(name, marks[name], marks):
-                continue
-            signal = mapping.readings[meaning].signal(marks[name])
+    marks = {meaning: _mark_in(values[meaning]) for meaning in MARKS if meaning in values}
+    names = {meaning: _name_of_column(mapping.columns[meaning]) for meaning in marks}
+    by_name = {names[meaning]: value for meaning, value in marks.items()}
+    for meaning, value in marks.items():
+        if not is_unpressed(names[meaning], value, by_name):
+            signal = mapping.readings[meaning].signal(value)
             if signal is not None and signal not in signals:
                 signals.append(signal)
     if "correction" in values:
