@@ -256,6 +256,13 @@ def test_conversations_of_librechat(tree: bool, tmp_path: Path) -> None:
         ({"Rank": 1, "Model": "m", "Rating": 1000, "Won": 1, "Lost": 0}, "Open WebUI"),
         ({"context.span_id": "2" * 16, "label": "good", "score": 1}, "Phoenix"),
         ({"messageId": "m", "conversationId": "c", "isCreatedByUser": True}, "LibreChat"),
+        (
+            {"conversation_id": "c", "user_id": "u", "rating": "thumbsDown", "content": "{}"},
+            "ChatGPT's message_feedback",
+        ),
+        ({"id": "m", "role": "apiMessage", "chatflowid": "f", "chatId": "c"}, "Flowise"),
+        ({"event": "$ai_generation", "properties": {"$ai_trace_id": "t"}}, "PostHog"),
+        ({"event_id": "e", "event_type": "model", "inputs": {}, "outputs": {}}, "HoneyHive"),
     ],
 )
 def test_what_no_source_reads_is_named_with_the_way(
@@ -265,6 +272,78 @@ def test_what_no_source_reads_is_named_with_the_way(
         detect(written(tmp_path / "rows.jsonl", row))
     assert product in str(caught.value)
     assert "thumbwheel import" in str(caught.value)
+
+
+def test_what_people_decided_in_prodigy_is_a_thumb(tmp_path: Path) -> None:
+    task = {"prompt": "a?", "response": "x", "_input_hash": 1, "_task_hash": 2}
+    decisions = ("accept", "reject", "ignore")
+    rows = [task | {"prompt": f"{word}?", "answer": word} for word in decisions]
+    path = written(tmp_path / "rows.jsonl", *rows)
+    assert detect(path).source == "prodigy"
+    assert signals(path) == [("thumb", True), ("thumb", False)]
+    assert answers(path) == ["x"] * 3
+    chat = {"messages": [{"role": "user", "content": "a?"}, {"role": "assistant", "content": "x"}]}
+    for training in (chat, {"prompt": "a?", "completion": "x"}):
+        row = training | {"_task_hash": 2, "answer": "reject"}
+        assert signals(written(tmp_path / "training.jsonl", row)) == [("thumb", False)]
+
+
+def test_a_label_that_was_accepted_in_prodigy_is_what_counts(tmp_path: Path) -> None:
+    task = {"prompt": "a?", "response": "x", "label": "BAD", "_task_hash": 2}
+    accepted = written(tmp_path / "accepted.jsonl", task | {"answer": "accept"})
+    assert signals(accepted) == [("thumb", False)]
+    rejected = written(tmp_path / "rejected.jsonl", task | {"answer": "reject"})
+    assert "rejects the label" in refusals(rejected)[1]
+    chosen = task | {"options": [{"id": "a", "text": "x"}], "accept": ["a"], "answer": "accept"}
+    assert "may be answers or labels" in refusals(written(tmp_path / "c.jsonl", chosen))[1]
+
+
+def test_what_people_flagged_in_gradio_is_a_thumb(tmp_path: Path) -> None:
+    flagged = tmp_path / "flagged.csv"
+    flagged.write_text(
+        "question,output,flag,username,timestamp\n"
+        "a?,x,incorrect,ann,2026-01-05 09:00:00\nb?,y,,,2026-01-05 09:00:00\n"
+    )
+    assert detect(flagged).source == "gradio"
+    assert signals(flagged) == [("thumb", False)]
+    turns = [
+        {"role": "user", "content": "a?"},
+        {"role": "assistant", "content": "x"},
+        {"role": "user", "content": "b?"},
+    ]
+    row = {"conversation": json.dumps(turns), "index": "1", "value": "x", "flag": "Dislike"}
+    row |= {"username": "", "timestamp": "2026-01-05 09:00:00"}
+    (trace,) = traces(written(tmp_path / "chat.jsonl", row))
+    assert (trace.input, trace.output) == (turns[:1], "x")
+    assert signals(tmp_path / "chat.jsonl") == [("thumb", False)]
+    wrong = written(tmp_path / "wrong.jsonl", row | {"index": "2"})
+    assert "not the assistant's" in refusals(wrong)[1]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"rating.responses": [2], "rating.responses.users": ["u1"], "rating.suggestion": 5},
+        {"rating": [{"user_id": "u1", "value": 2, "status": "submitted"}], "rating-suggestion": 5},
+        {"rating.responses": [2, 5], "rating.responses.status": ["submitted", "draft"]},
+    ],
+)
+def test_responses_of_argilla_in_a_table_are_read(row: dict[str, Any], tmp_path: Path) -> None:
+    path = written(tmp_path / "rows.jsonl", {"prompt": "a?", "response": "x"} | row)
+    assert detect(path).source == "argilla"
+    assert signals(path) == [("rating", 2)]
+
+
+def test_scores_of_a_trace_without_a_session_are_no_metadata(tmp_path: Path) -> None:
+    row = {"id": "t", "timestamp": "2026-01-05T09:00:00Z", "input": "a?", "output": "x"}
+    row |= {"scores": [{"name": "user-feedback", "value": 0, "dataType": "BOOLEAN"}]}  # type: ignore[dict-item]
+    assert signals(written(tmp_path / "rows.jsonl", row)) == [("thumb", False)]
+
+
+def test_marks_in_a_list_of_objects_are_asked_about(tmp_path: Path) -> None:
+    row = {"question": "a?", "answer": "x", "ratings": [{"by": "u", "stars": 1}]}
+    with pytest.raises(InputError, match="--column thumb=ratings"):
+        detect(written(tmp_path / "rows.jsonl", row))
 
 
 # Tables

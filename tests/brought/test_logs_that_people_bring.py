@@ -208,6 +208,37 @@ def test_scores_of_judges_are_labels_and_means_of_several_people_are_left_out(
     assert "user_feedback" in "".join(item.remarks)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    "stats",
+    [
+        {"n": 2, "avg": 3.0, "stdev": 2.0},
+        {"n": 2, "avg": 3.0},
+        {"n": 2, "avg": 0.0, "stdev": 1.0},
+    ],
+)
+def test_a_whole_mean_of_different_voices_is_nobodys_opinion(
+    stats: dict[str, Any], tmp_path: Path
+) -> None:
+    path = written(
+        tmp_path / "log.jsonl", langsmith("Until six.", 1, feedback_stats={"rating": stats})
+    )
+    assert signals(path) == []
+    agreed = {"n": 2, "avg": 3.0, "stdev": 0.0}
+    path = written(
+        tmp_path / "agreed.jsonl", langsmith("Until six.", 1, feedback_stats={"rating": agreed})
+    )
+    assert signals(path) == [("rating", 3)]
+
+
+def test_an_opinion_in_another_place_of_a_log_is_read(tmp_path: Path) -> None:
+    entry = {"key": "user_feedback", "score": 0, "comment": "rude"}
+    run = written(tmp_path / "run.jsonl", langsmith("Until six.", 1, feedback=[entry]))
+    assert signals(run) == [("thumb", False)]
+    for key in ("properties", "request_properties"):
+        call = helicone("Until six.", 1, **{key: {"feedback": "down", "tier": "free"}})
+        assert signals(written(tmp_path / "call.jsonl", call)) == [("thumb", False)]
+
+
 def test_a_person_can_say_which_score_is_an_opinion(tmp_path: Path) -> None:
     path = written(tmp_path / "log.jsonl", braintrust("Until six.", 1, scores={"Mood": 1}))
     assert signals(path) == [("label", "1")]

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.brought.reading import answers, brought, refusals, signals, traces, written
+from tests.brought.reading import answers, brought, items, refusals, signals, traces, written
 from thumbwheel.capture.detect import Options
 from thumbwheel.capture.marks import MarkColumn, read_mark, reading_of
-from thumbwheel.capture.types import Unreadable
+from thumbwheel.capture.source import Line
+from thumbwheel.capture.types import FeedbackRecord, Unreadable
 
 ASKED = {"role": "user", "content": "Can I return shoes?"}
 BAD = {"role": "assistant", "content": "Go away."}
@@ -181,9 +182,150 @@ def test_numbers_of_an_unknown_scale_are_refused_with_the_option(
 
 
 def test_one_stray_word_turns_nothing_round() -> None:
-    for word in ("not good", "no idea", "good?", "10/5", "6 stars", "1,000,000", "★" * 11):
+    for word in ("not bad", "no idea", "good?", "10/5", "6 stars", "1,000,000", "★" * 11):
         mark = read_mark(word)
         assert mark is None or mark.says_nothing
+
+
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [
+        ("WAHR", "FALSCH"),
+        ("VRAI", "FAUX"),
+        ("sim", "não"),
+        ("Si", "No"),
+        ("да", "нет"),
+        ("はい", "いいえ"),
+        ("赞", "踩"),
+        ("满意", "不满意"),
+        ("J", "N"),
+        ("T", "F"),
+        ("good", "Not good"),
+        ("gut", "nicht gut"),
+        ("utile", "pas utile"),
+        (":+1:", ":-1:"),
+        ("❤️", "💔"),
+    ],
+)
+def test_both_sides_of_an_opinion_are_read_in_every_spelling(good: str, bad: str) -> None:
+    reading = reading_of("thumb", "thumb", column_of(good, bad))
+    for value, expected in ((good, True), (bad, False)):
+        signal = reading.signal(value)
+        assert signal is not None
+        assert signal["value"] is expected
+
+
+def test_letters_among_other_letters_are_grades() -> None:
+    reading = reading_of("thumb", "thumb", column_of("A", "B", "F"))
+    for grade in ("A", "F"):
+        with pytest.raises(Unreadable, match="WORST:BEST"):
+            reading.signal(grade)
+
+
+def test_words_that_nobody_knows_are_read_as_a_person_says(tmp_path: Path) -> None:
+    rows = [CHAT | {"label": word} for word in ("dobře", "Ujde to", "hrozné")]
+    path = written(tmp_path / "rows.jsonl", *rows)
+    assert len(refusals(path)) == 3
+    three = Options.parsed(None, ["label=hrozné:ujde to:dobře"])
+    assert signals(path, options=three) == [("rating", 2), ("rating", 1), ("rating", 0)]
+    two = Options.parsed(None, ["label=hrozné:dobře"])
+    assert signals(path, options=two) == [("thumb", True), ("thumb", False)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "mark",
+    [
+        {"chosen": False},
+        {"rejected": True},
+        {"answer": "reject"},
+        {"happy": False},
+        {"is_negative": True},
+        {"is_safe": False},
+        {"tags": ["bad", "en"]},
+        {"attributes": {"feedback": "down"}},
+        {"metadata": {"user": {"feedback": "down"}}},
+        {"extra_info": {"label": "bad"}},
+        {"review": {"decision": "reject"}},
+        {"feedback": {"type": "thumbs_down"}},
+        {"Bewertung": "schlecht"},
+        {"评价": "差评"},
+        {"flagged": "incorrect"},
+    ],
+)
+def test_a_mark_in_any_place_is_never_a_good_answer(
+    shape: dict[str, Any], mark: dict[str, Any], tmp_path: Path
+) -> None:
+    path = written(tmp_path / "rows.jsonl", shape | mark)
+    assert signals(path) in ([("thumb", False)], [("label", "bad")])
+
+
+@pytest.mark.parametrize("key", ["hallucination_score", "toxicity", "error_rating", "rank"])
+def test_a_number_of_what_is_wrong_is_no_praise(key: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "rows.jsonl", CHAT | {key: 0.9})
+    (reason,) = refusals(path).values()
+    assert f"--column metadata={key}" in reason
+
+
+@pytest.mark.parametrize(
+    "rating",
+    [{"score": 1, "max": 5}, {"value": 1, "scale": 5}, {"ratingValue": 1, "bestRating": 5}],
+)
+def test_an_object_tells_the_scale_of_its_number(rating: dict[str, Any], tmp_path: Path) -> None:
+    path = written(tmp_path / "rows.jsonl", CHAT | {"rating": rating})
+    (item,) = items(path)
+    assert isinstance(item, Line)
+    signal = item.records[-1]
+    assert isinstance(signal, FeedbackRecord)
+    assert signal.scale is not None
+    assert (signal.value, signal.scale.min, signal.scale.max) == (1, 1, 5)
+
+
+def test_a_word_in_a_column_of_faults_counts_only_where_it_is_clear() -> None:
+    reading = reading_of("against", "against", column_of("up", "down"))
+    assert reading.signal("down") == {"kind": "thumb", "value": False}
+    for word in ("up", "negative", "passed"):
+        with pytest.raises(Unreadable, match="for the answer or against"):
+            reading.signal(word)
+
+
+@pytest.mark.parametrize("mark", [{"keep": False}, {"discard": True}, {"loss_weight": 0}])
+def test_a_row_that_people_sorted_out_is_no_good_answer(
+    mark: dict[str, Any], tmp_path: Path
+) -> None:
+    assert signals(written(tmp_path / "rows.jsonl", CHAT | mark)) == []
+
+
+@pytest.mark.parametrize(
+    ("praise", "blame"),
+    [("thumbs_up", "thumbs_down"), ("upvoted", "downvoted"), ("like", "dislike")],
+)
+@pytest.mark.parametrize("unpressed", [0, False])
+def test_two_buttons_that_nobody_pressed_say_nothing(
+    praise: str, blame: str, unpressed: Any, tmp_path: Path
+) -> None:
+    table = {"question": "a?", "answer": "x"}
+    for shape in (*SHAPES, table):
+        rows = [
+            shape | {praise: 1, blame: unpressed},
+            shape | {praise: unpressed, blame: 1},
+            shape | {praise: unpressed, blame: unpressed},
+        ]
+        path = written(tmp_path / "rows.jsonl", *rows)
+        assert signals(path) == [("thumb", True), ("thumb", False)]
+        inside = [table | {"feedback": {praise: unpressed, blame: press}} for press in (1, 0)]
+        assert signals(written(tmp_path / "in.jsonl", *inside)) == [("thumb", False)]
+        both = written(tmp_path / "both.jsonl", shape | {praise: 1, blame: 1})
+        assert "both" in refusals(both)[1]
+
+
+def test_a_mark_of_an_empty_answer_is_not_lost_in_silence(tmp_path: Path) -> None:
+    rows = [
+        {"question": "a?", "answer": "", "thumb": "down"},
+        {"question": "b?", "answer": "", "thumb": None},
+    ]
+    path = written(tmp_path / "rows.jsonl", *rows)
+    assert refusals(path) == {1: "its answer is empty, and somebody judged it"}
 
 
 # Prompts of pairs
@@ -225,6 +367,12 @@ def test_the_common_beginning_is_said_where_it_is_taken(tmp_path: Path) -> None:
     (item,) = items(written(tmp_path / "rows.jsonl", pair))
     assert isinstance(item, Line)
     assert "both answers begin" in item.remarks[0]
+
+
+def test_the_context_of_a_question_stands_in_the_prompt_of_its_pair(tmp_path: Path) -> None:
+    row = {"context": "Shop 7.", "question": "Open?", "chosen": "Until six.", "rejected": "No."}
+    for trace in traces(written(tmp_path / "rows.jsonl", row)):
+        assert trace.input == [{"role": "user", "content": "Open?\n\nShop 7."}]
 
 
 def test_equal_and_empty_sides_are_refused() -> None:

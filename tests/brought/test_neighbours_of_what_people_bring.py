@@ -363,6 +363,28 @@ def test_a_pair_that_can_be_read_in_two_ways_is_refused(
     assert why in reason
 
 
+def test_the_first_rank_of_a_pair_is_the_best(tmp_path: Path) -> None:
+    pair = {"prompt": "a?", **PAIR}
+    right = pair | {"rank_chosen": 1, "rank_rejected": 2}
+    assert signals(written(tmp_path / "right.jsonl", right)) == FIRST_BETTER
+    for beside in ({"rank_chosen": 2, "rank_rejected": 1}, {"margin": -2}, {"winner": "rejected"}):
+        wrong = written(tmp_path / "wrong.jsonl", pair | beside)
+        assert "which answer is better" in refusals(wrong)[1]
+
+
+@pytest.mark.parametrize(
+    ("row", "hint"),
+    [
+        ({"prompt": "a?", "pos": "x", "neg": "y"}, "chosen="),
+        ({"prompt": "a?", "win": "x", "lose": "y"}, "chosen="),
+        ({"prompt": "a?", "preferred": "x", "other": "y"}, "rejected="),
+    ],
+)
+def test_half_a_pair_is_asked_about(row: dict[str, Any], hint: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"--column {hint}"):
+        detect(written(tmp_path / "r.jsonl", row))
+
+
 def test_equal_scores_of_a_pair_are_said(tmp_path: Path) -> None:
     row = PAIR | {"prompt": "Red?", "chosen_score": 5, "rejected_score": 5}
     (item,) = items(written(tmp_path / "r.jsonl", row))
@@ -543,6 +565,50 @@ def test_marks_of_tables_in_many_spellings(
     path = tmp_path / "table.csv"
     path.write_text(table)
     assert signals(path) == [signal]
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("accepted", ("1", "0")),
+        ("not_helpful", ("yes", "no")),
+        ("upvotes", ("4", "0")),
+        ("thumbs_up_count", ("4", "0")),
+        ("value", ("1", "-1")),
+        ("Sterne", ("5", "1")),
+        ("Bewertung", ("gut", "schlecht")),
+        ("评分", ("5", "1")),
+        ("hallucination_score", ("0.9", "0.1")),
+        ("user_mood", ("👍", "👎")),
+        ("direction", ("up", "down")),
+    ],
+)
+def test_a_column_that_may_be_an_opinion_is_asked_about(
+    column: str, values: tuple[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "table.csv"
+    rows = "".join(f"a{value}?,x,{value},I read it twice\n" for value in values)
+    path.write_text(f"question,answer,{column},remark\n{rows}")
+    with pytest.raises(InputError, match=f"--column thumb={column}"):
+        detect(path)
+
+
+def test_marks_under_the_name_of_a_note_are_no_comments(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("question,answer,Note\na?,x,5\nb?,y,1\n")
+    with pytest.raises(InputError, match="--column thumb=Note"):
+        detect(path)
+
+
+def test_words_of_feedback_that_nobody_knows_are_no_comments(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("question,answer,feedback\na?,x,top\nb?,y,flop\n")
+    with pytest.raises(InputError, match="--scale feedback=WORST:BEST"):
+        detect(path)
+    stated = Options.parsed(None, ["feedback=flop:top"])
+    assert signals(path, options=stated) == [("thumb", True), ("thumb", False)]
+    comments = Options.parsed(["comment=feedback"], None)
+    assert signals(path, options=comments) == [("comment", "top"), ("comment", "flop")]
 
 
 def test_two_short_answers_are_not_lost(tmp_path: Path) -> None:

@@ -275,6 +275,19 @@ LINES: Mapping[str, Callable[[Line], dict[str, Any]]] = {
             "rating": [{"value": 5 if line.good else 2, "user_id": f"u{line.number % 2}"}]
         },
     },
+    "prodigy": lambda line: {
+        "prompt": line.asked,
+        "response": line.answered,
+        "_task_hash": line.number,
+        "answer": "accept" if line.good else "reject",
+    },
+    "gradio": lambda line: {
+        "question": line.asked,
+        "output": line.answered,
+        "flag": "Like" if line.good else "Dislike",
+        "username": f"u{line.number % 2}",
+        "timestamp": "2026-01-05 09:00:00",
+    },
     "librechat": _librechat,
     "table": lambda line: {
         "question": line.asked,

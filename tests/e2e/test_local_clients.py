@@ -87,8 +87,9 @@ def serving(
     with opened_home(folder / "home") as ws:
         world = World(ws, base, [adapter], "support")
         settings = {"threads": 1} | ({"context": context} if context else {})
-        deploy.deploy(ws, world.version(0), target, settings=settings, accept=accept)
         try:
+            # a canary that is refused leaves its model server running
+            deploy.deploy(ws, world.version(0), target, settings=settings, accept=accept)
             with (
                 running(ws) as gateway,
                 openai.OpenAI(

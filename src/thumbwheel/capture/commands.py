@@ -36,7 +36,10 @@ ColumnOptions = Annotated[
 ]
 ScaleOptions = Annotated[
     list[str] | None,
-    typer.Option(help="NAME=LOW:HIGH of its numbers, repeatable: rating=1:10."),
+    typer.Option(
+        help="NAME=LOW:HIGH of its numbers, or its words from worst to best, repeatable: "
+        "rating=1:10, rating=poor:fair:good."
+    ),
 ]
 TimezoneOption = Annotated[
     str | None,

@@ -23,7 +23,7 @@ from thumbwheel.capture.foreign import foreign
 from thumbwheel.capture.import_report import SampleRow
 from thumbwheel.capture.lines import ignore_position
 from thumbwheel.capture.location import Address, path_or_address
-from thumbwheel.capture.marks import SEVERAL, Scales
+from thumbwheel.capture.marks import SEVERAL, Scale, Scales, Words, plain
 from thumbwheel.capture.rating_filter import ALL_COUNT, RatingFilter
 from thumbwheel.capture.regular_file import file_error
 from thumbwheel.capture.rowfile import container_of, read_rows
@@ -352,16 +352,21 @@ def _pairs(option: str, texts: list[str] | None) -> list[tuple[str, str]]:
     return pairs
 
 
-def _ends(name: str, text: str) -> tuple[float, float]:
-    low_text, _, high_text = text.partition(":")
+def _ends(name: str, text: str) -> Scale:
+    """Return the two ends of a scale of numbers, or the words of a scale from worst to best."""
+    parts = [part.strip() for part in text.split(":")]
     try:
-        low, high = float(low_text), float(high_text)
+        numbers = [float(part) for part in parts]
     except ValueError:
-        low = high = 0.0
+        numbers = []
+    words = {plain(part) for part in parts if part}
+    if not numbers and len(parts) > 1 and len(words) == len(parts):
+        return Words(tuple(parts))
+    low, high = numbers if len(numbers) == 2 else (0.0, 0.0)
     if not low < high < float("inf"):
         raise InputError(
             f"--scale {name}={text}",
-            "a scale has a low and a higher end",
-            f"Give for example --scale {name}=1:10",
+            "a scale has a low and a higher end, or words from the worst to the best",
+            f"Give for example --scale {name}=1:10 or --scale {name}=poor:fair:good",
         )
     return low, high

@@ -32,6 +32,10 @@ def _is_chatgpt(row: Row) -> bool:
     return isinstance(row.get("mapping"), dict) and "current_node" in row
 
 
+def _is_chatgpt_feedback(row: Row) -> bool:
+    return {"conversation_id", "user_id", "rating", "content"} <= row.keys()
+
+
 def _is_claude(row: Row) -> bool:
     return {"chat_messages", "uuid"} <= row.keys()
 
@@ -104,6 +108,19 @@ def _is_open_assistant(row: Row) -> bool:
     )
 
 
+def _is_flowise(row: Row) -> bool:
+    return {"chatflowid", "chatId"} <= row.keys() or {"chatflowId", "chatId"} <= row.keys()
+
+
+def _is_posthog(row: Row) -> bool:
+    event = row.get("event")
+    return isinstance(event, str) and event.startswith("$ai_")
+
+
+def _is_honeyhive(row: Row) -> bool:
+    return {"event_id", "event_type", "inputs", "outputs"} <= row.keys()
+
+
 FOREIGN: tuple[tuple[Callable[[Row], bool], str, str], ...] = (
     (
         _is_bandit,
@@ -149,6 +166,12 @@ FOREIGN: tuple[tuple[Callable[[Row], bool], str, str], ...] = (
         '{"messages": [...]} lines, then: thumbwheel import openai',
     ),
     (
+        _is_chatgpt_feedback,
+        "ChatGPT's message_feedback.json, which holds no questions and answers",
+        "Put each rating beside the question and the answer that it is about, which are in "
+        "conversations.json; then: thumbwheel import table FILE",
+    ),
+    (
         _is_claude,
         "Claude's export of conversations, which holds no ratings",
         'To learn from the answers all the same, write them as {"messages": [...]} lines, then: '
@@ -190,6 +213,25 @@ FOREIGN: tuple[tuple[Callable[[Row], bool], str, str], ...] = (
         "Label Studio's full export (JSON)",
         "In Label Studio: Export, JSON-MIN (or CSV); then: thumbwheel import table FILE --column "
         "prompt=... --column response=... --column rating=...",
+    ),
+    (
+        _is_flowise,
+        "messages of Flowise, whose ratings stand in another table",
+        "Join chat_message and chat_message_feedback by messageId: question, answer, rating "
+        "(THUMBS_UP or THUMBS_DOWN), chatId as session; then: thumbwheel import csv FILE",
+    ),
+    (
+        _is_posthog,
+        "events of PostHog, of which an answer and its feedback are two",
+        "Join them by $ai_trace_id in SQL: the input and output of $ai_generation with the rating "
+        "of $ai_feedback or $ai_metric; then: thumbwheel import csv FILE --column prompt=... "
+        "--column response=... --column thumb=...",
+    ),
+    (
+        _is_honeyhive,
+        "events of HoneyHive",
+        "Write a line for each model event: its question, its answer, and the rating in its "
+        "feedback; then: thumbwheel import table FILE",
     ),
     (
         _is_leaderboard,

@@ -28,10 +28,13 @@ MASKS = ("mask", "masked")
 """Keys of a message that are true where nothing is learned from it."""
 DETAILS = ("train_detail", "training_detail")
 """Keys of the parts of a message with a `train` each."""
-ROW_WEIGHTS = ("weight", "sample_weight")
+ROW_WEIGHTS = ("weight", "sample_weight", "loss_weight")
 """Keys of a row that are 0 where nothing is learned from it."""
 ROW_SWITCHES = ("train", "training", "trainable", "loss")
 """Keys of a row that are false where nothing is learned from it; their numbers are anything."""
+ROW_CHOICES = ("keep", "include", "included", "use", "selected", "valid", "validated", "verified")
+ROW_REMOVALS = ("exclude", "excluded", "discard", "discarded", "ignore", "skip", "deleted")
+"""Keys of a row by which people sort rows out; their texts are anything."""
 
 
 def is_message_learned(message: Row) -> bool:
@@ -46,7 +49,8 @@ def is_message_learned(message: Row) -> bool:
 def is_row_learned(row: Row) -> bool:
     """Return whether a trainer learns from the row. Raises Unreadable for an invalid weight."""
     switches = [_is_on(key, row.get(key)) for key in ROW_WEIGHTS]
-    switches += [_as_bool(row.get(key)) is not False for key in ROW_SWITCHES]
+    switches += [_as_bool(row.get(key)) is not False for key in (*ROW_SWITCHES, *ROW_CHOICES)]
+    switches += [_as_bool(row.get(key)) is not True for key in ROW_REMOVALS]
     return all(switches)
 
 

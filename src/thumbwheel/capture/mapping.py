@@ -26,6 +26,7 @@ from thumbwheel.capture.marks import (
     Reading,
     Scales,
     is_opinion_word,
+    is_unpressed,
     kind_of_name,
     plain,
     read_mark,
@@ -56,6 +57,7 @@ from thumbwheel.capture.types import (
 from thumbwheel.capture.wrapped import known_answer, prompt_in
 from thumbwheel.core.errors import InputError
 from thumbwheel.core.plugins import nearest
+from thumbwheel.core.present import shortened
 
 MEANINGS: Mapping[str, tuple[str, ...]] = {
     "prompt": (
@@ -121,6 +123,9 @@ MEANINGS: Mapping[str, tuple[str, ...]] = {
         "rejected-answer",
         "non-preferred",
         "non-preferred-response",
+        "dispreferred",
+        "dispreferred-response",
+        "reject",
         "response-rejected",
         "worse",
         "worse-response",
@@ -202,6 +207,10 @@ LIKELY: Mapping[str, re.Pattern[str]] = {
 """What a column can be -> names that are tried where none of its usual names is there."""
 ANSWER_NAME = re.compile(r"(response|answer|completion|output|generation|reply)[-_]?[a-z0-9]?\b")
 """Names of answers, also of several."""
+SIDES = re.compile(
+    r"pos|neg|positive|negative|win|lose|winner|loser|good|bad|y-[wl]|(response-|answer-)?[jk]"
+)
+"""Names of the two answers of a pair, of which either may be anything else."""
 LEFT_OUT = "metadata"
 """How a person says that a column says nothing."""
 ABOUT = ("metadata", "meta", "extra", "info")
@@ -260,6 +269,10 @@ class TableColumns:
     """Columns in which anything else stands."""
     objects: set[str] = field(default_factory=set)
     """Columns that hold objects."""
+    nested: set[str] = field(default_factory=set)
+    """Columns that hold objects or lists of which nobody knows what they say."""
+    sentences: set[str] = field(default_factory=set)
+    """Columns in which anybody wrote more than a word or two."""
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Record the columns and values of a row."""
@@ -268,24 +281,31 @@ class TableColumns:
             if name not in self.marks:
                 self.marks[name] = MarkColumn() if self._may_be_mark(name) else None
             column = self.marks[name]
+            is_inside = isinstance(value, list | dict) and isinstance(_mark_in(value), list | dict)
+            if column is not None and is_inside and value:
+                self.nested.add(name)
             if isinstance(value, dict):
                 self.objects.add(name)
             elif column is not None:
                 column.add(_mark_in(value))
+            if isinstance(value, str) and (len(value) > 20 or value.strip().count(" ") > 1):
+                self.sentences.add(name)
             if value not in (None, "") and name not in self.other_words:
                 words = self.opinion_words if is_opinion_word(value) else self.other_words
                 words.add(name)
 
     def _may_be_mark(self, name: str) -> bool:
         named_columns = [column for meaning, column in self.named.items() if meaning in MARKS]
-        kind = kind_of_name(_name_of_column(name), in_training_data=True)
-        return name in named_columns or kind not in (None, "unclear", "count")
+        plain_name = _name_of_column(name)
+        kind = kind_of_name(plain_name, in_training_data=True)
+        return name in named_columns or kind is not None or plain_name in MEANINGS["comment"]
 
     def verdicts(self) -> Iterator[str]:
         """Yield the columns whose values are all marks, or all opinion words."""
         for name, column in self.marks.items():
             has_words = name in self.opinion_words - self.other_words
-            if has_words or (column is not None and column.count and not column.unknown):
+            is_mark = column is not None and column.count and not column.unknown
+            if has_words or is_mark or name in self.nested:
                 yield name
 
 
@@ -299,23 +319,28 @@ def map_columns(table: TableColumns, scales: Scales, where: str) -> ColumnMappin
     named = {meaning: column for meaning, column in named.items() if meaning != LEFT_OUT}
     names = [name for name in names if name not in left_out]
     columns = dict(named) | _guessed(names, named, table, where)
+    if "thumb" not in named:
+        _demote_free_text(columns, named, table, scales, where)
     if not any(needed <= columns.keys() for needed in ASKED):
         raise InputError(
             where,
             f"none of its columns {', '.join(names[:20])} is known to hold the prompt",
             f"Name it, for example: {_proposal(table)}",
         )
+    _demand_pair(columns, where)
     others = [name for name in names if name not in columns.values()]
     if not {"response", "chosen", "rejected", "reference"} & columns.keys():
         _demand_answer(table, columns, others, where)
-    elif "response" in columns and not set(INSIDE) & columns.keys():
+    elif "response" in columns and not {*MARKS, "correction"} & columns.keys():
+        if "comment" in columns and "comment" not in named:
+            others.append(columns["comment"])
         verdict = next((name for name in table.verdicts() if name in others), None)
         if verdict is not None:
             raise InputError(
                 where,
                 f"its column {verdict} may be what people said of the answers",
                 f"Say it: --column thumb={verdict} (or rating=, score=); or that it is nothing of "
-                f"the kind: --column {LEFT_OUT}={verdict}",
+                f"the kind: --column {LEFT_OUT}={verdict} (or comment=)",
             )
     in_order = {meaning: columns[meaning] for meaning in MEANINGS if meaning in columns}
     readings = {}
@@ -360,6 +385,20 @@ def _checked(named: Mapping[str, str], names: list[str], where: str) -> list[str
     return left_out
 
 
+def _demand_pair(columns: Mapping[str, str], where: str) -> None:
+    """Raise InputError for one answer of a pair without the other."""
+    sides = {"chosen", "rejected"} & columns.keys()
+    if len(sides) == 1:
+        (side,) = sides
+        other = "rejected" if side == "chosen" else "chosen"
+        raise InputError(
+            where,
+            f"its column {columns[side]} is one answer of a pair, and no other is known",
+            f"Name it: --column {other}=COLUMN; or say that it is none: --column "
+            f"{LEFT_OUT}={columns[side]}",
+        )
+
+
 def _demand_answer(
     table: TableColumns, columns: Mapping[str, str], others: list[str], where: str
 ) -> None:
@@ -381,6 +420,8 @@ def _may_be_answer(name: str, value: Any) -> bool:
     if NOT_ASKED.fullmatch(name.casefold()) or name.casefold() in ABOUT:
         return False
     if ANSWER_NAME.match(plain(name)) and value is not None:
+        return True
+    if SIDES.fullmatch(plain(name)) and isinstance(value, str):
         return True
     return isinstance(value, list | dict) or (isinstance(value, str) and " " in value.strip())
 
@@ -422,7 +463,7 @@ def _name_of_column(column: str) -> str:
     """Return a header in the form of `plain`, without the text in brackets after it."""
     whole = plain((column.partition("(")[0] or column).strip(" ?!:*"))
     outer, _, inner = whole.rpartition(".")
-    return outer if inner == "value" else inner
+    return outer if inner == "value" and outer else inner
 
 
 def _guessed(
@@ -455,14 +496,40 @@ def _guessed(
     if "prompt" not in {*columns, *named} and {"user", "assistant"} <= by_name.keys():
         columns["prompt"] = by_name["user"]
         columns.pop("subject", None)
+    if "response" in {*columns, *named} and len({"chosen", "rejected"} & columns.keys()) == 1:
+        # an answer, and a column that says whether it was accepted
+        columns.pop("chosen", None)
+        columns.pop("rejected", None)
+    return columns
+
+
+def _demote_free_text(
+    columns: dict[str, str],
+    named: Mapping[str, str],
+    table: TableColumns,
+    scales: Scales,
+    where: str,
+) -> None:
+    """Make a column of feedback a comment where people wrote what they think. Raises InputError
+    where they chose words that nobody knows."""
     thumbs = columns.get("thumb", "")
     values = table.marks.get(thumbs)
-    if plain(thumbs) in FREE_TEXTS and values and values.count == values.unknown > 0:
-        # nobody's feedback is a mark: people wrote what they think
-        del columns["thumb"]
-        if "comment" not in named:
-            columns["comment"] = thumbs
-    return columns
+    is_stated = bool({thumbs, "thumb"} & scales.keys())
+    if plain(thumbs) not in FREE_TEXTS or is_stated or not values:
+        return
+    if not values.count == values.unknown > 0:
+        return
+    if thumbs not in table.sentences:
+        raise InputError(
+            where,
+            f"its column {thumbs} has words that nobody knows, such as "
+            f"{shortened(repr(table.first.get(thumbs)))}",
+            f"Say what they mean, from the worst to the best: --scale {thumbs}=WORST:BEST; or that "
+            f"people wrote what they think: --column comment={thumbs}",
+        )
+    del columns["thumb"]
+    if "comment" not in named:
+        columns["comment"] = thumbs
 
 
 def _fitting(meaning: str, free: list[str], table: TableColumns) -> list[str]:
@@ -538,6 +605,8 @@ def row_records(row: Mapping[str, Any], mapping: ColumnMapping) -> list[AnyRecor
     if "reference" in values:
         case = CaseRecord.model_validate({"input": prompt, "reference": values["reference"]})
     if "response" not in values:
+        if _signals(values, mapping):
+            raise Unreadable("its answer is empty, and somebody judged it")
         if case is not None:
             return [case]
         return [TraceRecord.model_validate({"input": prompt, "metadata": rest or None} | common)]
@@ -556,7 +625,7 @@ def row_records(row: Mapping[str, Any], mapping: ColumnMapping) -> list[AnyRecor
         "rater": rater,
         "occurred_at": common["occurred_at"],
     }
-    signals = _signals(values, mapping.readings)
+    signals = _signals(values, mapping)
     feedback = [FeedbackRecord.model_validate(shared | signal) for signal in signals]
     return [trace, *feedback] if case is None else [case, trace, *feedback]
 
@@ -608,11 +677,14 @@ def _text(values: Mapping[str, Any], meaning: str) -> str:
     return str(value)
 
 
-def _signals(values: Mapping[str, Any], readings: Mapping[str, Reading]) -> list[dict[str, Any]]:
+def _signals(values: Mapping[str, Any], mapping: ColumnMapping) -> list[dict[str, Any]]:
     signals: list[dict[str, Any]] = []
-    for meaning in MARKS:
-        if meaning in values:
-            signal = readings[meaning].signal(_mark_in(values[meaning]))
+    marks = {meaning: _mark_in(values[meaning]) for meaning in MARKS if meaning in values}
+    names = {meaning: _name_of_column(mapping.columns[meaning]) for meaning in marks}
+    by_name = {names[meaning]: value for meaning, value in marks.items()}
+    for meaning, value in marks.items():
+        if not is_unpressed(names[meaning], value, by_name):
+            signal = mapping.readings[meaning].signal(value)
             if signal is not None and signal not in signals:
                 signals.append(signal)
     if "correction" in values:

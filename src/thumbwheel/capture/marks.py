@@ -5,25 +5,44 @@ mistaken (true, thumbsUp, 4/5, 80 %, ★★★); plain numbers are read by all n
 because a 1 is the best of 0 and 1 and the worst of 1 to 5. What cannot be read is refused and
 named, and nobody is taken to have said anything by null or "neutral".
 
-Lives here: names of marks, words, numbers, columns of them. Not here: which keys of a row a source
-looks at (`training_rows.py`, `mapping.py`, `opinions.py`).
+Lives here: names of marks, numbers, columns of them. Not here: the words (`mark_words.py`), which
+keys of a row a source looks at (`training_rows.py`, `mapping.py`, `opinions.py`).
 """
 
 from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from thumbwheel.capture.mark_words import (
+    AGAINST_AN_ANSWER,
+    FOR_AN_ANSWER,
+    NEGATION,
+    NOBODY,
+    OF_A_TEST,
+    YES_NO,
+)
 from thumbwheel.capture.types import SCALES, Unreadable
 from thumbwheel.core.present import shortened
 
 SEVERAL = "\n"
 """Between several names that a person gave one meaning."""
-Scales = Mapping[str, tuple[float, float]]
-"""Name of a mark, or its kind -> the ends of its scale, as a person says."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of a scale, from the worst to the best."""
+
+    words: tuple[str, ...]
+
+
+Scale = tuple[float, float] | Words
+Scales = Mapping[str, Scale]
+"""Name of a mark, or its kind -> the ends of its scale, or its words, as a person says."""
 
 THUMBS = (
     "thumb",
@@ -93,16 +112,47 @@ LABELS = (
 """Names under which rows of training data have a verdict; elsewhere they may be anything."""
 COUNTS = ("upvotes", "downvotes", "likes", "dislikes", "votes")
 """Names of counts of votes, of which nobody says how many are many."""
+RATINGS_ELSEWHERE = (
+    "bewertung bewertungen sterne voto étoiles évaluation avis puntuación valoración calificación "
+    "estrellas avaliação classificação estrelas valutazione stelle beoordeling waardering sterren "
+    "ocena hodnocení betyg arvio puan оценка рейтинг 评分 评价 評分 評価 평점 평가 تقييم"
+)
+FEEDBACK_ELSEWHERE = "daumen rückmeldung retour opinión отзыв 反馈 回饋 피드백 フィードバック"
+"""What other languages call a rating, and feedback."""
 WORDS: Mapping[str, frozenset[str]] = {
-    "rating": frozenset({"rating", "ratings", "star", "stars", "csat"}),
+    "rating": frozenset(
+        {
+            "rating",
+            "ratings",
+            "star",
+            "stars",
+            "csat",
+            *RATINGS_ELSEWHERE.split(),
+        }
+    ),
     "score": frozenset(
-        {"score", "scores", "reward", "rewards", "quality", "nps", "helpfulness", "correctness"}
+        {
+            "accuracy",
+            "correctness",
+            "harmlessness",
+            "helpfulness",
+            "nps",
+            "quality",
+            "reward",
+            "rewards",
+            "score",
+            "scores",
+            "truthfulness",
+            "usefulness",
+        }
     ),
     "against": frozenset(
         {
             "bad",
+            "complaint",
             "dislike",
             "disliked",
+            "dissatisfied",
             "downvote",
             "downvoted",
             "failed",
@@ -111,11 +161,16 @@ WORDS: Mapping[str, frozenset[str]] = {
             "hallucination",
             "harmful",
             "incorrect",
+            "negative",
             "rejected",
             "toxic",
             "undesirable",
+            "unacceptable",
             "unhelpful",
+            "unresolved",
             "unsafe",
+            "unsatisfied",
+            "unsolved",
             "worse",
             "wrong",
         }
@@ -123,9 +178,12 @@ WORDS: Mapping[str, frozenset[str]] = {
     "thumb": frozenset(
         {
             "accept",
+            "acceptable",
+            "acceptance",
             "accepted",
             "approval",
             "approved",
+            "better",
             "chosen",
             "correct",
             "desirable",
@@ -133,6 +191,7 @@ WORDS: Mapping[str, frozenset[str]] = {
             "feedback",
             "good",
             "grade",
+            "happy",
             "helpful",
             "judgement",
             "judgment",
@@ -141,14 +200,18 @@ WORDS: Mapping[str, frozenset[str]] = {
             "labels",
             "like",
             "liked",
+            "ok",
+            "okay",
             "opinion",
             "outcome",
             "pass",
             "passed",
+            "positive",
             "preference",
             "preferred",
             "reaction",
             "resolved",
+            "safe",
             "satisfaction",
             "satisfied",
             "sentiment",
@@ -163,12 +226,41 @@ WORDS: Mapping[str, frozenset[str]] = {
             "verdict",
             "vote",
             "value",
+            "winner",
+            *FEEDBACK_ELSEWHERE.split(),
         }
     ),
 }
 """Words of a name under which rows of training data may have what somebody said of an answer, by
 kind; the first kind counts of which the name has a word."""
+OPPOSITES: Mapping[str, str] = {
+    "thumbs-up": "thumbs-down",
+    "thumb-up": "thumb-down",
+    "upvote": "downvote",
+    "upvoted": "downvoted",
+    "like": "dislike",
+    "liked": "disliked",
+    "helpful": "unhelpful",
+    "good": "bad",
+    "desirable": "undesirable",
+    "positive": "negative",
+}
+"""Name of a mark for an answer -> that of the mark against it; of two that stand beside each other
+each is a button, and one that nobody pressed says nothing."""
 DENIED = frozenset({"not", "non", "no", "never"})
+FAULTS = frozenset(
+    {"bias", "error", "errors", "harm", "harmfulness", "penalty", "risk", "toxicity", "violation"}
+)
+"""Words for what is wrong with an answer: a number of them may count in either direction."""
+RANKS = frozenset({"rank", "ranking"})
+"""Words for a place among other answers, which may stand in another row."""
+NUMBERED = frozenset({"rating", "score"})
+NUMBERS = ("value", "score", "rating", "stars", "rating-value")
+ENDS = ("max", "max-score", "max-rating", "out-of", "scale", "best", "best-rating", "maximum")
+STARTS = ("min", "min-score", "min-rating", "worst", "worst-rating", "minimum")
+"""Keys of an object that holds a number, and of the ends of its scale."""
+VOTES = re.compile(r"(thumbs?-(up|down)|(up|down)?votes?|(dis)?likes?)-counts?|(num|n)-(dis)?likes")
+"""Names of counts of votes."""
 OF_OTHERS = frozenset(
     {
         "prompt",
@@ -221,193 +313,6 @@ ABOUT_MARKS = frozenset(
 )
 """Last words of names that stand beside a mark and are none."""
 
-UP = frozenset(
-    {
-        "true",
-        "up",
-        "thumbs-up",
-        "thumb-up",
-        "thumbsup",
-        "upvote",
-        "yes",
-        "y",
-        "positive",
-        "pos",
-        "good",
-        "great",
-        "excellent",
-        "like",
-        "liked",
-        "helpful",
-        "pass",
-        "passed",
-        "correct",
-        "right",
-        "accept",
-        "accepted",
-        "approved",
-        "desirable",
-        "chosen",
-        "satisfied",
-        "happy",
-        "+1",
-        "thumbs-up-sign",
-        "good-response",
-        "very-good",
-        "very-satisfied",
-        "very-helpful",
-        "win",
-        "won",
-        "success",
-        "successful",
-        "succeeded",
-        "resolved",
-        "solved",
-        "upvoted",
-        "preferred",
-        "agree",
-        "useful",
-        "love",
-        "loved",
-        "perfect",
-        "amazing",
-        "awesome",
-        "acceptable",
-        "👍",
-        "😀",
-        "😃",
-        "😄",
-        "😊",
-        "🙂",
-        "😍",
-        "❤",
-        "✅",
-        "✓",
-        "✔",
-        "ja",
-        "gut",
-        "hilfreich",
-        "oui",
-        "bon",
-        "bien",
-        "sí",
-        "bueno",
-    }
-)
-DOWN = frozenset(
-    {
-        "false",
-        "down",
-        "thumbs-down",
-        "thumb-down",
-        "thumbsdown",
-        "downvote",
-        "no",
-        "n",
-        "negative",
-        "neg",
-        "bad",
-        "poor",
-        "terrible",
-        "dislike",
-        "disliked",
-        "unhelpful",
-        "not-helpful",
-        "fail",
-        "failed",
-        "incorrect",
-        "wrong",
-        "reject",
-        "rejected",
-        "undesirable",
-        "unsatisfied",
-        "dissatisfied",
-        "unhappy",
-        "thumbs-down-sign",
-        "bad-response",
-        "very-bad",
-        "very-dissatisfied",
-        "very-unsatisfied",
-        "very-poor",
-        "lose",
-        "loss",
-        "lost",
-        "failure",
-        "unresolved",
-        "unsolved",
-        "downvoted",
-        "not-preferred",
-        "disagree",
-        "useless",
-        "hate",
-        "hated",
-        "awful",
-        "worse",
-        "unacceptable",
-        "inaccurate",
-        "👎",
-        "😠",
-        "😡",
-        "😞",
-        "😢",
-        "🙁",
-        "☹",
-        "❌",
-        "✗",
-        "✘",
-        "nein",
-        "schlecht",
-        "nicht-hilfreich",
-        "falsch",
-        "non",
-        "mauvais",
-        "mal",
-        "malo",
-    }
-)
-NOBODY = frozenset(
-    {
-        "",
-        "-",
-        "--",
-        "---",
-        "none",
-        "null",
-        "nan",
-        "n/a",
-        "na",
-        "nil",
-        "neutral",
-        "unrated",
-        "not-rated",
-        "no-rating",
-        "no-feedback",
-        "unknown",
-        "skip",
-        "skipped",
-    }
-)
-"""Words of somebody who says neither."""
-
-YES_NO = frozenset(
-    {
-        "true",
-        "false",
-        "yes",
-        "no",
-        "y",
-        "n",
-        "ja",
-        "nein",
-        "oui",
-        "non",
-        "sí",
-        "up",
-        "down",
-        "right",
-    }
-)
-"""Words that also say something else than an opinion."""
 LONGEST_WORD = 40
 
 FEW = 8
@@ -419,7 +324,7 @@ _PLAIN = re.compile(_NUMBER, re.IGNORECASE)
 _OF = re.compile(rf"({_NUMBER})\s*(?:/|of|out of|von|sur)\s*(\d+)(?:\s*stars?)?", re.IGNORECASE)
 _PERCENT = re.compile(rf"({_NUMBER})\s*(?:%|percent)", re.IGNORECASE)
 _STARS = re.compile(rf"({_NUMBER})\s*(?:stars?|sterne?|étoiles?|★|⭐)", re.IGNORECASE)
-_DRAWN = re.compile(r"([★⭐]+)([☆✩]*)")
+_DRAWN = re.compile(r"([★⭐*]+)([☆✩]*)")
 
 
 def plain(name: str) -> str:
@@ -440,6 +345,8 @@ def kind_of_name(name: str, in_training_data: bool = False) -> str | None:
     ('rating', None, 'thumb')
     >>> kind_of_name("was_resolved", True), kind_of_name("not_toxic", True)
     ('thumb', 'unclear')
+    >>> kind_of_name("hallucination_score", True)
+    'unclear'
     """
     word = plain(name)
     for kind, names in (
@@ -454,7 +361,9 @@ def kind_of_name(name: str, in_training_data: bool = False) -> str | None:
         return None
     if word in LABELS:
         return "thumb"
-    return "count" if word in COUNTS else _kind_of_words(word.split("-"))
+    if word in COUNTS or VOTES.fullmatch(word):
+        return "count"
+    return _kind_of_words(word.split("-"))
 
 
 def _kind_of_words(words: list[str]) -> str | None:
@@ -462,10 +371,13 @@ def _kind_of_words(words: list[str]) -> str | None:
     None if it is no mark."""
     if not _may_be_of_answer(words):
         return None
+    speaks_against = bool((WORDS["against"] | FAULTS).intersection(words))
     for kind, usual_words in WORDS.items():
-        if usual_words.intersection(words):
-            return "unclear" if DENIED.intersection(words) else kind
-    return None
+        if not usual_words.intersection(words):
+            continue
+        is_turned = kind in NUMBERED and speaks_against  # hallucination_score: is more better?
+        return "unclear" if is_turned or DENIED.intersection(words) else kind
+    return "unclear" if words[-1] in RANKS | {"toxicity", "harmfulness"} else None
 
 
 def may_be_of_answer(name: str) -> bool:
@@ -511,15 +423,40 @@ def read_mark(value: Any) -> Mark | None:
         return Mark(number=value) if math.isfinite(value) else None
     if not isinstance(value, str):
         return None
-    text = _LOOKS.sub("", value).strip()
+    text = unicodedata.normalize("NFC", _LOOKS.sub("", value)).replace("−", "-").strip()
     word = plain(text).strip(":!. ") if text != "--" else text
     if word in NOBODY or text in NOBODY:
         return Mark()
     if _PLAIN.fullmatch(text) and text != "+1":
         return Mark(number=_number(text))
-    if word in UP | DOWN:
-        return Mark(thumb=word in UP)
+    if word in FOR_AN_ANSWER:
+        return Mark(thumb=True)
+    denied = NEGATION.fullmatch(word)
+    if word in AGAINST_AN_ANSWER or (denied and denied[1] in FOR_AN_ANSWER):
+        return Mark(thumb=False)
     return _with_scale(text)
+
+
+def is_unpressed(name: str, value: Any, others: Mapping[str, Any]) -> bool:
+    """Return whether a mark is a button for an answer that nobody pressed, beside one against it.
+    `others`: name -> value of all marks of the row. Raises Unreadable where both were pressed.
+
+    >>> is_unpressed("thumbsUp", 0, {"thumbs_down": 0}), is_unpressed("thumb", 0, {"flagged": 0})
+    (True, False)
+    """
+    opposite = OPPOSITES.get(plain(name))
+    blame = next((part for other, part in others.items() if plain(other) == opposite), None)
+    if opposite is None or blame is None:
+        return False
+    if _is_yes(value) and _is_yes(blame):
+        raise Unreadable(f"{name} and {opposite} are both {value!r}: nobody can say which counts")
+    mark = read_mark(value)
+    return mark is not None and (mark.thumb is False or mark.number == 0)
+
+
+def _is_yes(value: Any) -> bool:
+    mark = read_mark(value)
+    return mark is not None and (mark.thumb is True or mark.number == 1)
 
 
 def is_opinion_word(value: Any) -> bool:
@@ -531,7 +468,35 @@ def is_opinion_word(value: Any) -> bool:
     if not isinstance(value, str) or len(value) > LONGEST_WORD:
         return False
     mark = read_mark(value)
-    return mark is not None and mark.thumb is not None and plain(value).strip(":!. ") not in YES_NO
+    word = plain(value).strip(":!. ")
+    is_other = word in YES_NO or (len(word) == 1 and word.isascii())
+    return mark is not None and mark.thumb is not None and not is_other
+
+
+def _is_letter(value: Any) -> bool:
+    return isinstance(value, str) and len(value.strip()) == 1 and value.strip().isalpha()
+
+
+def number_of_scale(value: Any) -> Any:
+    """Return an object that holds a number and the end of its scale as the text that says both, any
+    other value as it is.
+
+    >>> number_of_scale({"value": 1, "max": 5})
+    '1/5'
+    """
+    if not isinstance(value, dict):
+        return value
+    by_name = {plain(str(name)): part for name, part in value.items()}
+    most = [by_name[name] for name in ENDS if _is_number(by_name.get(name))]
+    numbers = [by_name[name] for name in NUMBERS if _is_number(by_name.get(name))]
+    least = [by_name[name] for name in STARTS if by_name.get(name) is not None]
+    if len(most) != 1 or len(numbers) != 1 or (least and least[0] not in (0, 1)):
+        return value
+    return f"{numbers[0]}/{most[0]}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _number(text: str) -> float:
@@ -565,6 +530,8 @@ class MarkColumn:
     """Of them those that can be understood alone."""
     unknown: int = 0
     """Of them those that cannot be understood."""
+    has_other_letters: bool = False
+    """Whether a single letter is among those that cannot be understood."""
     low: float = math.inf
     high: float = -math.inf
     distinct: set[float] = field(default_factory=set)
@@ -574,6 +541,7 @@ class MarkColumn:
         if mark is None:
             self.count += 1
             self.unknown += 1
+            self.has_other_letters |= _is_letter(value)
             return
         if mark.says_nothing:
             return
@@ -609,22 +577,23 @@ class Reading:
     zero_is_nothing: bool = False
     problem: str = ""
     """Why its numbers cannot be read."""
+    stated_words: tuple[str, ...] = ()
+    """The words of its scale, from the worst to the best, as a person says."""
+    are_letters_grades: bool = False
+    """Whether its single letters are those of another scale than yes and no."""
 
     def signal(self, value: Any) -> dict[str, Any] | None:
-        """Return the kind, value and scale of the feedback that `value` is, or None if it says
-        nothing. Raises Unreadable."""
-        mark = read_mark(value)
-        if mark is None:
-            raise Unreadable(
-                f"{self.name} {shortened(repr(value))} is no mark that is understood, such as up "
-                f"and down, true and false, 4/5 or a number"
-            )
+        """Kind, value and scale of the feedback that `value` is; None where nobody said anything.
+        Raises Unreadable."""
+        if self.stated_words and isinstance(value, str) and plain(value) in self.stated_words:
+            return self._stated(plain(value))
+        mark = self._understood(value)
         if mark.says_nothing:
             return None
         if self.kind in UNREADABLE:
             raise Unreadable(f"{self.name} {shortened(repr(value))} {UNREADABLE[self.kind]}")
         if self.kind == "against":
-            return self._against(mark)
+            return self._against(mark, value)
         if mark.thumb is not None:
             return {"kind": "thumb", "value": mark.thumb}
         if mark.scale is not None:
@@ -637,8 +606,30 @@ class Reading:
             return None
         return {"kind": "thumb", "value": bool(mark.number and mark.number > 0)}
 
-    def _against(self, mark: Mark) -> dict[str, Any] | None:
+    def _understood(self, value: Any) -> Mark:
+        """Return `value` as a mark. Raises Unreadable for a value that is none."""
+        mark = read_mark(value)
+        if mark is None or (self.are_letters_grades and _is_letter(value)):
+            raise Unreadable(
+                f"{self.name} {shortened(repr(value))} is no mark that is understood, such as up "
+                f"and down, true and false, 4/5 or a number; say what its words mean: --scale "
+                f"{self.name}=WORST:BEST"
+            )
+        return mark
+
+    def _stated(self, word: str) -> dict[str, Any]:
+        """Return the feedback that a word of the stated scale stands for."""
+        position, last = self.stated_words.index(word), len(self.stated_words) - 1
+        if last == 1:
+            return {"kind": "thumb", "value": position == 1}
+        return {"kind": "rating", "value": position, "scale": {"min": 0, "max": last}}
+
+    def _against(self, mark: Mark, value: Any) -> dict[str, Any] | None:
         is_said = mark.thumb
+        if is_opinion_word(value):
+            if is_said or plain(value) in OF_A_TEST:
+                raise Unreadable(f"{self.name} {shortened(repr(value))} {UNREADABLE['unclear']}")
+            return {"kind": "thumb", "value": False}
         if mark.number in (0, 1) and mark.scale is None:
             is_said = mark.number == 1
         if is_said is None:
@@ -671,6 +662,17 @@ def reading_of(
     person takes precedence."""
     scales = scales or {}
     stated = scales.get(name) or scales.get(kind)
+    if isinstance(stated, Words):
+        reading = _by_numbers(name, kind, column, None)
+        return replace(reading, stated_words=tuple(map(plain, stated.words)))
+    reading = _by_numbers(name, kind, column, stated)
+    return replace(reading, are_letters_grades=column is not None and column.has_other_letters)
+
+
+def _by_numbers(
+    name: str, kind: str, column: MarkColumn | None, stated: tuple[float, float] | None
+) -> Reading:
+    """Return how the numbers among the marks called `name` are read."""
     if kind in ("against", "count", "unclear"):
         return Reading(name, kind)
     if stated is not None:

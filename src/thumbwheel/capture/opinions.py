@@ -13,9 +13,12 @@ from thumbwheel.capture.marks import (
     SCORES,
     SEVERAL,
     THUMBS,
+    Mark,
     MarkColumn,
     Reading,
+    Scale,
     Scales,
+    Words,
     plain,
     read_mark,
     reading_of,
@@ -83,12 +86,15 @@ def judgement(
     text = label if isinstance(label, str) and label.strip() else None
     if opinion is None:
         return {"kind": "label", "name": name, "value": _label(name, score, text)}
-    mark = read_mark(text) if text is not None else None
+    stated = _of_name(name, opinion, scales or {})
+    mark = _mark_of_words(text, stated.get(name))
     is_number = isinstance(score, int | float) and not isinstance(score, bool)
     if text is not None and mark is None and not is_number:
         return {"kind": "label", "name": name, "value": text}
     value = score
-    if mark is not None and mark.number is None and (opinion == "thumb" or not is_number):
+    is_word = mark is not None and mark.number is None
+    is_of_words = isinstance(stated.get(name), Words)
+    if is_word and (opinion == "thumb" or not is_number or is_of_words):
         value = text
     elif score is None or isinstance(score, str):
         value = text if text is not None else number_of(score, f"score {name}")
@@ -97,13 +103,22 @@ def judgement(
     if column is None:
         reading = _reading_alone(name, opinion, value, scales or {})
     else:
-        reading = reading_of(name, opinion, column, _of_name(name, opinion, scales or {}))
+        reading = reading_of(name, opinion, column, stated)
     signal = reading.signal(value)
     if signal is None:
         raise Unreadable(f"score {name} {clip(value)} says nothing")
     if "scale" in signal and signal["scale"] == _usual_scale(signal["kind"]):
         del signal["scale"]
     return signal
+
+
+def _mark_of_words(text: str | None, scale: Scale | None) -> Mark | None:
+    """Return a label as a mark, also by the words of a stated scale; None if it is none."""
+    if text is None:
+        return None
+    if isinstance(scale, Words) and plain(text) in map(plain, scale.words):
+        return Mark(thumb=True)  # an opinion in any case; its reading says which
+    return read_mark(text)
 
 
 def _reading_alone(name: str, opinion: str, value: Any, scales: Scales) -> Reading:

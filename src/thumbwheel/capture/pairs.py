@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from thumbwheel.capture.fields import content_text, unpacked
-from thumbwheel.capture.marks import kind_of_name, read_mark
+from thumbwheel.capture.marks import RANKS, Mark, kind_of_name, read_mark
 from thumbwheel.capture.messages import (
     Messages,
     answer_fields,
@@ -57,7 +57,19 @@ ROLE = {"human": "user", "user": "user", "assistant": "assistant", "system": "sy
 CHOSEN_MARK = re.compile(r"(?:(?:chosen|rejected)[_-])(.+)|(.+)[_-](?:chosen|rejected)")
 """A key that says something about one of the two answers: score_chosen, rejected_avg_rating."""
 EQUAL_SCORES = "some pairs have the same score for both answers"
-PAIR_LABELS = ("label", "kto_tag", "preference", "is_preferred", "correct", "is_correct")
+MARGIN = "margin"
+"""By how much the chosen answer is the better one."""
+PAIR_LABELS = (
+    "label",
+    "kto_tag",
+    "preference",
+    "is_preferred",
+    "correct",
+    "is_correct",
+    "winner",
+    "better",
+    MARGIN,
+)
 """Keys of a verdict on a pair."""
 NO_PROMPT = "chosen and rejected have no prompt: none is given and they do not begin alike"
 COMMON_BEGINNING = "the prompt is the words with which both answers begin, because no column has it"
@@ -121,6 +133,12 @@ def _essence(message: Message) -> tuple[Any, Any]:
     return content.strip() if isinstance(content, str) else content, message.get("tool_calls")
 
 
+def has_side(row: Mapping[str, Any]) -> bool:
+    """Return whether the row has an answer of a pair; true and false there are marks."""
+    sides = [row.get("chosen"), row.get("rejected")]
+    return any(side is not None and not isinstance(side, bool) for side in sides)
+
+
 def pair_of_row(
     row: Mapping[str, Any], chosen: Any, rejected: Any
 ) -> tuple[Messages, Answers, str]:
@@ -144,8 +162,29 @@ def pair_of_row(
 
 
 def _checked_scores(row: Mapping[str, Any]) -> str:
-    """Return a remark if the two answers have the same score, else an empty text. Raises Unreadable
-    if the row says that the rejected answer is better, or that neither is preferred."""
+    """Return a remark if both answers have the same score, else an empty text. Raises Unreadable if
+    the row says that the rejected answer is the better one, or that neither is preferred."""
+    scores = _scores_of_sides(row)
+    for name, sides in scores.items():
+        is_rank = name in RANKS  # the first is the best
+        worse, better = ("rejected", "chosen") if is_rank else ("chosen", "rejected")
+        if len(sides) == 2 and sides[worse] < sides[better]:
+            raise Unreadable(
+                f"{name} of {better} ({sides[better]:g}) is higher than that of {worse} "
+                f"({sides[worse]:g}): nobody can say which answer is better"
+            )
+    for key in PAIR_LABELS:
+        if _speaks_against(key, read_mark(row.get(key))):
+            raise Unreadable(f"{key} {row[key]!r}: nobody can say which answer is better")
+    for key in ("tie", "is_tie"):
+        if row.get(key) is True:
+            raise Unreadable(f"{key} is true: neither answer is preferred")
+    are_equal = any(len(set(sides.values())) == 1 < len(sides) for sides in scores.values())
+    return EQUAL_SCORES if are_equal else ""
+
+
+def _scores_of_sides(row: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Return the numbers of the two sides: name of the score or rank -> side -> number."""
     scores: dict[str, dict[str, float]] = {}
     for key, value in row.items():
         match = CHOSEN_MARK.fullmatch(key.casefold())
@@ -153,25 +192,19 @@ def _checked_scores(row: Mapping[str, Any]) -> str:
         if match is None or not is_number:
             continue
         name = match[1] or match[2]
-        kind = kind_of_name(name, in_training_data=True)
-        if kind in ("rating", "score"):
+        if name in RANKS or kind_of_name(name, in_training_data=True) in ("rating", "score"):
             side = "chosen" if "chosen" in key.casefold() else "rejected"
             scores.setdefault(name, {})[side] = value
-    for name, sides in scores.items():
-        if sides.get("chosen", 0) < sides.get("rejected", 0) and len(sides) == 2:
-            raise Unreadable(
-                f"{name} of rejected ({sides['rejected']:g}) is higher than that of chosen "
-                f"({sides['chosen']:g}): nobody can say which answer is better"
-            )
-    for key in PAIR_LABELS:
-        mark = read_mark(row.get(key))
-        if mark is not None and (mark.thumb is False or mark.number in (0, -1)):
-            raise Unreadable(f"{key} {row[key]!r}: nobody can say which answer is better")
-    for key in ("tie", "is_tie"):
-        if row.get(key) is True:
-            raise Unreadable(f"{key} is true: neither answer is preferred")
-    are_equal = any(len(set(sides.values())) == 1 < len(sides) for sides in scores.values())
-    return EQUAL_SCORES if are_equal else ""
+    return scores
+
+
+def _speaks_against(key: str, mark: Mark | None) -> bool:
+    """Return whether a verdict on a pair is one against it."""
+    if mark is None:
+        return False
+    if mark.number is None:
+        return mark.thumb is False
+    return mark.number < 0 or (mark.number == 0 and key != MARGIN)
 
 
 def _opened(value: Any) -> Any:
@@ -199,6 +232,8 @@ def given_prompt(row: Mapping[str, Any]) -> Messages | None:
             if not isinstance(context, str):
                 raise Unreadable("its input is no text")
             value = with_context(value, context) if isinstance(value, str) else value
+        elif isinstance(value, str) and isinstance(row.get("context"), str):
+            value = with_context(value, row["context"]) if row["context"].strip() else value
         messages = messages_of(value)
     elif values:
         raise Unreadable("its prompt is empty")

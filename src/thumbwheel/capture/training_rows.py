@@ -24,8 +24,10 @@ from thumbwheel.capture.marks import (
     Reading,
     Scales,
     is_opinion_word,
+    is_unpressed,
     kind_of_name,
     may_be_of_answer,
+    number_of_scale,
     reading_of,
 )
 from thumbwheel.capture.messages import (
@@ -44,14 +46,21 @@ from thumbwheel.core.errors import InputError
 Row = Mapping[str, Any]
 GOOD: dict[str, Any] = {"kind": "label", "name": "good", "value": True}
 """What a file of training data says of an answer without a mark."""
-ABOUT = ("metadata", "meta", "extra", "info")
-"""Keys of objects about a row, in which marks may stand."""
 KINDS = ("thumb", "rating", "score")
 """Kinds of marks that a person can name."""
 IGNORED = "metadata"
 """How a person says that a key is no mark."""
 
 
+TAGS = ("tags", "tag", "flags")
+"""Keys of lists in which an opinion may stand beside other words."""
+NOT_OF_ANSWER = frozenset({"tools", "functions", "function_call", "tool_calls", "tool_choice"})
+NOT_OF_ANSWER |= {"response_format", "schema", "parameters", "usage"}
+"""Keys of objects in which no mark stands."""
+KINDS_IN = ("type", "name")
+"""Keys of an object called feedback under which people write thumbs_down."""
+DEEPEST = 3
+"""Objects inside of each other in which marks are looked for."""
 HOLDERS = ("annotation", "annotations", "evaluations", "reviews", "review")
 """Keys of objects in which marks may stand, and which may hold anything else."""
 CONTENTS = frozenset(
@@ -95,6 +104,12 @@ FORMAT = frozenset(
 """Keys of rows that are no marks, whatever they hold."""
 
 
+SIDES = frozenset({"chosen", "rejected"})
+"""Keys of the answers of a pair; true and false there are marks."""
+DECISIONS = frozenset({"accept", "reject", "ignore"})
+"""What people decide in Prodigy, whose key for it is `answer`."""
+
+
 class MarkAt(NamedTuple):
     """A mark of a row: the key as a person finds it, its kind, its value."""
 
@@ -111,19 +126,35 @@ def marks_at(
     for key, value in row.items():
         if named and key in named:
             yield from _marks_under(key, named[key], value, skip)
-        elif key in skip or key in FORMAT:
+        elif key not in skip and _is_decision(key, value):
+            yield MarkAt(key, "thumb", value)
+        elif key in skip or _is_of_format(key, value):
             continue
-        elif key in ABOUT:
-            yield from _marks_about(key, value, skip, named or {})
-        else:
+        elif key in TAGS and isinstance(value, list):
+            yield from (MarkAt(key, "thumb", tag) for tag in value if is_opinion_word(tag))
+        elif key in HOLDERS or kind_of_name(key, in_training_data=True) is not None:
             yield from _marks_under(key, kind_of_name(key, in_training_data=True), value, skip)
+        elif isinstance(value, dict):
+            yield from _marks_about(key, value, skip, named or {})
+
+
+def _is_of_format(key: str, value: Any) -> bool:
+    """Return whether what stands at a key is of the format of the row, whatever it is called."""
+    if key in SIDES and isinstance(value, bool):
+        return False
+    return key in FORMAT or key in NOT_OF_ANSWER
+
+
+def _is_decision(key: str, value: Any) -> bool:
+    """Return whether it is what somebody decided in Prodigy."""
+    return key == "answer" and isinstance(value, str) and value in DECISIONS
 
 
 def _marks_about(
-    key: str, about: Any, skip: Collection[str], named: Mapping[str, str]
+    key: str, about: Row, skip: Collection[str], named: Mapping[str, str], depth: int = 1
 ) -> Iterator[MarkAt]:
-    """Yield the marks in an object about a row, whose other labels may be about anything."""
-    for name, value in about.items() if isinstance(about, dict) else ():
+    """Yield the marks in an object about a row; its other labels may be anything."""
+    for name, value in about.items():
         path = f"{key}.{name}"
         if path in named:
             yield MarkAt(path, named[path], value)
@@ -132,6 +163,10 @@ def _marks_about(
         is_usual = kind_of_name(str(name)) is not None
         if is_opinion_word(value) and may_be_of_answer(str(name)):
             kind = kind or "thumb"
+        elif isinstance(value, dict) and kind is None and name not in NOT_OF_ANSWER:
+            if depth < DEEPEST and path not in skip:
+                yield from _marks_about(path, value, skip, named, depth + 1)
+            continue
         elif not is_usual and not isinstance(value, bool):
             continue
         if path not in skip:
@@ -141,6 +176,7 @@ def _marks_about(
 def _marks_under(key: str, kind: str | None, value: Any, skip: Collection[str]) -> Iterator[MarkAt]:
     """Yield the mark called `key`, or the marks in the object or list at that key."""
     is_holder = key in HOLDERS
+    value = number_of_scale(value)
     if isinstance(value, list) and (len(value) == 1 or _are_objects(value)):
         for part in value:
             yield from _marks_under(key, kind, part, skip)
@@ -149,11 +185,12 @@ def _marks_under(key: str, kind: str | None, value: Any, skip: Collection[str]) 
         inner_marks = []
         for name, part in value.items():
             inner_kind = kind_of_name(str(name), in_training_data=True)
-            if name == "value":
+            is_word = inner_kind is None and is_opinion_word(part)
+            if name == "value" or (is_word and (name in KINDS_IN or may_be_of_answer(name))):
                 inner_kind = kind or "thumb"
             path = f"{key}.{name}"
             if inner_kind is not None and path not in skip:
-                inner_marks.append(MarkAt(path, inner_kind, part))
+                inner_marks.append(MarkAt(path, inner_kind, number_of_scale(part)))
         yield from inner_marks
         if inner_marks or is_holder:
             return
@@ -226,7 +263,11 @@ class RowMarks:
     def signals(self, row: Row) -> list[dict[str, Any]]:
         """Return the signals of the marks of a row, or of a message. Raises Unreadable."""
         signals = []
-        for mark in marks_at(row, self.skip, self.named):
+        marks = list(marks_at(row, self.skip, self.named))
+        values = {mark.key.rpartition(".")[2]: mark.value for mark in marks}
+        for mark in marks:
+            if is_unpressed(mark.key.rpartition(".")[2], mark.value, values):
+                continue
             reading = self.readings.get(mark.key) or reading_of(mark.key, mark.kind, None)
             try:
                 signal = reading.signal(mark.value)

@@ -33,6 +33,8 @@ SOURCES: Table[Source] = Table(
         "call_log": "thumbwheel.capture.sources.call_log:SOURCE",
         "dataset_items": "thumbwheel.capture.sources.dataset_items:SOURCE",
         "argilla": "thumbwheel.capture.sources.argilla:SOURCE",
+        "prodigy": "thumbwheel.capture.sources.prodigy:SOURCE",
+        "gradio": "thumbwheel.capture.sources.gradio:SOURCE",
         "tau": "thumbwheel.capture.sources.published_benchmarks.tau:SOURCE",
         "bfcl": "thumbwheel.capture.sources.published_benchmarks.bfcl:SOURCE",
         "mbpp": "thumbwheel.capture.sources.published_benchmarks.code_tasks:MBPP",

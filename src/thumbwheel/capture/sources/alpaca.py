@@ -11,7 +11,7 @@ from typing import Any
 
 from thumbwheel.capture.fields import answer_at
 from thumbwheel.capture.messages import converted, tools_of, with_media
-from thumbwheel.capture.pairs import given_prompt
+from thumbwheel.capture.pairs import given_prompt, has_side
 from thumbwheel.capture.source import Row
 from thumbwheel.capture.training_rows import (
     RowMarks,
@@ -22,14 +22,16 @@ from thumbwheel.capture.training_rows import (
 from thumbwheel.capture.types import AnyRecord, Unreadable
 
 ROW = frozenset({"instruction", "output"})
-USED = frozenset({"instruction", "input", "output", "system", "history", "images", "tools", "text"})
+USED = frozenset(
+    {"instruction", "input", "context", "output", "system", "history", "images", "tools", "text"}
+)
 EXAMPLE = '{"instruction": "Translate into German.", "input": "the house", "output": "das Haus"}'
 
 
 def claims(row: Row) -> bool:
     """An instruction with its output."""
-    others = {"chosen", "rejected", "response1", "prompt", "response", "messages", "completions"}
-    return row.keys() >= ROW and not others & row.keys()
+    others = {"response1", "prompt", "response", "messages", "completions"}
+    return row.keys() >= ROW and not others & row.keys() and not has_side(row)
 
 
 def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:

@@ -1,5 +1,7 @@
 """Argilla: records of a dataset as `records.to_json()`, `to_dict` and the older FeedbackDataset
-write them: `fields`, `responses`, `suggestions`, `metadata`.
+write them: `fields`, `responses`, `suggestions`, `metadata`; and as they stand in a table,
+`QUESTION.responses` and `QUESTION.responses.users` (`to_datasets()`), or a list of answers in the
+column of a question (the older form).
 
 The fields and the answers to the questions are columns of a table, guessed by their names or named
 by `--column rating=QUESTION`; every person who answered is a rater. Suggestions are no answers.
@@ -8,22 +10,18 @@ Drafts and discarded responses say nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
+import re
+from collections.abc import Iterator
 from typing import Any
 
 from thumbwheel.capture.fields import unpacked
-from thumbwheel.capture.lines import OnPosition, ignore_position
-from thumbwheel.capture.mapping import ColumnMapping, TableColumns, map_columns, row_records
-from thumbwheel.capture.marks import Scales
-from thumbwheel.capture.rowfile import read_rows
-from thumbwheel.capture.source import Item, JsonLines, Row
-from thumbwheel.capture.types import AnyRecord, Records, Unreadable
-from thumbwheel.core.errors import InputError
+from thumbwheel.capture.record_table import RecordTable
+from thumbwheel.capture.source import Row
+from thumbwheel.capture.types import Unreadable
 
 SUBMITTED = "submitted"
+FLAT = ".responses"
+"""How the column of the answers to a question ends."""
 RATER = "rater"
 EXAMPLE = (
     '{"id": "r1", "fields": {"prompt": "Open?", "response": "Until six."}, "metadata": {}, '
@@ -34,12 +32,51 @@ EXAMPLE = (
 def claims(row: Row) -> bool:
     """A record with fields and the responses to its questions."""
     fields, responses = unpacked(row.get("fields")), unpacked(row.get("responses"))
-    return isinstance(fields, dict) and isinstance(responses, dict | list)
+    if isinstance(fields, dict) and isinstance(responses, dict | list):
+        return True
+    return any(key.endswith(FLAT) for key in row) or any(map(_are_answers, row.values()))
+
+
+def _are_answers(value: Any) -> bool:
+    """Return whether it is what people answered to a question, as older tables have it."""
+    answers = unpacked(value)
+    first = answers[0] if isinstance(answers, list) and answers else None
+    return isinstance(first, dict) and {"user_id", "value", "status"} <= first.keys()
+
+
+def _nested(record: Row) -> Row:
+    """Return a row of a table as a record with its fields and responses."""
+    fields: dict[str, Any] = {}
+    responses: dict[str, list[dict[str, Any]]] = {}
+    for key, value in record.items():
+        if _are_answers(value):
+            responses[key] = unpacked(value)
+        elif key.endswith(FLAT):
+            question = key.removesuffix(FLAT)
+            users, states = (
+                unpacked(record.get(f"{key}.{part}")) or [] for part in ("users", "status")
+            )
+            responses[question] = [
+                {
+                    "value": answer,
+                    "user_id": users[index] if index < len(users) else None,
+                    "status": states[index] if index < len(states) else SUBMITTED,
+                }
+                for index, answer in enumerate(unpacked(value) or [])
+            ]
+    for key, value in record.items():
+        question = re.split(r"[.-](?:responses|suggestion)\b", key)[0]
+        if question not in responses and question == key:
+            fields[key] = value
+    name = fields.pop("id", None) or fields.pop("external_id", None)
+    return {"fields": fields, "responses": responses, "id": name}
 
 
 def rows_of(record: Row) -> list[dict[str, Any]]:
-    """Return the record as rows of a table: one for each person who answered, or one without
-    answers if nobody did. Raises Unreadable if the record has no fields."""
+    """Return a record as rows of a table: one for every person who answered, or one without
+    answers."""
+    if "fields" not in record:
+        record = _nested(record)
     fields, responses = unpacked(record.get("fields")), unpacked(record.get("responses"))
     if not isinstance(fields, dict):
         raise Unreadable("it has no fields")
@@ -70,59 +107,7 @@ def _answers(responses: Any) -> Iterator[tuple[str, str, Any]]:
             yield str(response.get("user_id") or ""), question, value
 
 
-@dataclass(frozen=True)
-class Argilla(JsonLines):
-    """The source."""
-
-    columns: Mapping[str, str] = field(default_factory=dict)
-    scales: Scales = field(default_factory=dict)
-
-    def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> Argilla:
-        return replace(self, columns=columns, scales=scales)
-
-    def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
-        """Read all answers first, because they show the type of each question; then yield the
-        items."""
-        records = (row.row for row in read_rows(path, ignore_position) if row.row is not None)
-        table = TableColumns(self.columns)
-        for record in filter(claims, records):
-            for row in rows_of(record):
-                table.add(row)
-        if table.marks:
-            mapping = map_columns(table, self.scales, f"file {str(path)!r}")
-            yield from self.items(read_rows(path, on_position), partial(parse, mapping=mapping))
-        else:
-            yield from self.items(read_rows(path, on_position), self.parse)
-
-
-def parse(record: dict[str, Any], mapping: ColumnMapping | None = None) -> list[AnyRecord]:
-    """Return the trace or pair with the feedback of every person. Raises Unreadable if no row can
-    be read; unreadable answers beside readable ones become remarks."""
-    rows = rows_of(record)
-    if mapping is None:
-        table = TableColumns({})
-        for row in rows:
-            table.add(row)
-        try:
-            mapping = map_columns(table, {}, "the record")
-        except InputError as error:
-            raise Unreadable(str(error)) from None
-    records: dict[Any, AnyRecord] = {}
-    remarks: list[str] = []
-    problems = []
-    for row in rows:
-        try:
-            understood = row_records(row, mapping)
-        except Unreadable as error:
-            problems.append(str(error))
-            continue
-        remarks += understood.remarks if isinstance(understood, Records) else ()
-        records |= {(type(part), part.name_and_fingerprint()): part for part in understood}
-    if not records:
-        raise Unreadable(problems[0])
-    remarks += [f"an answer was left out: {problem}" for problem in problems]
-    return Records(records.values(), dict.fromkeys(remarks))
-
-
-SOURCE = Argilla(parse, claims, EXAMPLE, about="records of Argilla with people's responses")
+SOURCE = RecordTable.of(
+    rows_of, claims, EXAMPLE, about="records of Argilla with people's responses"
+)
 """The source."""

@@ -42,6 +42,8 @@ EXAMPLE = (
 )
 NOTE = "wandb.note.1"
 OPINION = "user-feedback"
+PROPERTIES = ("properties", "request_properties")
+"""Keys of what an app says of a call of Helicone, also what people said of it."""
 """Name of a product's own thumb."""
 
 
@@ -109,11 +111,23 @@ def _scores_of_helicone(row: Row) -> Iterator[LoggedScore]:
     if row.get("feedback_rating") is not None:
         yield LoggedScore(OPINION, row["feedback_rating"])
     yield from _scores_by_name(row)
+    for key in PROPERTIES:
+        properties = unpacked(row.get(key))
+        for name, value in properties.items() if isinstance(properties, dict) else ():
+            if plain(str(name)) in OPINIONS and value not in (None, ""):
+                yield LoggedScore(str(name), value)
 
 
 def _scores_of_langsmith(row: Row) -> Iterator[LoggedScore]:
-    """Yield the feedback of `feedback_stats`, statistics by key. A mean is taken as a score if it
-    is a whole number or of a single rating; otherwise the score carries a problem."""
+    """Yield the feedback of a run, or its statistics by key: a mean counts as a score if it is of a
+    single rating, or if all ratings were the same."""
+    entries = _objects(row.get("feedback"))
+    for entry in entries:
+        value = entry.get("score") if entry.get("score") is not None else entry.get("value")
+        if value is not None:
+            yield LoggedScore(str(entry.get("key")), value, _text(entry.get("comment")))
+    if entries:
+        return
     stats = unpacked(row.get("feedback_stats"))
     if not isinstance(stats, dict):
         return
@@ -124,11 +138,18 @@ def _scores_of_langsmith(row: Row) -> Iterator[LoggedScore]:
         mean, words = counts.get("avg"), counts.get("values")
         if mean is None and isinstance(words, dict) and len(words) == 1:
             yield LoggedScore(name, next(iter(words)))
-        elif _is_number(mean) and (number == 1 or float(mean).is_integer()):
+        elif _is_number(mean) and (number == 1 or _are_alike(mean, counts.get("stdev"))):
             yield LoggedScore(name, mean)
         else:
             problem = f"{name} is the mean of {number} voices, which were not the same"
             yield LoggedScore(name, mean, problem=problem)
+
+
+def _are_alike(mean: float, deviation: Any) -> bool:
+    """Return whether all voices of a mean said the same: a 3 may be that of a 1 and a 5."""
+    if _is_number(deviation):
+        return bool(deviation == 0)
+    return mean in (0, 1)
 
 
 def _is_number(value: Any) -> bool:

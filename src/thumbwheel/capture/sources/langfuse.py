@@ -128,6 +128,9 @@ EXAMPLE = (
 )
 
 
+SCORE_VALUES = frozenset({"value", "stringValue", "dataType"})
+
+
 def claims(row: Row) -> bool:
     """A trace with its observations, a row of one of the tables, or a page of the API."""
     keys = {_camel(key) for key in row}
@@ -138,8 +141,15 @@ def claims(row: Row) -> bool:
     if _is_observation(row):
         return True
     if {"id", "timestamp", "input", "output"} <= keys:
-        return bool({"sessionId", "userId", "tags", "release"} & keys)  # a trace
+        is_scored = _are_scores(row.get("scores"))
+        return is_scored or bool({"sessionId", "userId", "tags", "release"} & keys)  # a trace
     return False
+
+
+def _are_scores(value: Any) -> bool:
+    """Return whether it is the list of scores of a trace."""
+    first = value[0] if isinstance(value, list) and value else None
+    return isinstance(first, dict) and "name" in first and bool(SCORE_VALUES & first.keys())
 
 
 def _is_observation(row: Row) -> bool:

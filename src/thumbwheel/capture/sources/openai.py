@@ -21,7 +21,7 @@ from thumbwheel.capture.messages import (
     turns_of_pairs,
     with_media,
 )
-from thumbwheel.capture.pairs import Verdict, pair_records, split_pair
+from thumbwheel.capture.pairs import Verdict, has_side, pair_records, split_pair
 from thumbwheel.capture.source import Row
 from thumbwheel.capture.training_rows import (
     RowMarks,
@@ -73,7 +73,7 @@ def claims(row: Row) -> bool:
     about = row.get("metadata")
     if isinstance(about, dict) and "decisionId" in about:
         return False  # an exported decision, which says more
-    if {"chosen", "rejected"} <= row.keys():
+    if {"chosen", "rejected"} <= row.keys() and has_side(row):
         return False  # a pair with the chat of its better answer beside it
     if is_chat(row.get("conversations")):
         return False  # ShareGPT's
@@ -128,7 +128,7 @@ def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
         system = system or row["context"]  # as older chats of Google have it
     row = {**row, "system": system}
     metadata = _tools(row, row.keys() - USED)
-    if any(row.get(key) is not None for key in REJECTED):
+    if any(row.get(key) is not None and not isinstance(row[key], bool) for key in REJECTED):
         return _rejected(row, metadata)
     return chat_records(row, messages, marks, metadata)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from thumbwheel.capture.fields import name_of, objects_at
 from thumbwheel.capture.messages import chat, split_answer, tools_of
-from thumbwheel.capture.pairs import pair_records
+from thumbwheel.capture.pairs import has_side, pair_records
 from thumbwheel.capture.source import Row
 from thumbwheel.capture.training_rows import (
     RowMarks,
@@ -60,7 +60,7 @@ def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
     tools = tools_of(row.get("tools"))
     if tools:
         metadata["tools"] = tools
-    if row.get("chosen") is None and row.get("rejected") is None:
+    if not has_side(row):
         return chat_records(row, turns, marks, metadata, name_of(row.get("id")))
     messages = [message for message, _ in messages_of_chat(row, turns)]
     if row.get("chosen") is None:  # the conversation ends in it

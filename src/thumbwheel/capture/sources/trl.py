@@ -15,7 +15,13 @@ from typing import Any
 from thumbwheel.capture.fields import list_at
 from thumbwheel.capture.marks import thumb_of
 from thumbwheel.capture.messages import chat, is_chat, tools_of, with_media
-from thumbwheel.capture.pairs import given_prompt, pair_of_row, pair_records, with_remark
+from thumbwheel.capture.pairs import (
+    given_prompt,
+    has_side,
+    pair_of_row,
+    pair_records,
+    with_remark,
+)
 from thumbwheel.capture.source import Row
 from thumbwheel.capture.training_rows import (
     RowMarks,
@@ -78,7 +84,7 @@ def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
     if tools:
         metadata["tools"] = tools
     about = {"metadata": metadata or None}
-    if "chosen" in row or "rejected" in row:
+    if has_side(row):
         prompt, answers, remark = pair_of_row(row, row.get("chosen"), row.get("rejected"))
         records = pair_records(prompt, answers, [(None, [[0], [1]])], {}, **about)
         return with_remark(records, remark)
