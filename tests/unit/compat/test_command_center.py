@@ -224,6 +224,11 @@ class TestDataset:
             agent="panels", home=tmp_path / "home", min_samples=40, val_split=0
         )
         assert len(dataset["train"]) == 40 and "validation" not in dataset
+        from_files = command_center.prepare_training_dataset("file", *run, min_samples=40)
+        asked = set(from_files["train"]["question_id"]) | set(
+            from_files["validation"]["question_id"]
+        )
+        assert set(dataset["train"]["question_id"]) == asked, "questions have their own ids"
         with pytest.raises(InputError, match="ratings_path"):
             command_center.prepare_training_dataset("file", run[0])
 
