@@ -321,13 +321,13 @@ def _base(ws: Workspace, agent: str, name: str | None) -> str:
     try:
         return default_base(ws, require_agent(ws, agent))
     except InputError:
-        theirs = TrainingConfig().base_model
-        if in_hub_cache(theirs):
-            return theirs
+        default = TrainingConfig().base_model
+        if in_hub_cache(default):
+            return default
         raise Conflict(
             f"the policy of agent {agent!r}",
             "none of its versions has weights on this machine, the settings name no model, and "
-            f"{theirs} is not in the Hugging Face cache",
+            f"{default} is not in the Hugging Face cache",
             f"Link a model below {ws.home.bases} and send its name as baseModel with this order, "
             "or name it in the server's thumbwheel.yaml (section loop, setting base)",
         ) from None
