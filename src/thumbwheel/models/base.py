@@ -128,12 +128,27 @@ def require_regular_files(folder: Path) -> None:
             )
 
 
+def in_hub_cache(base: str) -> bool:
+    """Return whether the weights of a hub id are in the Hugging Face cache of this machine."""
+    try:
+        folder = _cached(base)
+    except (OSError, ValueError):
+        return False
+    return any(folder.glob("*.safetensors"))
+
+
+def _cached(base: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(base, allow_patterns=FILES, local_files_only=True))
+
+
 def _from_hub(base: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
     try:
-        return Path(snapshot_download(base, allow_patterns=FILES, local_files_only=True))
+        return _cached(base)
     except HFValidationError as error:
         raise ModelError(
             f"base model {base!r}",

@@ -9,12 +9,14 @@ what else there is in somebody's folder (an import source).
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +57,10 @@ class ReasoningStep:
 @dataclass
 class ExecutionTrace:
     """One run. Totals are those of this run alone and null where unknown; `label` is true (good),
-    false (bad) or null (nobody judged)."""
+    false (bad) or null (nobody judged). Without a `trace_id`, it is 12 hex digits of what was asked
+    and answered, where and when."""
 
-    trace_id: str
+    trace_id: str = ""
     session_id: str = "default"
     timestamp: str = ""
     user_query: str = ""
@@ -78,6 +81,13 @@ class ExecutionTrace:
     review_notes: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further keys: `agent`, `parent_trace_id`, `user_id` (the subject), and what others wrote."""
+
+    def __post_init__(self) -> None:
+        if self.trace_id:
+            return
+        self.timestamp = self.timestamp or datetime.now(UTC).isoformat()
+        content = [self.session_id, self.timestamp, self.user_query, self.final_response]
+        self.trace_id = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
     @property
     def status(self) -> str:
@@ -100,6 +110,8 @@ class ExecutionTrace:
         values["reasoning_steps"] = [
             _part(ReasoningStep, part) for part in values.get("reasoning_steps", [])
         ]
+        if not values.get("trace_id"):
+            raise TypeError("it has no trace_id")
         for key in ("tasks_created", "tasks_completed", "tasks_failed"):
             if not all(isinstance(task, dict) for task in values.get(key, [])):
                 raise TypeError(f"{key} is no list of objects")

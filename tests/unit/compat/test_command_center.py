@@ -23,13 +23,23 @@ NAMES = [
     "CommandCenterDPOTrainer",
     "DPOPair",
     "ExportResult",
+    "FeedbackSample",
     "OnlineLearner",
     "TrainingResult",
     "build_fixture_dpo_pairs",
     "build_widget_dpo_pairs",
+    "create_ollama_modelfile",
     "export_to_ollama",
+    "format_fixture_selection_prompt",
+    "format_fixture_selection_response",
+    "format_widget_selection_prompt",
+    "format_widget_selection_response",
+    "get_dataset_stats",
     "get_online_learner",
     "init_online_learner",
+    "load_pairs_from_jsonl",
+    "merge_entries_with_ratings",
+    "pairs_to_jsonl",
     "prepare_training_dataset",
 ]
 ELSEWHERE = {"TrainingResult", "export_to_ollama"}
@@ -214,6 +224,11 @@ class TestDataset:
             agent="panels", home=tmp_path / "home", min_samples=40, val_split=0
         )
         assert len(dataset["train"]) == 40 and "validation" not in dataset
+        from_files = command_center.prepare_training_dataset("file", *run, min_samples=40)
+        asked = set(from_files["train"]["question_id"]) | set(
+            from_files["validation"]["question_id"]
+        )
+        assert set(dataset["train"]["question_id"]) == asked, "questions have their own ids"
         with pytest.raises(InputError, match="ratings_path"):
             command_center.prepare_training_dataset("file", run[0])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -256,7 +257,35 @@ def test_the_minimum_of_ten_scores_trains(client: TestClient, ws: Workspace, bas
     assert listed["metrics"]["feedbackCount"] == 10
 
 
-def test_without_weights_there_is_no_policy_to_train(client: TestClient, ws: Workspace) -> None:
+@pytest.fixture
+def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Hugging Face cache without models, also for the processes of jobs."""
+    cache = tmp_path / "hub"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
+    return cache
+
+
+def test_their_base_is_the_default_where_it_is_here(
+    client: TestClient, hub_cache: Path, base: Path
+) -> None:
+    commit = "0" * 40
+    repository = hub_cache / "models--gpt2"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(commit)
+    shutil.copytree(base, repository / "snapshots" / commit)
+    posts = [post(number) for number in range(15)]
+    assert client.post("/api/policies/feedback/desk", json=posts).is_success
+    answer = client.post("/api/policies/train_policy/desk", json={"dryRun": True, "maxSteps": 2})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["modelConfig"]["base_model"] == "gpt2"
+    assert answer.json()["estimatedTimeMinutes"] > 0
+
+
+def test_without_weights_there_is_no_policy_to_train(
+    client: TestClient, ws: Workspace, hub_cache: Path
+) -> None:
+    assert not hub_cache.exists()
     posts = [post(number) for number in range(15)]
     assert client.post("/api/policies/feedback/desk", json=posts).is_success
     for _ in range(2):  # before and after somebody else's endpoint is its model

@@ -205,6 +205,22 @@ class TestSettingsOfTheirs:
             HardwareConfig(profile="fast")
 
 
+def test_a_trace_without_an_id_is_named_by_its_content() -> None:
+    asked = {"session_id": "s1", "timestamp": "2026-01-05T08:30:00", "user_query": "Sunday?"}
+    trace = isaa.ExecutionTrace(**asked, final_response="Closed.")
+    assert len(trace.trace_id) == 12
+    assert trace.trace_id == isaa.ExecutionTrace(**asked, final_response="Closed.").trace_id
+    # what differs in the answer alone is another run
+    assert trace.trace_id != isaa.ExecutionTrace(**asked, final_response="Open.").trace_id
+    assert isaa.ExecutionTrace.from_dict(trace.to_dict()) == trace
+
+    # and without a time it is one of now
+    assert isaa.ExecutionTrace(user_query="Sunday?").timestamp
+    assert isaa.ExecutionTrace("t1", user_query="Sunday?").timestamp == ""
+    with pytest.raises(TypeError, match="trace_id"):
+        isaa.ExecutionTrace.from_dict({"user_query": "Sunday?"})
+
+
 def completion(**tasks: list[dict[str, Any]]) -> float | None:
     trace = isaa.ExecutionTrace("t", user_query="q", final_response="a", **tasks)
     return isaa.TaskCompletionReward().compute(trace).score

@@ -356,6 +356,7 @@ def test_a_reward_model_is_used_again(
         FEEDBACKS, tmp_path / "again", reward_model_path=output / "reward_model"
     )
     assert not (tmp_path / "again" / "reward_model_training").exists(), "none was trained"
+    assert result.reward_model_path is None, "a result names what it made, as theirs does"
     assert result.training_steps == 2
     judge = tmp_path / "again" / "reward_model" / "reward_head.pt"
     assert (

@@ -4,10 +4,12 @@ trainer, on the ten samples of theirs."""
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
+from tests.models.tiny_models import tiny_tokenizer
 from thumbwheel.compat.n3 import (
     DatasetConfig,
     FeedbackDataset,
@@ -41,8 +43,6 @@ FEEDBACKS = [
 
 @pytest.fixture
 def tokenizer():
-    from tests.models.tiny_models import tiny_tokenizer
-
     return tiny_tokenizer()
 
 
@@ -143,6 +143,12 @@ class TestRewardModel:
         assert head(states).shape == (2,)
 
     @pytest.mark.slow
+    def test_short_examples_do_not_shorten_what_it_reads(self, base: Path, tokenizer) -> None:
+        train, validation = prepare_feedback_dataset(FEEDBACKS, tokenizer, max_length=32)
+        model = train_reward_model(train, validation, quick(base), tokenizer)
+        assert math.isfinite(model.score("What is the beta?", "x" * 200))
+
+    @pytest.mark.slow
     def test_training_saving_and_loading(self, base: Path, tokenizer, tmp_path: Path) -> None:
         import torch
         from peft import PeftModel
@@ -223,6 +229,23 @@ class TestTrainer:
         longer.max_steps = 2000
         more = RLHFTrainer(longer).estimate_training(FEEDBACKS)
         assert more["estimated_time_minutes"] > estimate["estimated_time_minutes"]
+
+    def test_settings_of_the_reward_model_can_be_changed_later(self) -> None:
+        config = TrainingConfig(base_model="small", lora_r=4)
+        config.reward_model_config.num_epochs = 2
+        judge = config.reward_model()
+        assert (judge.base_model, judge.lora_r, judge.num_epochs) == ("small", 4, 2)
+
+    @pytest.mark.slow
+    def test_the_reward_model_reads_the_longest_answer_of_the_policy(self, base: Path) -> None:
+        config = settings(base)
+        config.dataset, config.max_new_tokens = DatasetConfig(48, max_prompt_length=64), 64
+        config.reward_model_config.max_length = 48
+        trainer = RLHFTrainer(config)
+        model = trainer.train_reward_model_from_feedback(FEEDBACKS)
+        answer = "x" * 60
+        assert len(tiny_tokenizer()(answer)["input_ids"]) > 48
+        assert math.isfinite(model.score("What is the beta?", answer))
 
     @pytest.mark.slow
     def test_ten_samples_are_a_whole_training_in_their_tree(

@@ -14,8 +14,22 @@ from thumbwheel.compat.lazy import lazy
 
 if TYPE_CHECKING:
     from thumbwheel.compat.command_center.ab_test import OllamaABTest
-    from thumbwheel.compat.command_center.exporting import export_to_ollama
+    from thumbwheel.compat.command_center.exporting import (
+        create_ollama_modelfile,
+        export_to_ollama,
+    )
+    from thumbwheel.compat.command_center.formatting import (
+        format_fixture_selection_prompt,
+        format_fixture_selection_response,
+        format_widget_selection_prompt,
+        format_widget_selection_response,
+        get_dataset_stats,
+        load_pairs_from_jsonl,
+        merge_entries_with_ratings,
+        pairs_to_jsonl,
+    )
     from thumbwheel.compat.command_center.learner import (
+        FeedbackSample,
         OnlineLearner,
         get_online_learner,
         init_online_learner,
@@ -33,14 +47,24 @@ __all__ = [
     "CommandCenterDPOTrainer",
     "DPOPair",
     "ExportResult",
+    "FeedbackSample",
     "OllamaABTest",
     "OnlineLearner",
     "TrainingResult",
     "build_fixture_dpo_pairs",
     "build_widget_dpo_pairs",
+    "create_ollama_modelfile",
     "export_to_ollama",
+    "format_fixture_selection_prompt",
+    "format_fixture_selection_response",
+    "format_widget_selection_prompt",
+    "format_widget_selection_response",
+    "get_dataset_stats",
     "get_online_learner",
     "init_online_learner",
+    "load_pairs_from_jsonl",
+    "merge_entries_with_ratings",
+    "pairs_to_jsonl",
     "prepare_training_dataset",
 ]
 
@@ -49,6 +73,7 @@ __getattr__ = lazy(
     ".pairs",
     ".training",
     ".exporting",
+    ".formatting",
     ".learner",
     ".ab_test",
 )

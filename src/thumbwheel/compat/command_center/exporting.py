@@ -52,6 +52,18 @@ def export_to_ollama(
     return ExportResult(True, result.gguf_path, served_as, None, result.file_size_mb)
 
 
+def create_ollama_modelfile(
+    gguf_path: str | Path,
+    model_name: str = MODEL_NAME,
+    system_prompt: str = "",
+    temperature: float = TEMPERATURE,
+    num_ctx: int = 4096,
+) -> str:
+    """Return the text of a Modelfile, which does not say the model's name: `ollama create
+    MODEL_NAME` does. Raises InputError for what none can hold."""
+    return OllamaDeployer().create_modelfile(gguf_path, system_prompt, temperature, num_ctx)
+
+
 def _merged(checkpoint: Path, base_model: str | None, scratch: Path) -> Path:
     """The whole model of a checkpoint: itself, or its adapter in the adapter's base, written to
     `scratch`.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -49,6 +49,22 @@ class LearnerState:
     learned: int = 0
     train_count: int = 0
     last_train_time: str | None = None
+
+
+@dataclass(frozen=True)
+class FeedbackSample:
+    """A rating as it waits for the next run; what is unknown of its entry is None."""
+
+    entry_id: str
+    rating: str
+    tags: list[str]
+    notes: str
+    timestamp: str
+    question_id: str | None = None
+    scenario: str | None = None
+    fixture: str | None = None
+    size: str | None = None
+    query: str | None = None
 
 
 class OnlineLearner:
@@ -108,6 +124,17 @@ class OnlineLearner:
         with self._counting:
             self._count += 1
         return self.should_retrain()
+
+    @property
+    def feedback_buffer(self) -> list[FeedbackSample]:
+        """The ratings that no run has learned from, the oldest first."""
+        waiting = self._samples()[self._state().learned :]
+        return [_feedback_sample(sample) for sample in waiting]
+
+    def clear_buffer(self) -> None:
+        """Wait for new ratings before the next run. The file keeps all of them, and the next run
+        learns from all."""
+        self._write_state(replace(self._state(), learned=len(self._samples())))
 
     def should_retrain(self) -> bool:
         """Whether there are `min_samples` new ratings; within the interval after a run, twice as
@@ -239,6 +266,18 @@ class OnlineLearner:
         beside = path.with_suffix(".new")
         beside.write_text(json.dumps(asdict(state)) + "\n", encoding="utf-8")
         beside.replace(path)
+
+
+def _feedback_sample(sample: Mapping[str, Any]) -> FeedbackSample:
+    of_entry = {key: sample.get(key) for key in OF_ENTRY}
+    return FeedbackSample(
+        sample["entry_id"],
+        sample["rating"],
+        sample["tags"],
+        sample["notes"],
+        sample["rated_at"],
+        **of_entry,
+    )
 
 
 def _says_what_it_is_about(sample: Mapping[str, Any]) -> bool:

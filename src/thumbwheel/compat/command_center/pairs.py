@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from thumbwheel.app.open import opener
+from thumbwheel.capture import trace_queries
 from thumbwheel.capture.source import Line
 from thumbwheel.capture.types import TraceRecord
 from thumbwheel.compat.command_center.source import ASKED, SOURCE
@@ -233,9 +234,8 @@ def _pairs(
     val_split: float,
     most: int = MAX_PAIRS,
 ) -> Iterator[DPOPair]:
-    """The pairs of an agent; `about`, prompt -> metadata of an entry, says of which question and
-    scenario they are.
-    """
+    """The pairs of an agent. `about` is prompt -> metadata of an entry, which says of which
+    question and scenario a pair is; what is missing there is looked up in the store."""
     from thumbwheel.datasets.evidence import read_evidence
     from thumbwheel.datasets.shapes.pairs import Pairs
     from thumbwheel.datasets.types import DatasetConfig, Drop, Tally
@@ -247,30 +247,34 @@ def _pairs(
     learner = require_agent(ws, agent)
     config = DatasetConfig(dev=val_split, gate=0, siblings=most)
     with ws.db.read() as connection:
+        rows = []
         for evidence in read_evidence(connection, learner, config, Tally()):
-            for row in Pairs().rows(evidence, config):
-                if isinstance(row, Drop):
-                    continue
-                prompt = str(row.prompt[-1]["content"])
-                kind = WIDGET if prompt.endswith(ASKED) else FIXTURES
-                if kind not in KINDS[pair_type]:
-                    continue
-                entry = about.get(prompt, {})
-                metadata: dict[str, Any] = {"type": kind}
-                if kind == WIDGET:
-                    metadata |= {
-                        "num_liked": row.chosen.count(", ") + 1,
-                        "num_disliked": row.rejected.count(", ") + 1,
-                    }
-                yield DPOPair(
-                    prompt=prompt,
-                    chosen=row.chosen,
-                    rejected=row.rejected,
-                    question_id=str(entry.get("question_id") or row.group),
-                    scenario=entry.get("scenario") if kind == FIXTURES else None,
-                    metadata=metadata,
-                    split="train" if row.split == "train" else "validation",
-                )
+            candidates = Pairs().rows(evidence, config)
+            rows += [row for row in candidates if not isinstance(row, Drop)]
+        for row in rows:
+            prompt = str(row.prompt[-1]["content"])
+            kind = WIDGET if prompt.endswith(ASKED) else FIXTURES
+            if kind not in KINDS[pair_type]:
+                continue
+            entry = about.get(prompt)
+            if entry is None:
+                (trace,) = trace_queries.named_traces(connection, learner.id, row.trace_ids[0])
+                entry = trace["metadata"] or {}
+            metadata: dict[str, Any] = {"type": kind}
+            if kind == WIDGET:
+                metadata |= {
+                    "num_liked": row.chosen.count(", ") + 1,
+                    "num_disliked": row.rejected.count(", ") + 1,
+                }
+            yield DPOPair(
+                prompt=prompt,
+                chosen=row.chosen,
+                rejected=row.rejected,
+                question_id=str(entry.get("question_id") or row.group),
+                scenario=entry.get("scenario") if kind == FIXTURES else None,
+                metadata=metadata,
+                split="train" if row.split == "train" else "validation",
+            )
 
 
 @contextmanager

@@ -9,7 +9,7 @@ whole distribution (top_k 0, top_p 1): a cut one is not the one whose ratios PPO
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -113,18 +113,29 @@ class TrainingConfig:
     device: str = "auto"
     train_reward_model_first: bool = True
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
-    reward_model_config: RewardModelConfig | None = None
+    # unset, it follows the policy's settings, and a script may change it afterwards
+    reward_model_config: RewardModelConfig = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.reward_model_config is None:
+            self.reward_model_config = RewardModelConfig(
+                base_model=self.base_model,
+                use_lora=self.use_lora,
+                lora_r=self.lora_r,
+                lora_alpha=self.lora_alpha,
+                max_length=self.dataset.max_length,
+                device=self.device,
+            )
 
     def reward_model(self) -> RewardModelConfig:
-        """The settings of the reward model: its own, else those of the policy."""
-        return self.reward_model_config or RewardModelConfig(
-            self.base_model,
-            self.use_lora,
-            self.lora_r,
-            self.lora_alpha,
-            max_length=self.dataset.max_length,
-            device=self.device,
-        )
+        """Return the settings of the reward model, which reads at least as many tokens as a prompt
+        and its longest answer have: an answer that it cannot read would have no reward."""
+        longest = max(self.reward_model_config.max_length, self._longest_text())
+        return replace(self.reward_model_config, max_length=longest)
+
+    def _longest_text(self) -> int:
+        """Return the tokens of the longest prompt with the longest answer."""
+        return self.dataset.max_prompt_length + self.max_new_tokens
 
     def options(self, reward_model: Path) -> dict[str, Any]:
         """As settings of `thumbwheel train ppo`."""
@@ -154,7 +165,7 @@ class TrainingConfig:
             "cliprange_value": self.cliprange_value,
             "vf_coef": self.vf_coef,
             "max_completion_length": self.max_new_tokens,
-            "max_length": self.dataset.max_prompt_length + self.max_new_tokens,
+            "max_length": self._longest_text(),
             "temperature": self.temperature,
             "max_steps": self.max_steps,
             "device": self.device,

@@ -25,6 +25,7 @@ from thumbwheel.access.types import Principal
 from thumbwheel.app.job_paths import without_folders
 from thumbwheel.app.served_home import accepted_response, awaited_result
 from thumbwheel.capture.feedback import scores_in_force
+from thumbwheel.compat.n3.config import TrainingConfig
 from thumbwheel.compat.n3.jobs import TrainPolicySpec
 from thumbwheel.compat.n3.policies import PolicyVersion, policy_versions
 from thumbwheel.compat.n3.readiness import readiness
@@ -43,6 +44,7 @@ from thumbwheel.jobs.queue import job_of_key
 from thumbwheel.jobs.types import Job
 from thumbwheel.loop.cycle_checks import default_base
 from thumbwheel.loop.cycle_types import CycleConfig
+from thumbwheel.models.base import in_hub_cache
 from thumbwheel.models.versions import require_agent
 
 SOURCE = "n3"
@@ -302,7 +304,8 @@ def _scores(ws: Workspace, agent: str) -> list[float]:
 
 def _base(ws: Workspace, agent: str, name: str | None) -> str:
     """The model of this name in the home, else the base that the settings name, else that of the
-    agent's versions; raises NotFound, and Conflict where there is none."""
+    agent's versions, else theirs (gpt2) where this machine has it. Raises NotFound, and Conflict
+    where there is none; nothing is downloaded because a client asks."""
     if name is not None:
         folder = ws.home.bases / ids.slug(name, "base model")
         if not folder.is_dir():
@@ -318,9 +321,13 @@ def _base(ws: Workspace, agent: str, name: str | None) -> str:
     try:
         return default_base(ws, require_agent(ws, agent))
     except InputError:
+        default = TrainingConfig().base_model
+        if in_hub_cache(default):
+            return default
         raise Conflict(
             f"the policy of agent {agent!r}",
-            "none of its versions has weights on this machine, and the settings name no model",
+            "none of its versions has weights on this machine, the settings name no model, and "
+            f"{default} is not in the Hugging Face cache",
             f"Link a model below {ws.home.bases} and send its name as baseModel with this order, "
             "or name it in the server's thumbwheel.yaml (section loop, setting base)",
         ) from None

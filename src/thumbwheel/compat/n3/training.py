@@ -92,7 +92,9 @@ def train_reward_model(
     agent = f"{AGENT}-{_digest([asdict(example) for example in train_dataset.examples])}"
     with opener(Path(output_dir) / "home", None, "info")() as ws:
         _import(ws, agent, train_dataset.examples, Path(output_dir))
-        model = _reward_model(ws, agent, config, scale, train_dataset.max_length)
+        # their dataset is cut at its max_length, and their model reads every answer all the same
+        longest = max(train_dataset.max_length, config.max_length)
+        model = _reward_model(ws, agent, config, scale, longest)
     if val_dataset is not None and len(val_dataset):
         model.validation = _errors(model, val_dataset)
     return model
@@ -153,7 +155,8 @@ class RLHFTrainer:
         """Both stages, or PPO alone against the reward model in `reward_model_path`.
 
         Leaves `policy/`, `reward_model/` and `training_results.json` in `output_dir`. Called again,
-        it replaces them, as theirs does. Raises Conflict where `policy/` is somebody else's.
+        it replaces them, as theirs does. The result names a reward model only where one was
+        trained. Raises Conflict where `policy/` is somebody else's.
         """
         from thumbwheel.compat.n3.readiness import split_rules
         from thumbwheel.compat.n3.version_tree import results_of
@@ -205,7 +208,9 @@ class RLHFTrainer:
             exported = export(ws, version, "merged", folder / POLICY)
             figures = results_of(ws, version) | {"feedback_count": len(rows)}
         result = TrainingResult(
-            model_path=str(exported.path), reward_model_path=str(judge), **figures
+            model_path=str(exported.path),
+            reward_model_path=str(judge) if reward_model_path is None else None,
+            **figures,
         )
         result.save(folder / RESULTS)
         return result
