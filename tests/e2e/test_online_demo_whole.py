@@ -15,7 +15,7 @@ import pytest
 
 from thumbwheel.deploy import processes
 
-pytestmark = [pytest.mark.slow, pytest.mark.repeat, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def command(folder: Path) -> list[str]:
