@@ -76,7 +76,7 @@ class DatasetConfig(Config):
     """Share of groups for early stopping and the choice of a method."""
     gate: float = Field(default=0.1, ge=0, lt=1)
     """Share of groups that is read once per candidate, by the evaluation."""
-    siblings: int = Field(default=5, ge=0)
+    siblings: int = Field(default=5, ge=0, le=1000)
     """Most pairs of a better and a worse answer to the same prompt that nobody compared, per
     prompt; 0 takes none."""
     margin: float | None = Field(default=0.25, gt=0, le=1)
@@ -309,6 +309,8 @@ class Drop(NamedTuple):
     """Evidence that became no row, and why."""
 
     reason: str
+    rows: int = 1
+    """How many it would have been."""
 
 
 @dataclass
