@@ -3,6 +3,8 @@ The work grows as the number of statements does, and not as its square."""
 
 from __future__ import annotations
 
+import tracemalloc
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import combinations, product
@@ -15,8 +17,11 @@ from hypothesis import strategies as st
 from thumbwheel.datasets.shapes import pairs
 from thumbwheel.datasets.shapes.pairs import Pairs
 from thumbwheel.datasets.types import Answer, DatasetConfig, Drop, Edge, Evidence
+from thumbwheel.rewards.aggregate import plurality
+from thumbwheel.rewards.agreement import MOST_RATERS, panel
 from thumbwheel.rewards.label import pair_votes
 from thumbwheel.rewards.types import Preference, Value
+from thumbwheel.stats.agreement import alpha
 
 TOO_MANY = "more siblings than are taken from one prompt"
 Judged = tuple[bool | None, float | None]
@@ -129,3 +134,79 @@ def test_a_long_ranking_makes_no_pair_of_every_two(tied: int) -> None:
 def test_of_a_short_ranking_every_two_are_a_pair(count: int) -> None:
     names = [f"trc_{number:05}" for number in range(count)]
     assert sorted(pair_votes([ranking(count)])) == list(combinations(names, 2))
+
+
+class CountedVerdict(str):
+    """A verdict that counts how often a vote for it is counted."""
+
+    n_hashed = 0
+
+    def __hash__(self) -> int:
+        type(self).n_hashed += 1
+        return super().__hash__()
+
+    __eq__ = str.__eq__
+
+
+def votes_counted(n_raters: int) -> int:
+    """How often votes are counted for a panel of so many raters, who all judged the same things."""
+    verdicts = []
+    for thing, rater in product(range(3), range(n_raters)):
+        verdict = CountedVerdict("good" if (thing + rater) % 3 else "bad")
+        verdicts.append((f"thing {thing}", f"rater {rater}", verdict))
+    CountedVerdict.n_hashed = 0
+    panel("good or bad", verdicts)
+    return CountedVerdict.n_hashed
+
+
+def test_thousands_of_raters_are_not_each_held_against_all_anew() -> None:
+    assert votes_counted(1000) <= 2.5 * votes_counted(500)
+
+
+def test_a_row_is_shown_of_those_who_judged_most() -> None:
+    verdicts = []
+    for rater in range(MOST_RATERS + 50):
+        name, verdict = f"rater {rater:04}", rater % 2 == 0
+        n_things = 3 if rater < MOST_RATERS else 2
+        verdicts += [(f"thing {thing}", name, verdict) for thing in range(n_things)]
+    raters = panel("good or bad", verdicts).raters
+    assert [rater.rater for rater in raters] == [f"rater {n:04}" for n in range(MOST_RATERS)]
+    assert all(rater.verdicts == 3 for rater in raters)
+
+
+ANY_VERDICTS = st.lists(
+    st.tuples(st.sampled_from("xyz"), st.sampled_from(["a", "b", "c", None]), st.integers(0, 3)),
+    max_size=14,
+)
+
+
+@given(ANY_VERDICTS)
+def test_the_crowd_is_all_others(verdicts: list[tuple[str, str | None, int]]) -> None:
+    by_rater = {(thing, rater): verdict for thing, rater, verdict in verdicts if rater}
+    lone = [(thing, verdict) for thing, rater, verdict in verdicts if rater is None]
+    for shown in panel("good or bad", verdicts, judges=("c",)).raters:
+        torn = alone = agreed = 0
+        for (thing, rater), verdict in by_rater.items():
+            if rater != shown.rater:
+                continue
+            others = Counter(opinion for other, opinion in lone if other == thing)
+            for (other, name), opinion in by_rater.items():
+                if other == thing and name not in (rater, "c"):
+                    others[opinion] += 1
+            crowd = plurality(others)
+            alone += not others
+            torn += bool(others) and crowd is None
+            agreed += crowd == verdict
+        units = shown.agreement.units
+        assert (shown.torn, shown.alone) == (torn, alone)
+        assert agreed == round((shown.agreement.share or 0) * units)
+
+
+@pytest.mark.parametrize("metric", ["nominal", "ordinal", "interval"])
+def test_a_thousand_different_numbers_fill_no_memory(metric: Any) -> None:
+    units = [[number / 3000, (number + 1) / 3000] for number in range(0, 3000, 2)]
+    tracemalloc.start()
+    alpha(units, metric, rounds=2)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * 2**20
