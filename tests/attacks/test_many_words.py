@@ -3,23 +3,30 @@ The work grows as the number of statements does, and not as its square."""
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import combinations, product
+from pathlib import Path
 from typing import Any
 
+import pydantic_core
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.worlds.gateway_world import AGENT, opened_home
+from thumbwheel.capture.ingest import ingest
 from thumbwheel.datasets.shapes import pairs
 from thumbwheel.datasets.shapes.pairs import Pairs
 from thumbwheel.datasets.types import Answer, DatasetConfig, Drop, Edge, Evidence
+from thumbwheel.models.types import Agent
 from thumbwheel.rewards.aggregate import plurality
 from thumbwheel.rewards.agreement import MOST_RATERS, panel
 from thumbwheel.rewards.label import pair_votes
+from thumbwheel.rewards.store import preferences
 from thumbwheel.rewards.types import Preference, Value
 from thumbwheel.stats.agreement import alpha
 
@@ -210,3 +217,30 @@ def test_a_thousand_different_numbers_fill_no_memory(metric: Any) -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8 * 2**20
+
+
+def test_a_long_ranking_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[dict[str, Any]] = []
+    for number in range(60):
+        output = f"Answer {number}."
+        lines.append({"type": "trace", "id": f"t{number}", "input": "Hi", "output": output})
+    targets = [{"trace": f"t{number}"} for number in range(60)]
+    value = {"ranking": [[number] for number in reversed(range(60))]}
+    lines.append({"type": "feedback", "kind": "preference", "targets": targets, "value": value})
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    n_parsed = 0
+    original = pydantic_core.from_json
+
+    def counted(text: Any, *arguments: Any, **settings: Any) -> Any:
+        nonlocal n_parsed
+        n_parsed += "ranking" in str(text)
+        return original(text, *arguments, **settings)
+
+    with opened_home(tmp_path / "home") as ws:
+        ingest(ws, AGENT, "jsonl", path)
+        monkeypatch.setattr(pydantic_core, "from_json", counted)
+        with ws.db.read() as connection:
+            (preference,) = preferences(connection, Agent.named(AGENT).id, None)
+    assert len(preference.ranking) == 60
+    assert n_parsed == 1
