@@ -99,11 +99,11 @@ def test_siblings_are_those_of_a_walk_over_all_pairs(
 def test_a_prompt_with_many_answers_makes_no_pair_of_every_two(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = 0
+    n_made = 0
 
     def counted(*fields: Any) -> Edge:
-        nonlocal made
-        made += 1
+        nonlocal n_made
+        n_made += 1
         return Edge(*fields)
 
     judged: list[Judged] = []
@@ -113,7 +113,7 @@ def test_a_prompt_with_many_answers_makes_no_pair_of_every_two(
     asked = evidence(judged)
     monkeypatch.setattr(pairs, "Edge", counted)
     rows = list(Pairs().rows(asked, DatasetConfig(siblings=5)))
-    assert made <= 10
+    assert n_made <= 10
     assert len(rows) == 6
     assert isinstance(rows[-1], Drop)
 

@@ -66,6 +66,10 @@ class PlanConfig(Config):
     for the power of the evaluation."""
 
 
+MOST_TAGS, LONGEST_TAG = 100, 1_000
+"""Of opinions that are heard or not."""
+
+
 class DatasetConfig(Config):
     """How evidence becomes rows and how rows are split."""
 
@@ -168,6 +172,14 @@ class DatasetConfig(Config):
             without_tags=self.without_tag,
             min_confidence=self.min_confidence,
         )
+
+    @field_validator("tag", "without_tag")
+    @classmethod
+    def _can_be_searched(cls, tags: tuple[str, ...]) -> tuple[str, ...]:
+        # databases refuse longer patterns, and more conditions
+        if len(tags) > MOST_TAGS or any(len(tag) > LONGEST_TAG for tag in tags):
+            raise ValueError(f"at most {MOST_TAGS} tags of at most {LONGEST_TAG} characters")
+        return tags
 
     @field_validator("since", "until")
     @classmethod

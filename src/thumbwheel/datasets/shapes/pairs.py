@@ -151,8 +151,8 @@ def _count_by_margin(
     opposites -= _count_apart(good, least) + _count_apart(bad, least)
     n_compared = 0
     for pair in compared:
-        known = [units[position] for position in pair if position in units]
-        is_apart = len(known) == 2 and max(known) - min(known) > least
+        numbers = [units[position] for position in pair if position in units]
+        is_apart = len(numbers) == 2 and max(numbers) - min(numbers) > least
         n_compared += is_apart and not _is_across(pair, sides)
     return _count_apart([unit for unit, _ in values], least) - opposites - n_compared
 
