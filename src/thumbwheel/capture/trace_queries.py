@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.capture.judged import KINDS, Judged, meaning
+from thumbwheel.core.errors import InputError
 from thumbwheel.db import feedback_in_force, message_chains
 from thumbwheel.db.batches import batches
 from thumbwheel.db.columns import has_id
@@ -36,6 +37,10 @@ WINDOWS = (500, 1_500, 6_000)
 full. A frequent word fills it from the first; a rare one costs no request more than these."""
 
 
+LONGEST_TEXT = 1_000
+"""Characters that are searched for; databases refuse patterns that are much longer."""
+
+
 @dataclass(frozen=True)
 class TraceFilter:
     """Which traces are wanted; None wants all."""
@@ -55,6 +60,14 @@ class TraceFilter:
     """By somebody, in feedback that is in force; others may have said something else."""
     answered: bool = False
     """Only those with an answer."""
+
+    def __post_init__(self) -> None:
+        if self.text is not None and len(self.text) > LONGEST_TEXT:
+            raise InputError(
+                "the text that is searched for",
+                f"it has {len(self.text):,} characters; {LONGEST_TEXT:,} are the most",
+                "Give some words of it",
+            )
 
     @property
     def is_searched(self) -> bool:

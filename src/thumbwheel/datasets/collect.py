@@ -269,7 +269,7 @@ def _spill(
         rows = []
         for row in shape.rows(evidence, config):
             if isinstance(row, Drop):
-                tally.drops[row.reason] += 1
+                tally.drops[row.reason] += row.rows
             else:
                 rows.append(row)
         for row in _capped(rows, config, tally):

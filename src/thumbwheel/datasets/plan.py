@@ -194,7 +194,7 @@ def _count(
         for name in names:
             for row in shapes[name].rows(evidence, config):
                 if isinstance(row, Drop):
-                    stats[name].drops[row.reason] += 1
+                    stats[name].drops[row.reason] += row.rows
                 else:
                     rows[name].append(row)
             if len(rows[name]) >= COUNTED:

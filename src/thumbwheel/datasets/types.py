@@ -66,6 +66,10 @@ class PlanConfig(Config):
     for the power of the evaluation."""
 
 
+MOST_TAGS, LONGEST_TAG = 100, 1_000
+"""Of opinions that are heard or not."""
+
+
 class DatasetConfig(Config):
     """How evidence becomes rows and how rows are split."""
 
@@ -76,7 +80,7 @@ class DatasetConfig(Config):
     """Share of groups for early stopping and the choice of a method."""
     gate: float = Field(default=0.1, ge=0, lt=1)
     """Share of groups that is read once per candidate, by the evaluation."""
-    siblings: int = Field(default=5, ge=0)
+    siblings: int = Field(default=5, ge=0, le=1000)
     """Most pairs of a better and a worse answer to the same prompt that nobody compared, per
     prompt; 0 takes none."""
     margin: float | None = Field(default=0.25, gt=0, le=1)
@@ -169,6 +173,14 @@ class DatasetConfig(Config):
             without_tags=self.without_tag,
             min_confidence=self.min_confidence,
         )
+
+    @field_validator("tag", "without_tag")
+    @classmethod
+    def _can_be_searched(cls, tags: tuple[str, ...]) -> tuple[str, ...]:
+        # databases refuse longer patterns, and more conditions
+        if len(tags) > MOST_TAGS or any(len(tag) > LONGEST_TAG for tag in tags):
+            raise ValueError(f"at most {MOST_TAGS} tags of at most {LONGEST_TAG} characters")
+        return tags
 
     @field_validator("since", "until")
     @classmethod
@@ -310,6 +322,8 @@ class Drop(NamedTuple):
     """Evidence that became no row, and why."""
 
     reason: str
+    rows: int = 1
+    """How many it would have been."""
 
 
 @dataclass

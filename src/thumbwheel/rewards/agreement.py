@@ -48,6 +48,8 @@ from thumbwheel.rewards.types import LabelConfig, Statement
 from thumbwheel.stats.agreement import Agreement, Level, alpha, kappa
 
 KIND = "judge_agreement"
+MOST_RATERS = 100
+"""Persons, and models, that a panel holds against the crowd: those with the most verdicts."""
 _Verdict = tuple[str, str | None, Any]
 """(thing, rater or None, verdict)."""
 
@@ -89,6 +91,10 @@ def _plain(raters: Sequence[RaterAgreement]) -> list[dict[str, Any]]:
     return [asdict(voice) | {"agreement": voice.agreement.as_dict()} for voice in raters]
 
 
+LEADING = 3
+"""Of the verdicts on a thing without one vote, the leading two are among so many."""
+
+
 @dataclass(frozen=True)
 class _Opinions:
     """The verdicts on one thing."""
@@ -96,14 +102,37 @@ class _Opinions:
     by_rater: dict[str, Any] = field(default_factory=dict)
     lone: list[Any] = field(default_factory=list)
 
-    def of_people(self, judges: Collection[str], but: str | None = None) -> list[Any]:
-        """Return the verdicts of persons, without the verdict of the rater `but`."""
-        named = [
-            verdict
-            for rater, verdict in self.by_rater.items()
-            if rater not in judges and rater != but
-        ]
+    def of_people(self, judges: Collection[str]) -> list[Any]:
+        """Return the verdicts of persons."""
+        named = [verdict for rater, verdict in self.by_rater.items() if rater not in judges]
         return named + self.lone
+
+
+@dataclass(frozen=True)
+class _Crowd:
+    """How many persons gave each verdict on a thing. They are counted once, because each of
+    thousands of raters is held against all of the others."""
+
+    counts: Counter[Any]
+    leading: Sequence[tuple[Any, int]]
+    size: int
+
+    @classmethod
+    def of(cls, verdicts: Sequence[Any]) -> _Crowd:
+        """Count verdicts."""
+        counts = Counter(verdicts)
+        return cls(counts, counts.most_common(LEADING), len(verdicts))
+
+    def without(self, verdict: Any) -> tuple[int, Any]:
+        """Return the size and the plurality (or None) of the crowd without one vote for `verdict`."""
+        counts = {other: count for other, count in self.leading if other != verdict}
+        if self.counts[verdict] > 1:
+            counts[verdict] = self.counts[verdict] - 1
+        return self.size - 1, plurality(counts)
+
+    def whole(self) -> tuple[int, Any]:
+        """Return the size and the plurality (or None) of the crowd."""
+        return self.size, plurality(dict(self.leading))
 
 
 def panel(
@@ -119,39 +148,49 @@ def panel(
     With the metrics ordinal and interval the verdicts are numbers.
     """
     opinions_on: dict[str, _Opinions] = defaultdict(_Opinions)
-    raters: set[str] = set()
     for thing, rater, verdict in verdicts:
         if rater is None:
             opinions_on[thing].lone.append(verdict)
         else:
             opinions_on[thing].by_rater[rater] = verdict
-            raters.add(rater)
     # By name: the intervals draw things by their positions.
     opinions = [opinions_on[thing] for thing in sorted(opinions_on)]
     units = [on_thing.of_people(judges) for on_thing in opinions]
-    against_crowd = [_against(rater, opinions, judges) for rater in sorted(raters)]
+    held: dict[str, list[tuple[Any, _Crowd]]] = defaultdict(list)
+    for on_thing, of_people in zip(opinions, units, strict=True):
+        crowd = _Crowd.of(of_people)
+        for rater, verdict in on_thing.by_rater.items():
+            held[rater].append((verdict, crowd))
+    people = [rater for rater in held if rater not in judges]
+    models = [rater for rater in held if rater in judges]
     return Panel(
         kind,
         {metric: alpha(units, metric) for metric in metrics},
-        [rater for rater in against_crowd if rater.rater not in judges],
-        [rater for rater in against_crowd if rater.rater in judges],
+        [_against(rater, held[rater], is_person=True) for rater in _busiest(people, held)],
+        [_against(rater, held[rater], is_person=False) for rater in _busiest(models, held)],
     )
 
 
-def _against(rater: str, opinions: Sequence[_Opinions], judges: Collection[str]) -> RaterAgreement:
-    judged = [on_thing for on_thing in opinions if rater in on_thing.by_rater]
+def _busiest(raters: Iterable[str], held: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return the raters with the most verdicts, by name: each needs an interval, which takes a
+    while, and an app may name thousands."""
+    most = sorted(raters, key=lambda rater: (-len(held[rater]), rater))[:MOST_RATERS]
+    return sorted(most)
+
+
+def _against(rater: str, held: Sequence[tuple[Any, _Crowd]], *, is_person: bool) -> RaterAgreement:
+    """Hold the verdicts of a rater against the crowd of the other persons."""
     verdicts, crowd_verdicts, torn, alone = list[Any](), list[Any](), 0, 0
-    for on_thing in judged:
-        others = Counter(on_thing.of_people(judges, but=rater))
-        crowd = plurality(others)
-        if not others:
+    for verdict, crowd in held:
+        size, crowd_verdict = crowd.without(verdict) if is_person else crowd.whole()
+        if not size:
             alone += 1
-        elif crowd is None:
+        elif crowd_verdict is None:
             torn += 1
         else:
-            verdicts.append(on_thing.by_rater[rater])
-            crowd_verdicts.append(crowd)
-    return RaterAgreement(rater, len(judged), kappa(verdicts, crowd_verdicts), torn, alone)
+            verdicts.append(verdict)
+            crowd_verdicts.append(crowd_verdict)
+    return RaterAgreement(rater, len(held), kappa(verdicts, crowd_verdicts), torn, alone)
 
 
 def agreement(ws: Workspace, agent: str) -> list[Panel]:

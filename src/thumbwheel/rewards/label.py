@@ -8,7 +8,7 @@ that contradict each other (`reading`), scores of reward functions (`functions/`
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import combinations, groupby
@@ -102,6 +102,8 @@ def answers_of(
     return answered
 
 
+MOST_PAIRED = 16
+"""Traces of a ranking up to which every two of them are a pair."""
 MOST_EQUAL = 1_000
 """Answers to one prompt that are looked at for an equal text."""
 
@@ -225,9 +227,15 @@ class PairVote:
 
 
 def _sides(preference: Preference) -> Iterator[tuple[tuple[str, str], PairVote]]:
-    """Yield each pair of traces, in order of id, with the vote."""
+    """Yield the pairs of traces of a preference, in order of id, with its vote.
+
+    In a long ranking each trace is compared with those 1, 2, 4, 8, ... places behind it: the number
+    of all pairs grows as the square of its length, and most of them follow from the others.
+    """
     ranks = {trace_id: rank for rank, tied in enumerate(preference.ranking) for trace_id in tied}
-    for first, second in combinations(sorted(ranks), 2):
+    ranked = sorted(ranks, key=lambda trace_id: (ranks[trace_id], trace_id))
+    pairs = combinations(ranked, 2) if len(ranked) <= MOST_PAIRED else _spaced(ranked)
+    for first, second in sorted(map(_by_id, pairs)):
         difference = ranks[second] - ranks[first]
         side = (difference > 0) - (difference < 0)
         yield (
@@ -245,6 +253,20 @@ def _sides(preference: Preference) -> Iterator[tuple[tuple[str, str], PairVote]]
                 preference.imported,
             ),
         )
+
+
+def _spaced(ranked: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Pair each entry with those a power of two places behind it."""
+    distance = 1
+    while distance < len(ranked):
+        yield from zip(ranked, ranked[distance:], strict=False)
+        distance *= 2
+
+
+def _by_id(pair: tuple[str, str]) -> tuple[str, str]:
+    """Return the pair in order of id."""
+    first, second = pair
+    return (first, second) if first < second else (second, first)
 
 
 def _compare(pair: tuple[str, str], votes: Iterable[PairVote]) -> Comparison:

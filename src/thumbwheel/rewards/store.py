@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from thumbwheel.core.stored_json import read_json
 from thumbwheel.db import feedback_in_force
 from thumbwheel.db.batches import batches
 from thumbwheel.db.columns import has_id
@@ -154,11 +155,14 @@ def by_rater(
 def preferences(
     connection: sa.Connection, agent_id: str, as_of: datetime | None, scope: Scope | None = None
 ) -> Iterator[Preference]:
-    """Yield every preference in force with the traces that have arrived."""
+    """Yield every preference in force with the traces that have arrived. The database repeats its
+    value for each of them, as text that is parsed once: parsing long rankings takes most of the
+    time."""
     about = [] if scope is None else within(agent_id, as_of, scope)
     query = (
         sa.select(
-            *_spoken(feedback_in_force.speaker(traces.c.external_id)),
+            *_spoken(feedback_in_force.speaker(traces.c.external_id), sa.null()),
+            sa.cast(feedback.c.value, sa.Text).label("ranking"),
             feedback_targets.c.position,
             traces.c.id.label("trace_id"),
         )
@@ -220,13 +224,15 @@ _ABOUT_TRACES = (  # what feedback is about belongs to its agent (capture)
 )
 
 
-def _spoken(speaker: sa.ColumnElement[str]) -> tuple[sa.ColumnElement[Any], ...]:
+def _spoken(
+    speaker: sa.ColumnElement[str], value: sa.ColumnElement[Any] = feedback.c.value
+) -> tuple[sa.ColumnElement[Any], ...]:
     """Return the columns of a statement, in the order of its fields."""
     return (
         feedback.c.id,
         feedback.c.kind,
         feedback.c.name,
-        feedback.c.value,
+        value.label("value"),
         feedback.c.scale,
         speaker.label("rater"),
         sa.func.coalesce(raters.c.weight, 1.0).label("weight"),
@@ -244,7 +250,7 @@ def _preference(rows: list[Any]) -> Preference:
     first = rows[0]
     trace_at = {row.position: row.trace_id for row in rows}
     ranking: list[tuple[str, ...]] = []
-    for positions in first.value["ranking"]:
+    for positions in read_json(first.ranking)["ranking"]:
         tied = tuple(trace_at[position] for position in positions if position in trace_at)
         if tied:
             ranking.append(tied)

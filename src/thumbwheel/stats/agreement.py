@@ -114,8 +114,8 @@ def krippendorff_alpha(units: Sequence[Sequence[Any]], metric: Level = "nominal"
     >>> krippendorff_alpha([[1, 1], [2, 2], [1, None]])
     1.0
     """
-    counts, values = _counts(units)
-    return _alpha(counts, metric, values)
+    verdicts = _Verdicts.of(units)
+    return _alpha(verdicts, metric, np.ones(verdicts.n_units))
 
 
 def alpha(
@@ -126,59 +126,109 @@ def alpha(
     rounds: int = 1000,
     seed: int = 0,
 ) -> Agreement:
-    """Return Krippendorff's alpha with its bootstrap interval over units; the result's `units`
-    counts the units with at least two values."""
-    counts, values = _counts(units)
-    value = _alpha(counts, metric, values)
-    sizes = counts.sum(1)
+    """Krippendorff's alpha with its bootstrap interval over units; the result's `units` counts
+    those with at least two values."""
+    verdicts = _Verdicts.of(units)
+    n_units = verdicts.n_units
+    value = _alpha(verdicts, metric, np.ones(n_units))
+    sizes = verdicts.per_unit(np.ones(len(verdicts.counts)))
     pairs = float((sizes * (sizes - 1)).sum())
+    counts = verdicts.counts
     share = float((counts * (counts - 1)).sum()) / pairs if pairs else None
     if value is None:
-        return Agreement(None, None, len(counts), share)
-    interval = _interval(
-        lambda indices: _alpha(counts[indices], metric, values), len(counts), level, rounds, seed
-    )
-    return Agreement(value, interval, len(counts), share)
+        return Agreement(None, None, n_units, share)
+
+    def alpha_of(indices: NDArray[np.intp]) -> float | None:
+        times = np.bincount(indices, minlength=n_units).astype(float)
+        return _alpha(verdicts, metric, times)
+
+    interval = _interval(alpha_of, n_units, level, rounds, seed)
+    return Agreement(value, interval, n_units, share)
 
 
-def _counts(units: Sequence[Sequence[Any]]) -> tuple[Array, list[Any]]:
-    """Return (how often each unit got each value [units with at least two values, values], the
-    values in order)."""
-    present = ([value for value in unit if value is not None] for unit in units)
-    comparable = [unit for unit in present if len(unit) > 1]
-    distinct = {value for unit in comparable for value in unit}
-    numeric = all(isinstance(value, int | float) for value in distinct)
-    values = sorted(distinct) if numeric else sorted(distinct, key=str)
-    columns = {value: column for column, value in enumerate(values)}
-    counts = np.zeros((len(comparable), len(values)))
-    for row, unit in enumerate(comparable):
-        for value in unit:
-            counts[row, columns[value]] += 1
-    return counts, values
+@dataclass(frozen=True)
+class _Verdicts:
+    """How often each unit got each value, without the zeros: ratings may have as many values as
+    there are verdicts."""
+
+    n_units: int
+    """Units with at least two values."""
+    values: Sequence[Any]
+    """In order."""
+    units: NDArray[np.intp]
+    """[entries], the unit of each."""
+    columns: NDArray[np.intp]
+    """[entries], the index of its value."""
+    counts: Array
+    """[entries], how often the unit got the value."""
+
+    @classmethod
+    def of(cls, units: Sequence[Sequence[Any]]) -> _Verdicts:
+        """Count the values of each unit; None is a missing one."""
+        present = ([value for value in unit if value is not None] for unit in units)
+        comparable = [unit for unit in present if len(unit) > 1]
+        distinct = {value for unit in comparable for value in unit}
+        numeric = all(isinstance(value, int | float) for value in distinct)
+        values = sorted(distinct) if numeric else sorted(distinct, key=str)
+        position = {value: column for column, value in enumerate(values)}
+        rows, columns, counts = list[int](), list[int](), list[int]()
+        for row, unit in enumerate(comparable):
+            for value, count in Counter(unit).items():
+                rows.append(row)
+                columns.append(position[value])
+                counts.append(count)
+        return cls(
+            len(comparable),
+            values,
+            np.array(rows, dtype=np.intp),
+            np.array(columns, dtype=np.intp),
+            np.array(counts, dtype=float),
+        )
+
+    def per_unit(self, weights: Array) -> Array:
+        """[n_units], the sum over the verdicts of each unit, weighed by the entry's weight."""
+        return _sums(self.units, self.counts * weights, self.n_units)
 
 
-def _alpha(counts: Array, metric: Level, values: Sequence[Any]) -> float | None:
-    """Return 1 - observed / expected disagreement over the coincidence matrix; None if it does not
-    exist."""
-    if not counts.size:
+def _sums(groups: NDArray[np.intp], values: Array, n_groups: int) -> Array:
+    """[n_groups], the sum of the values of each group."""
+    return np.bincount(groups, values, n_groups).astype(np.float64)
+
+
+def _alpha(verdicts: _Verdicts, metric: Level, times: Array) -> float | None:
+    """Return 1 - observed / expected disagreement, where unit `n` counts `times[n]` times; None if
+    nothing can disagree.
+
+    Both are sums over pairs of verdicts. They are computed from the sums over single verdicts, as
+    a variance is, because the matrix of all pairs of values has the square of their number.
+    """
+    if not verdicts.n_units:
         return None
-    sizes = counts.sum(1)
-    weighted = counts / (sizes - 1)[:, None]
-    coincidences = weighted.T @ counts - np.diag(weighted.sum(0))
-    totals = counts.sum(0)
-    distance = _distances(totals, metric, values)
-    observed = (coincidences * distance).sum()
-    expected = float((np.outer(totals, totals) * distance).sum())
+    entry_times = verdicts.counts * times[verdicts.units]
+    totals = _sums(verdicts.columns, entry_times, len(verdicts.values))
+    if np.count_nonzero(totals) < 2:
+        return None
+    n = totals.sum()
+    sizes = verdicts.per_unit(np.ones(len(verdicts.counts)))
+    if metric == "nominal":
+        unlike = sizes**2 - verdicts.per_unit(verdicts.counts)
+        expected = n**2 - (totals**2).sum()
+    else:
+        positions = _positions(totals, metric, verdicts.values)
+        # around the mean, so that the difference of the sums below loses no digits
+        positions = positions - (totals * positions).sum() / n
+        of_entries = positions[verdicts.columns]
+        unlike = 2 * (sizes * verdicts.per_unit(of_entries**2) - verdicts.per_unit(of_entries) ** 2)
+        expected = 2 * (n * (totals * positions**2).sum() - (totals * positions).sum() ** 2)
     if not expected:
         return None
-    return float(1 - (totals.sum() - 1) * observed / expected)
+    observed = (times * unlike / (sizes - 1)).sum()
+    return float(1 - (n - 1) * observed / expected)
 
 
-def _distances(totals: Array, metric: Level, values: Sequence[Any]) -> Array:
-    """Return the squared differences between values: 0 or 1, of their ranks, or of the values
-    themselves. Raises InputError for values that must be numbers and are not."""
-    if metric == "nominal":
-        return 1 - np.eye(len(values))
+def _positions(totals: Array, metric: Level, values: Sequence[Any]) -> Array:
+    """Return the places of the values on their scale: their ranks, or the values themselves.
+    Raises InputError for values that are no numbers."""
     if not all(isinstance(value, int | float) for value in values):
         raise InputError(
             f"{metric} values {list(values)[:5]!r}",
@@ -186,10 +236,8 @@ def _distances(totals: Array, metric: Level, values: Sequence[Any]) -> Array:
             "Use nominal, or give numbers in their order",
         )
     if metric == "ordinal":
-        positions = np.cumsum(totals) - totals / 2
-    else:
-        positions = np.asarray(values, dtype=float)
-    return np.asarray((positions[:, None] - positions[None, :]) ** 2)
+        return np.asarray(np.cumsum(totals) - totals / 2)
+    return np.asarray(values, dtype=float)
 
 
 def _interval(

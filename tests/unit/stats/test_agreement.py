@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -124,3 +125,29 @@ def test_alpha_is_blind_to_order_missing_values_and_scale(units, metric):
         assert (coefficient is None and other is None) or math.isclose(
             coefficient, other, abs_tol=1e-9
         )
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 4), max_size=5), max_size=8),
+    st.sampled_from(["nominal", "ordinal", "interval"]),
+)
+def test_alpha_is_that_of_the_coincidence_matrix(units, metric):
+    comparable = [unit for unit in units if len(unit) > 1]
+    coincidences = np.zeros((5, 5))
+    for unit in comparable:
+        for first in range(len(unit)):
+            for second in range(len(unit)):
+                if first != second:
+                    coincidences[unit[first], unit[second]] += 1 / (len(unit) - 1)
+    totals = coincidences.sum(0)
+    positions = np.cumsum(totals) - totals / 2 if metric == "ordinal" else np.arange(5.0)
+    distance = (positions[:, None] - positions[None, :]) ** 2
+    if metric == "nominal":
+        distance = 1 - np.eye(5)
+    expected = (np.outer(totals, totals) * distance).sum()
+    value = krippendorff_alpha(units, metric)
+    if np.count_nonzero(totals) < 2:
+        assert value is None
+    else:
+        observed = (coincidences * distance).sum()
+        assert value == pytest.approx(1 - (totals.sum() - 1) * observed / expected)
