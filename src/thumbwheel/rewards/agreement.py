@@ -124,7 +124,7 @@ class _Crowd:
         return cls(counts, counts.most_common(LEADING), len(verdicts))
 
     def without(self, verdict: Any) -> tuple[int, Any]:
-        """Return the size and the plurality (or None) of the crowd without one vote for `verdict`."""
+        """Return size and plurality (or None) of the crowd without one vote for `verdict`."""
         counts = {other: count for other, count in self.leading if other != verdict}
         if self.counts[verdict] > 1:
             counts[verdict] = self.counts[verdict] - 1
