@@ -110,9 +110,8 @@ class OnlineLearner:
         return self.should_retrain()
 
     def should_retrain(self) -> bool:
-        """Whether there are `min_samples` new ratings; within the interval after a run, twice as
-        many.
-        """
+        """Return whether `min_samples` new ratings have arrived since the last run; within the
+        interval after a run, twice as many are needed. During a training it is False."""
         if self.is_training:
             return False
         state = self._state()
@@ -213,7 +212,7 @@ class OnlineLearner:
         return pairs_of_entries(entries)
 
     def _entries_of_home(self, samples: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """The imported entries that these ratings are about, by their ids."""
+        """Return the imported entries that these ratings are about, by their ids."""
         from thumbwheel.app.open import opener
         from thumbwheel.compat.command_center.stored_entries import stored_entries
 
@@ -256,5 +255,5 @@ def init_online_learner(min_samples: int = 100, **settings: Any) -> OnlineLearne
 
 
 def get_online_learner() -> OnlineLearner:
-    """The learner of this process; where none was made, one with the defaults."""
+    """Return the learner of this process; create one with the defaults if there is none."""
     return _learners[0] if _learners else init_online_learner()

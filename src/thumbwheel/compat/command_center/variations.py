@@ -28,8 +28,8 @@ MOST = 200_000
 def run_of(
     catalogue: Path, questions: Path | None, data: Path | None, sizes: Sequence[str]
 ) -> dict[str, Any]:
-    """The run with every variation; raises InputError for files that are none, and for a run that
-    would be too large."""
+    """Return the run with every variation. Raises InputError for a file of another kind, and for a
+    run that would be too large."""
     fixtures = _catalogue(catalogue)
     bank = _questions(questions) if questions is not None else []
     samples = _samples(data) if data is not None else {}

@@ -96,7 +96,7 @@ class HardwareConfig:
         return "cuda" if self.uses_gpu else "cpu"
 
     def get_torch_dtype(self) -> str:
-        """The name of the precision."""
+        """Return the name of the precision."""
         if self.use_fp16:
             return "float16"
         return "bfloat16" if self.use_bf16 else "float32"
@@ -126,7 +126,7 @@ class HardwareConfig:
         }
 
     def to_grpo_config(self) -> dict[str, Any]:
-        """What GRPO has besides."""
+        """Return the settings that only GRPO has."""
         return {
             "num_generations": self.num_generations,
             "max_completion_length": self.max_completion_length,
@@ -134,7 +134,7 @@ class HardwareConfig:
         }
 
     def summary(self) -> str:
-        """A few lines for a person."""
+        """Summarise the machine and the derived settings in a few lines."""
         profile = HardwareProfile(self.profile or HardwareProfile.AUTO_DETECT)
         gpu = f"{self.gpu_name} ({self.gpu_vram_gb:.1f} GB)" if self.has_gpu else "none"
         return "\n".join(
@@ -152,7 +152,7 @@ class HardwareConfig:
 
 
 def _profile_of(name: str) -> HardwareProfile:
-    """The profile of this name, in any case; raises ConfigError for an unknown one."""
+    """Return the profile of this name, in any case. Raises ConfigError for an unknown one."""
     try:
         return HardwareProfile(name.strip().lower())
     except ValueError:
@@ -163,8 +163,8 @@ def _profile_of(name: str) -> HardwareProfile:
 
 
 def detect_hardware(storage_path: str | None = None) -> HardwareConfig:
-    """What this machine has. `storage_path` is where models lie (default: the home's folder);
-    nothing is created."""
+    """Return the hardware of this machine. `storage_path` is the folder of the models (default: the
+    home's folder); nothing is created."""
     storage = Path(storage_path or Home.at().path)
     this_machine = machine()
     return HardwareConfig(
@@ -173,8 +173,8 @@ def detect_hardware(storage_path: str | None = None) -> HardwareConfig:
 
 
 def get_ryzen_optimized_config(storage_path: str | None = None) -> HardwareConfig:
-    """The preset for a Ryzen 9 5950X with 40 GB, of which 32 are available, whatever this machine
-    is."""
+    """Return the preset for a Ryzen 9 5950X with 40 GB, of which 32 are available, whatever this
+    machine is."""
     return HardwareConfig(
         cpu_name="AMD Ryzen 9 5950X 16-Core Processor",
         cpu_cores=16,
@@ -200,7 +200,8 @@ def _processor(machine: Machine) -> dict[str, Any]:
 
 
 def _accelerator(machine: Machine) -> dict[str, Any]:
-    """The GPU that torch calls cuda, which may be ROCm's. Metal is another device."""
+    """Return the settings of the GPU that torch calls cuda, which may be ROCm's; empty if there is
+    none. Metal is another device."""
     gpu = machine.gpu
     if gpu is None or gpu.kind == "mps":
         return {}

@@ -22,7 +22,7 @@ class TorchModule:
         return self.forward(*arguments, **options)
 
     def forward(self, *arguments: Any, **options: Any) -> Any:
-        """What it computes."""
+        """Compute the output; a subclass implements it."""
         raise NotImplementedError
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:

@@ -211,8 +211,9 @@ class RLHFTrainer:
         return result
 
     def estimate_training(self, feedbacks: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """Counts, score statistics (population deviation), the settings, and minutes by the tokens
-        and the speed of this machine; what a base that is not here would need is null."""
+        """Return counts, score statistics (population deviation), the settings, and the minutes by
+        the tokens and the speed of this machine. Figures that need the base are None if it is not
+        here."""
         from thumbwheel.compat.n3.duration import expected_minutes, learning_rate
 
         rows = [example_of(row) for row in feedbacks]
@@ -272,7 +273,8 @@ def _import(
     examples: Iterable[FeedbackExample],
     folder: Path,
 ) -> None:
-    """The rows as traces with a score. Scores outside of 0 to 1 bring the scale of all of them.
+    """Import the rows as traces with a score. If scores lie outside 0 to 1, the scale of all is
+    wider.
 
     Ids come from the content, so that a row has its own wherever it stands in a later list. Raises
     DataError where there are no rows, and InputError for one that cannot be stored.
@@ -306,7 +308,7 @@ def _import(
 
 
 def _digest(content: Any) -> str:
-    """A short name of JSON content, always the same."""
+    """Return a short, stable digest of JSON content."""
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
