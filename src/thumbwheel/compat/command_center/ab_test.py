@@ -39,6 +39,6 @@ class OllamaABTest:
         self._framework.record_metric(self.model_for(user_id), metric_name, value, user_id)
 
     def metrics(self, level: float = 0.95) -> dict[str, dict[str, Any]]:
-        """metric -> model -> n, users and mean, and for the candidate its gain with the interval
-        `low` to `high`."""
+        """Return metric -> model -> n, users and mean, and for the candidate its gain with the
+        interval `low` to `high`."""
         return self._framework.analyze_results(level)

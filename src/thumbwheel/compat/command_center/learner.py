@@ -123,9 +123,8 @@ class OnlineLearner:
         return new >= self.min_samples * (2 if recent else 1)
 
     def get_status(self) -> dict[str, Any]:
-        """buffer_size (ratings that no run has learned from), min_samples, is_training,
-        last_train_time, train_count and the settings.
-        """
+        """Return buffer_size (ratings that no run has learned from), min_samples, is_training,
+        last_train_time, train_count and the settings."""
         state = self._state()
         return {
             "buffer_size": self._count - state.learned,
@@ -139,10 +138,11 @@ class OnlineLearner:
         }
 
     def trigger_retrain(self, async_mode: bool = True) -> bool:
-        """Train now, in a thread, or, without `async_mode`, before this returns: whether it was
-        started, or whether it succeeded.
+        """Train now, in a thread; return whether the run started. Without `async_mode`, wait for
+        the end and return whether it succeeded.
 
-        False where a run is going on. What came of it is `last_result` and `last_export`.
+        Returns False if a run is going on already. The result is in `last_result` and
+        `last_export`.
         """
         if not self._run.acquire(blocking=False):
             return False

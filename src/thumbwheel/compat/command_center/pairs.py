@@ -155,7 +155,7 @@ def pairs_of_entries(
 
 
 def rows_by_split(pairs: Iterable[DPOPair]) -> dict[str, list[dict[str, str]]]:
-    """train and validation -> rows of prompt, chosen, rejected and question_id."""
+    """Return train and validation -> rows of prompt, chosen, rejected and question_id."""
     rows: dict[str, list[dict[str, str]]] = {"train": [], "validation": []}
     for pair in pairs:
         row = {

@@ -390,8 +390,8 @@ def _run_of(path: Path) -> _Run:
 
 
 def _described(described: Any, rendered: Mapping[str, str]) -> dict[str, str]:
-    """Fixture -> description of a scenario in a catalogue. A scenario with one fixture has a text
-    in place of an object."""
+    """Return fixture -> description of a scenario in a catalogue. A scenario with one fixture has a
+    text in place of an object."""
     if isinstance(described, dict):
         return {name: text if isinstance(text, str) else "" for name, text in described.items()}
     if isinstance(described, list):
@@ -472,7 +472,7 @@ def _choices(entries: list[Row], counted: list[Row], run: _Run) -> Iterator[Item
 
 
 def _newest_ratings(ratings: list[Row]) -> dict[str, list[Row]]:
-    """Entry -> its ratings, of each device the newest."""
+    """Return entry -> its ratings, the newest of each device."""
     newest: dict[tuple[str, Any], Row] = {}
     for rating in ratings:
         key = str(rating["entry_id"]), rating.get("device_id")

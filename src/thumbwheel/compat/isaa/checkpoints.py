@@ -37,7 +37,8 @@ class CheckpointLoader:
         return sorted({path.parent.name for path in self.checkpoint_path.parent.glob("*/*.pkl")})
 
     def list_checkpoints(self) -> list[dict[str, Any]]:
-        """path, filename, size_mb and modified (UTC) of each checkpoint, the newest first."""
+        """Return path, filename, size_mb and modified (UTC) of each checkpoint, the newest
+        first."""
         checkpoints: list[dict[str, Any]] = []
         for path in self.checkpoint_path.glob("*.pkl"):
             if not path.is_file():
@@ -72,8 +73,8 @@ class CheckpointLoader:
         return traces
 
     def generate_synthetic_tasks(self, num_tasks: int = 100) -> list[dict[str, str]]:
-        """Prompts of runs that ended well, each once, as tasks for a fresh answer: prompt, category
-        and source."""
+        """Return the prompts of runs that ended well, each once, as tasks for a fresh answer:
+        prompt, category and source."""
         prompts = dict.fromkeys(
             trace.user_query for trace in self.load_all_traces() if trace.status == "ok"
         )

@@ -126,7 +126,7 @@ class OllamaHostingProfile:
         return environment
 
     def to_parameters(self) -> dict[str, int]:
-        """PARAMETER lines of a model."""
+        """Return the PARAMETER lines of a model: name -> value."""
         parameters = {"num_ctx": self.num_ctx, "num_gpu": self.num_gpu}
         if self.num_thread:
             parameters["num_thread"] = self.num_thread

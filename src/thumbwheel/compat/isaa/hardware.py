@@ -92,7 +92,7 @@ class HardwareConfig:
         return self.has_gpu and self.cuda_available and self.profile is not HardwareProfile.CPU_ONLY
 
     def get_training_device(self) -> str:
-        """cuda or cpu."""
+        """Return cuda or cpu."""
         return "cuda" if self.uses_gpu else "cpu"
 
     def get_torch_dtype(self) -> str:
@@ -102,7 +102,8 @@ class HardwareConfig:
         return "bfloat16" if self.use_bf16 else "float32"
 
     def to_training_args(self) -> dict[str, Any]:
-        """Arguments of `transformers.TrainingArguments`: eight rows an update, by accumulation."""
+        """Return the arguments of `transformers.TrainingArguments`: eight rows an update, by
+        accumulation."""
         rows = self.recommended_batch_size or 1
         return {
             "per_device_train_batch_size": rows,
@@ -115,7 +116,7 @@ class HardwareConfig:
         }
 
     def to_lora_config(self) -> dict[str, Any]:
-        """Arguments of `peft.LoraConfig`."""
+        """Return the arguments of `peft.LoraConfig`."""
         return {
             "r": self.lora_r,
             "lora_alpha": self.lora_alpha,

@@ -227,8 +227,8 @@ class RewardEngine:
         return self._combined(self.compute_all(trace))
 
     def compute_for_group(self, traces: Sequence[ExecutionTrace]) -> list[float | None]:
-        """Group-normalised rewards of runs of one prompt (population deviation); None for a run
-        without one."""
+        """Return the group-normalised rewards of runs of one prompt (population deviation); None
+        for a run without a reward."""
         return group_normalised([self.compute_combined(trace) for trace in traces])
 
     def get_binary_label(self, trace: ExecutionTrace, threshold: float = GOOD) -> bool | None:

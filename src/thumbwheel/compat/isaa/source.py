@@ -386,8 +386,7 @@ def _owner(part: Row) -> str | None:
 
 
 def _owners(checkpoint: Row) -> dict[str, str]:
-    """Session -> whose it is, where the session says so, or the variables of the run that was the
-    last one."""
+    """Return session -> its user, from the session, else from the variables of the last run."""
     owners: dict[str, str] = {}
     last_run = _object(_object(checkpoint.get("variable_scopes")).get("user"))
     user = user_of({"user_id": last_run.get("id")})
@@ -466,8 +465,8 @@ def _text(message: Row) -> str | None:
 
 
 def _tools(between: list[Row]) -> Iterator[dict[str, Any]]:
-    """Tool messages as steps; in the second generation the assistant's own message has the name and
-    the arguments."""
+    """Yield tool messages as steps; in the second generation the assistant's own message has the
+    name and the arguments."""
     calls: dict[str, Row] = {}
     for message in between:
         tool_calls = message.get("tool_calls")
@@ -551,7 +550,8 @@ def _thought(name: str, about: dict[str, Any] | None, output: str | None) -> dic
 
 
 def _loop_order(name: str) -> tuple[int, str]:
-    """Loops by their number, which is no text: loop_10 comes after loop_9."""
+    """Return the sort key of a loop, by its number and not by its text: loop_10 comes after
+    loop_9."""
     number = name.removeprefix("loop_")
     is_number = number.isascii() and number.isdigit() and len(number) < 10
     return (int(number) if is_number else -1), name

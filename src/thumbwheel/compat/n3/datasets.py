@@ -116,7 +116,7 @@ class PPODataset:
 
 
 def padded(ids: list[int], length: int, tokenizer: Any) -> dict[str, Any]:
-    """input_ids and attention_mask [length] of token ids, padded on the right."""
+    """Return input_ids and attention_mask [length] of token ids, padded on the right."""
     import torch
 
     filler = tokenizer.pad_token_id
@@ -234,7 +234,7 @@ class _Prompt:
 
 
 def _validation_prompts(examples: Sequence[FeedbackExample], rows: int) -> set[str]:
-    """Prompts with so many rows together, or with fewer where no choice gives exactly these.
+    """Return prompts with `rows` rows together, or with fewer if no choice gives exactly as many.
 
     They are spread over the scores: the prompts in the order of their scores make as many strata as
     rows are wanted, and of each stratum a hash chooses one.

@@ -49,7 +49,8 @@ class RewardModelHead(TorchModule):
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """[rows] from hidden states [rows, tokens, width]; without a mask every token counts."""
+        """Return scores [rows] from hidden states [rows, tokens, width]; without a mask every token
+        counts."""
         import torch
 
         if attention_mask is None:
@@ -86,7 +87,7 @@ class RewardModel(TorchModule):
         self.to(_device(config.device))
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """[rows] from token ids and mask [rows, tokens], padded on the right."""
+        """Return scores [rows] from token ids and mask [rows, tokens], padded on the right."""
         output = self.base_model(input_ids=input_ids, attention_mask=attention_mask)
         if hasattr(output, "logits"):  # of an encoder, which has a head of its own
             logits: torch.Tensor = output.logits

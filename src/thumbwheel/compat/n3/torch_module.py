@@ -29,7 +29,7 @@ class TorchModule:
         return self.module.parameters()
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Weights by name."""
+        """Return the weights by name."""
         return dict(self.module.state_dict())
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:

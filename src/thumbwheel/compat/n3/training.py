@@ -150,10 +150,11 @@ class RLHFTrainer:
         output_dir: str | Path,
         reward_model_path: str | Path | None = None,
     ) -> TrainingResult:
-        """Both stages, or PPO alone against the reward model in `reward_model_path`.
+        """Train both stages, or PPO alone against the reward model in `reward_model_path`.
 
-        Leaves `policy/`, `reward_model/` and `training_results.json` in `output_dir`. Called again,
-        it replaces them, as theirs does. Raises Conflict where `policy/` is somebody else's.
+        Writes `policy/`, `reward_model/` and `training_results.json` into `output_dir`; a second
+        call replaces them, as in the replaced system. Raises Conflict if `policy/` is somebody
+        else's.
         """
         from thumbwheel.compat.n3.readiness import split_rules
         from thumbwheel.compat.n3.version_tree import results_of
@@ -345,8 +346,8 @@ def _reward_model(
 
 
 def _errors(model: RewardModel, dataset: FeedbackDataset) -> dict[str, Any]:
-    """Mean squared and mean absolute error on the scale of -1 to 1; `unreadable` rows are longer
-    than the model reads."""
+    """Return the mean squared and mean absolute error on the scale of -1 to 1; `unreadable` counts
+    the rows that are longer than the model reads."""
     values = model.scores(dataset.examples)
     gaps = [value - dataset.score(index) for index, value in enumerate(values) if value == value]
     return {

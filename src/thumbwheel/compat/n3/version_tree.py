@@ -36,10 +36,10 @@ def export(
     root: Path | None = None,
     *arguments: Any,
 ) -> Export:
-    """Like package.export, which gets `arguments`, into `AGENT/VERSION/policy` below `root`
-    (default ./models), with what belongs to the run beside it.
+    """Export like package.export, which gets `arguments`, into `AGENT/VERSION/policy` below `root`
+    (default ./models), with the reward model and the results of the run beside it.
 
-    Raises Conflict where there is a reward model already, or the one that judged the run is
+    Raises Conflict if there is a reward model already, or if the one that judged the run is
     tainted.
     """
     folder = (root or Path("models")) / version.agent / version.name

@@ -164,7 +164,7 @@ class DecisionFacts:
         )
 
     def status(self) -> str | None:
-        """DONE or COLD_STORAGE where the item is finished, else None."""
+        """Return DONE or COLD_STORAGE if the item is finished, else None."""
         if self.outcome.get("completedsuccessfully") is True:
             return "DONE"
         if self.outcome.get("abandoned") is True:
@@ -177,7 +177,8 @@ class DecisionFacts:
         return self.number("cyclecount") or 0.0
 
     def completion(self) -> float | None:
-        """Done, done after rework, or put away."""
+        """Return 1.0 if the item is done, 0.5 after rework, -0.3 if it was put away; None if it is
+        open."""
         return {"DONE": 0.5 if self.cycles() else 1.0, "COLD_STORAGE": -0.3}.get(
             self.status() or ""
         )
@@ -205,7 +206,7 @@ class DecisionFacts:
         return None
 
     def slowness(self) -> float | None:
-        """Actual over expected time of an item that is done."""
+        """Return the actual over the expected time of an item; None if one of them is unknown."""
         efficiency = self.number("timeefficiency")
         if efficiency is not None and not isinstance(self.outcome.get("timeefficiency"), bool):
             return 1 / efficiency if efficiency > 0 else None
@@ -219,7 +220,8 @@ class DecisionFacts:
         return actual / expected if actual is not None and expected else None
 
     def pace(self) -> float | None:
-        """Good or bad by the time that a finished item took."""
+        """Return 0.5 if an item was done quickly, -0.5 if slowly, else 0.0; None if that is
+        unknown."""
         slowness = self.slowness() if self.status() == "DONE" else None
         if slowness is None:
             return None
@@ -466,7 +468,8 @@ class Decision(RewardFunction[DecisionConfig]):
 
 
 def _counted_statements(case: Case, decision: Mapping[str, Any]) -> list[Statement]:
-    """Labels and outcomes, and where no label is a word about the decision, thumbs."""
+    """Return the labels and outcomes, and if no label is a verdict on the decision, also the
+    thumbs."""
     statements = [
         statement
         for statement in of_kinds(case.feedback, "label", "outcome")
@@ -491,7 +494,7 @@ def _latest(case: Case, kind: str, name: str) -> Statement | None:
 
 
 def _components(stored: Statement | None, weighted: Collection[str]) -> dict[str, float]:
-    """group.name -> value of stored components that have a weight."""
+    """Return group.name -> value of the stored components that have a weight."""
     groups = _json(str(stored.value)) if stored else None
     if not isinstance(groups, dict):
         return {}

@@ -270,5 +270,5 @@ def _listed(value: Any) -> str:
 
 
 def _json(value: Any, indent: int | None = None) -> str:
-    """JSON with sorted keys: a database keeps the order of none."""
+    """Return JSON with sorted keys, as databases keep no order of keys."""
     return json.dumps(value, ensure_ascii=False, indent=indent, sort_keys=True)

@@ -56,7 +56,7 @@ def _statement(number: int, record: FeedbackRecord, now: datetime) -> Statement:
 
 
 def components_by_group(score: Score) -> dict[str, dict[str, float]]:
-    """group -> name -> value of the components that made a score."""
+    """Return group -> name -> value of the components that made a score."""
     groups: dict[str, dict[str, float]] = {}
     for path, component in score.evidence.get("components", {}).items():
         group, _, name = path.partition(".")

@@ -545,7 +545,7 @@ def _user(decision: Decision) -> str | None:
 def _leading_goal(
     decision: Decision, target: TargetRef, goals: LeadingGoals | None
 ) -> FeedbackRecord | None:
-    """Return the goal that led when the item was completed; None if the outcome has it already, or
+    """Return the goal that led when the item was completed, as feedback; None if the outcome has it already, or
     it is unknown."""
     if goals is None or decision.agent != "FILER":
         return None

@@ -118,11 +118,11 @@ class ABTestingFramework:
         measured.append(_Measured(variant, float(value), user_id or f"value {len(measured)}"))
 
     def analyze_results(self, level: float = 0.95) -> dict[str, dict[str, Any]]:
-        """metric -> variant -> n, users and mean, and for all but the first variant `gain` over it
-        with the interval `low` to `high`.
+        """Return metric -> variant -> n, users and mean, and for all but the first variant `gain`
+        over it with the interval `low` to `high`.
 
-        A variant without values has mean None; a gain that nothing is known about has none of the
-        three.
+        The mean of a variant without values is None, as are gain, low and high if nothing is known
+        about the gain.
         """
         results = {}
         for metric, measured in self.metrics.items():

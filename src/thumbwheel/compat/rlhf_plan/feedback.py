@@ -99,8 +99,8 @@ class FeedbackCollector:
         min_rating: int = 4,
         max_samples: int = 10_000,
     ) -> dict[str, list[dict[str, Any]]]:
-        """{"positive": [...], "negative": [...]}: at most `max_samples` judged answers each, the
-        ones that were stored last.
+        """Return {"positive": [...], "negative": [...]}: at most `max_samples` judged answers each,
+        the ones that were stored last.
 
         Each has query, response and the keys of the last line about it. `min_rating` is the lowest
         good rating, 4 or 5; 1 and 2 are bad.

@@ -117,7 +117,8 @@ def convert_settings(path: Path, agent: str = "assistant") -> Converted:
 
 
 def _switched_commands(values: Mapping[str, Any], agent: str, where: str) -> dict[str, str]:
-    """Group -> its command, of the groups that the file has."""
+    """Return group -> its command, for the groups that the file has. Raises ConfigError for an
+    invalid value."""
     commands = {}
     groups = {key.partition(".")[0] for key in values}
     if "continuous_learning" in groups:

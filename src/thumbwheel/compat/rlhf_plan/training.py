@@ -169,11 +169,11 @@ class PPOAssistantTrainer:
         return await asyncio.to_thread(self._step, list(queries))
 
     async def train(self, num_epochs: int = 100, queries_per_epoch: int = 32) -> RunResult:
-        """So many steps on so many queries each, from the base; a checkpoint every 10 steps, in the
-        home.
+        """Train `num_epochs` steps on `queries_per_epoch` queries each, from the base; a checkpoint
+        every 10 steps, in the home.
 
-        The model goes to `VERSION/ppo_epoch_N`. A run that learned nothing makes none, and says why
-        in `reason`.
+        The model goes to `VERSION/ppo_epoch_N`. A run that learned nothing makes none, and gives
+        the reason in `reason`.
         """
         return await asyncio.to_thread(self._train, num_epochs, queries_per_epoch)
 
