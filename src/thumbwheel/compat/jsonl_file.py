@@ -29,9 +29,8 @@ def append(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def read(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """(every object of the file in order, lines that are none); nothing of a file that is not
-    there.
-    """
+    """Return (every object of the file in order, number of lines that are neither blank nor an
+    object); ([], 0) if there is no such file."""
     rows: list[dict[str, Any]] = []
     if not path.exists():
         return rows, 0

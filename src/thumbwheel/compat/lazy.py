@@ -13,7 +13,8 @@ from typing import Any
 
 
 def lazy(package: str, *modules: str) -> Callable[[str], Any]:
-    """A `__getattr__` for `package`: the first of `modules` that has a name of its `__all__`."""
+    """Return a `__getattr__` for `package`: a name of its `__all__` comes from the first of
+    `modules` that has it."""
 
     def find(name: str) -> Any:
         if name in sys.modules[package].__all__:

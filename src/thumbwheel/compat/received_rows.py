@@ -76,7 +76,7 @@ def require_stored(reasons: Sequence[str | None]) -> None:
 
 
 def _records(rows: Sequence[Row]) -> list[AnyRecord] | str:
-    """The records of a group, or why there are none."""
+    """Return the records of a group, or the reason why there are none."""
     records: list[AnyRecord] = []
     for row in rows:
         objection = objection_to(row)
@@ -103,7 +103,7 @@ def _admit(request: Request, texts: Sequence[str]) -> None:
 
 
 def objection_to(value: Any) -> str | None:
-    """Why no database takes this JSON value; None where one does."""
+    """Return why no database takes this JSON value; None if one does."""
     if has_nul(value):
         return str(HasNul())
     try:

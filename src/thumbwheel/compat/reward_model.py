@@ -22,7 +22,7 @@ class SavedRewardModel:
 
     @classmethod
     def load_pretrained(cls, path: str | Path, device: str = "auto") -> Self:
-        """The reward model of a folder; raises ModelError for one that is none."""
+        """Return the reward model of a folder. Raises ModelError if the folder contains none."""
         model = cls(path, device)
         model.scorer()
         return model

@@ -31,7 +31,7 @@ class OllamaABTest:
         self._framework = ABTestingFramework(variants, experiment=f"{baseline}/{candidate}")
 
     def model_for(self, user_id: str) -> str:
-        """The name to ask Ollama for, always the same for a user."""
+        """Return the model name to ask Ollama for; it is always the same for a user."""
         return self._framework.assign_variant(user_id)
 
     def record_metric(self, user_id: str, metric_name: str, value: float) -> None:
@@ -39,6 +39,6 @@ class OllamaABTest:
         self._framework.record_metric(self.model_for(user_id), metric_name, value, user_id)
 
     def metrics(self, level: float = 0.95) -> dict[str, dict[str, Any]]:
-        """metric -> model -> n, users and mean, and for the candidate its gain with the interval
-        `low` to `high`."""
+        """Return metric -> model -> n, users and mean, and for the candidate its gain with the
+        interval `low` to `high`."""
         return self._framework.analyze_results(level)

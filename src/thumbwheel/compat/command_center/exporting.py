@@ -65,9 +65,9 @@ def create_ollama_modelfile(
 
 
 def _merged(checkpoint: Path, base_model: str | None, scratch: Path) -> Path:
-    """The whole model of a checkpoint: itself, or its adapter in the adapter's base, written to
-    `scratch`.
-    """
+    """Return the folder of a checkpoint's complete model: the checkpoint itself, or, for an
+    adapter, its base with the adapter merged in, written to `scratch`. Raises InputError if
+    `base_model` is not the base of the adapter."""
     from thumbwheel.engine.load import adapter_base
     from thumbwheel.export.formats import FORMATS
     from thumbwheel.export.types import Source

@@ -137,9 +137,8 @@ class OnlineLearner:
         self._write_state(replace(self._state(), learned=len(self._samples())))
 
     def should_retrain(self) -> bool:
-        """Whether there are `min_samples` new ratings; within the interval after a run, twice as
-        many.
-        """
+        """Return whether `min_samples` new ratings have arrived since the last run; within the
+        interval after a run, twice as many are needed. During a training it is False."""
         if self.is_training:
             return False
         state = self._state()
@@ -151,9 +150,8 @@ class OnlineLearner:
         return new >= self.min_samples * (2 if recent else 1)
 
     def get_status(self) -> dict[str, Any]:
-        """buffer_size (ratings that no run has learned from), min_samples, is_training,
-        last_train_time, train_count and the settings.
-        """
+        """Return buffer_size (ratings that no run has learned from), min_samples, is_training,
+        last_train_time, train_count and the settings."""
         state = self._state()
         return {
             "buffer_size": self._count - state.learned,
@@ -167,10 +165,11 @@ class OnlineLearner:
         }
 
     def trigger_retrain(self, async_mode: bool = True) -> bool:
-        """Train now, in a thread, or, without `async_mode`, before this returns: whether it was
-        started, or whether it succeeded.
+        """Train now, in a thread; return whether the run started. Without `async_mode`, wait for
+        the end and return whether it succeeded.
 
-        False where a run is going on. What came of it is `last_result` and `last_export`.
+        Returns False if a run is going on already. The result is in `last_result` and
+        `last_export`.
         """
         if not self._run.acquire(blocking=False):
             return False
@@ -240,7 +239,7 @@ class OnlineLearner:
         return pairs_of_entries(entries)
 
     def _entries_of_home(self, samples: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """The imported entries that these ratings are about, by their ids."""
+        """Return the imported entries that these ratings are about, by their ids."""
         from thumbwheel.app.open import opener
         from thumbwheel.compat.command_center.stored_entries import stored_entries
 
@@ -295,5 +294,5 @@ def init_online_learner(min_samples: int = 100, **settings: Any) -> OnlineLearne
 
 
 def get_online_learner() -> OnlineLearner:
-    """The learner of this process; where none was made, one with the defaults."""
+    """Return the learner of this process; create one with the defaults if there is none."""
     return _learners[0] if _learners else init_online_learner()

@@ -63,10 +63,10 @@ def build_widget_dpo_pairs(
     all_scenarios: Sequence[str],
     max_pairs_per_question: int | None = None,
 ) -> list[DPOPair]:
-    """Which widgets show a question best: pairs of answers such as `kpi (normal)`.
+    """Build pairs of widgets for each question, with answers such as `kpi (normal)`.
 
-    Of a question with several liked or disliked widgets, all liked ones over all disliked ones come
-    first. Forced entries are no choice.
+    For a question with several liked or disliked widgets, all liked ones over all disliked ones
+    come first. Forced entries are left out, as nobody chose their widget.
     """
     catalogue: dict[str, Any] = {scenario: {} for scenario in all_scenarios}
     return _pairs_from_entries(entries, catalogue, "widget", max_pairs_per_question or MAX_PAIRS)
@@ -77,9 +77,7 @@ def build_fixture_dpo_pairs(
     fixture_descriptions: Mapping[str, Mapping[str, str] | str],
     max_pairs_per_question: int | None = None,
 ) -> list[DPOPair]:
-    """Which fixture shows a scenario best: pairs of fixtures of the same question, scenario, size
-    and data.
-    """
+    """Build pairs of fixtures for the same question, scenario, size and data."""
     return _pairs_from_entries(
         entries, fixture_descriptions, "fixture", max_pairs_per_question or MAX_PAIRS
     )
@@ -96,8 +94,8 @@ def prepare_training_dataset(
     agent: str = AGENT,
     home: str | Path | None = None,
 ) -> DatasetDict:
-    """Pairs as a Hugging Face DatasetDict: train, and validation with about `val_split` of the
-    questions.
+    """Return the pairs as a Hugging Face DatasetDict: train, and validation with about `val_split`
+    of the questions.
 
     `db` reads what was imported for `agent` into the home; `file` reads exhaustive_data.json and
     ratings.json. Raises DataError for fewer than `min_samples` pairs.
@@ -136,9 +134,7 @@ def pairs_of_files(
     pair_type: PairType = "both",
     val_split: float = VALIDATION,
 ) -> list[DPOPair]:
-    """The pairs of one run and the ratings that belong to it; raises InputError for files that
-    cannot be read.
-    """
+    """Return the pairs of one run and its ratings. Raises InputError if a file cannot be read."""
     with _temporary_folder() as folder:
         for path, name in ((data, DATA), (ratings, RATINGS)):
             try:
@@ -153,14 +149,14 @@ def pairs_of_entries(
     entries: Iterable[Mapping[str, Any]],
     val_split: float = VALIDATION,
 ) -> list[DPOPair]:
-    """The pairs of entries that hold their own ratings."""
+    """Return the pairs of entries that contain their own ratings."""
     with _temporary_folder() as folder:
         _write(folder / DATA, {"entries": _complete_entries(entries)})
         return _pairs_from_folder(folder, "both", val_split, MAX_PAIRS)
 
 
 def rows_by_split(pairs: Iterable[DPOPair]) -> dict[str, list[dict[str, str]]]:
-    """train and validation -> rows of prompt, chosen, rejected and question_id."""
+    """Return train and validation -> rows of prompt, chosen, rejected and question_id."""
     rows: dict[str, list[dict[str, str]]] = {"train": [], "validation": []}
     for pair in pairs:
         row = {
@@ -186,10 +182,10 @@ def _pairs_from_entries(
 
 
 def _complete_entries(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The caller's entries with what a file always has; the caller's own are not changed.
+    """Return copies of the caller's entries, completed with the keys that a file always has.
 
-    What the pipeline understood of a question stands in its prompt, so an entry that lacks it has
-    that of the question's other entries.
+    The pipeline's metadata of a question is part of its prompt, so an entry without metadata gets
+    that of another entry of the question.
     """
     rows = []
     understood: dict[Any, Any] = {}
@@ -211,7 +207,7 @@ def _complete_entries(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, An
 def _pairs_from_folder(
     folder: Path, pair_type: PairType, val_split: float, most: int
 ) -> list[DPOPair]:
-    """The pairs of the run in `folder`, by way of a home that is gone afterwards."""
+    """Return the pairs of the run in `folder`, by way of a temporary home."""
     from thumbwheel.capture.ingest import ingest
 
     about: dict[str, Mapping[str, Any]] = {}
@@ -234,7 +230,7 @@ def _pairs(
     val_split: float,
     most: int = MAX_PAIRS,
 ) -> Iterator[DPOPair]:
-    """The pairs of an agent. `about` is prompt -> metadata of an entry, which says of which
+    """Return the pairs of an agent. `about` is prompt -> metadata of an entry, which says of which
     question and scenario a pair is; what is missing there is looked up in the store."""
     from thumbwheel.datasets.evidence import read_evidence
     from thumbwheel.datasets.shapes.pairs import Pairs

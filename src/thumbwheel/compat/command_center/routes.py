@@ -232,8 +232,8 @@ def _said(request: Request, agent: str | None, feedback: WidgetFeedback) -> JSON
 def _widget_of(
     request: Request, agent: str | None, feedback: WidgetFeedback
 ) -> tuple[str, Mapping[str, Any]]:
-    """The agent and the newest trace of such a widget. Raises NotFound where nobody imported one,
-    Conflict where several agents have one."""
+    """Return the agent and the newest trace of the widget. Raises NotFound if no imported run has
+    it, Conflict if several agents have it."""
     ws: Workspace = request.app.state.workspace
     newest: dict[str, Any] = {}
     for slug in _agents(request, agent, "rate"):
@@ -274,7 +274,7 @@ def _listed_feedback(request: Request, agent: str | None) -> list[Row]:
 def _stored_feedback(
     ws: Workspace, slug: str, trace_names: Sequence[str] | None = None
 ) -> list[Row]:
-    """The labels about sizes and issues, as rows of their table."""
+    """Return the labels about sizes and issues as rows of the feedback table."""
     with ws.db.read() as connection:
         rows = trace_queries.judged_traces(
             connection, Agent.named(slug).id, SOURCE, "label", trace_names
@@ -321,7 +321,8 @@ def _rated(request: Request, agent: str | None, rating: WidgetRating) -> JSONRes
 
 
 def _many_rated(request: Request, agent: str | None, body: Ratings) -> Row:
-    """The counts; a rating that cannot be stored is refused alone, with its reason."""
+    """Store the ratings and return the counts. A rating that cannot be stored is refused alone,
+    with its reason; if none can be stored, the first error is raised."""
     ws: Workspace = request.app.state.workspace
     entries = _Entries(request, agent, list(body.ratings))
     device_id = rater_of(request, body.device_id) or ""
@@ -368,7 +369,8 @@ def _judgement(entry_id: str, content: Mapping[str, Any]) -> Judgement:
 
 
 def _rows(entry: Entry, device_id: str, judgement: Judgement) -> list[Row]:
-    """The thumbs: about the fixture, and of a natural entry also about the widget."""
+    """Return the thumbs: one about the fixture, and for a natural entry also one about the
+    widget."""
     rated_at = judgement.rated_at or datetime.now(UTC)
     rows = []
     for name in entry.trace_names:
@@ -406,8 +408,8 @@ class _Entries:
                 self._traces[str(row["metadata"]["entry_id"])].append((slug, row))
 
     def find(self, entry_id: str, run_id: str | None) -> Entry:
-        """The entry of this run, or of the newest one. Raises NotFound for one that nobody
-        imported, and Conflict where several agents have it."""
+        """Return the entry of this run, or of the newest run if `run_id` is None. Raises NotFound
+        if nobody imported it, Conflict if several agents have it."""
         traces = self._traces.get(entry_id, [])
         if run_id is not None:
             traces = [(slug, row) for slug, row in traces if _run_of(row) == run_id]
@@ -436,7 +438,8 @@ def _run_of(trace: Any) -> str | None:
 
 
 def _agents(request: Request, name: str | None, verb: Verb) -> list[str]:
-    """The agents that a request is about."""
+    """Return the slugs of the agents that a request is about: the named one, else all for which the
+    principal may do `verb`."""
     ws: Workspace = request.app.state.workspace
     principal: Principal = request.state.principal
     if name is not None:
@@ -449,7 +452,8 @@ def _agents(request: Request, name: str | None, verb: Verb) -> list[str]:
 def _stored_ratings(
     ws: Workspace, slug: str, trace_names: Sequence[str] | None = None
 ) -> dict[RatingKey, Row]:
-    """The ratings in force of an agent, or about these traces, as rows of their table."""
+    """Return the ratings in force of an agent, or about the given traces, as rows of the ratings
+    table by run, entry and device."""
     agent_id = Agent.named(slug).id
     with ws.db.read() as connection:
         rows = trace_queries.judged_traces(connection, agent_id, SOURCE, "thumb", trace_names)

@@ -112,12 +112,13 @@ class _Run:
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
-    """The traces of an entry that stands alone, and its own rating."""
+    """Return the traces of an entry outside a run file, and its own rating."""
     return _entry(row, _Run(row.get("run_id")), ALL_COUNT)
 
 
 def _entry(row: Row, run: _Run, ratings: RatingFilter) -> list[AnyRecord]:
-    """The traces of an entry, and its rating where that counts."""
+    """Return the traces of an entry, and its rating if it counts. Raises Unreadable if its entry_id
+    or fixture is missing."""
     fixture = row.get("fixture")
     has_id = isinstance(row.get("entry_id"), str | int)
     if not has_id or not isinstance(fixture, str) or not fixture.strip():
@@ -165,20 +166,20 @@ def _widget(row: Row) -> str:
 
 
 def _intent(row: Row) -> Mapping[str, Any]:
-    """What the app understood the question to be about."""
+    """Return the intent that the app recognised in the question; empty if there is none."""
     meta = row.get("pipeline_meta")
     intent = meta.get("intent") if isinstance(meta, dict) else None
     return intent if isinstance(intent, dict) else {}
 
 
 def _confidence(row: Row) -> Any:
-    """How sure the app was of that."""
+    """Return the confidence of the app in that intent, or None."""
     return _intent(row).get("confidence")
 
 
 def prompt_of(entry: Row, fixtures: Mapping[str, str]) -> str:
-    """The question that a fixture answers: equal for two entries exactly where everything that it
-    shows is equal.
+    """Return the prompt for the choice of a fixture; it is equal for two entries if and only if
+    everything that it shows is equal.
 
     >>> entry = {"scenario": "kpi", "question": "Pump 4?", "size": "hero"}
     >>> print(prompt_of(entry, {"dial": "a round scale", "bar": ""}))
@@ -209,7 +210,7 @@ def prompt_of(entry: Row, fixtures: Mapping[str, str]) -> str:
 
 
 def choice_of(entry: Row, scenarios: list[str]) -> str:
-    """The question that one widget or several answer: the same for all entries of a question.
+    """Return the prompt for the choice of widgets; it is the same for all entries of a question.
 
     >>> intent = {"domains": ["ops"], "entities": {"pump": ["4"]}, "time_range": "last week"}
     >>> entry = {"question": "Pump 4?", "pipeline_meta": {"intent": intent}}
@@ -278,7 +279,7 @@ class Widgets(JsonLines):
         return replace(self, ratings=ratings)
 
     def items(self, rows: Iterator[FileRow], parse: Parse) -> Iterator[Item]:
-        """The item of every entry that stands alone, and of its rating where that does not
+        """Yield the item of every entry outside a run file, and of its rating if that does not
         count."""
 
         def parse_entry(entry: Row) -> list[AnyRecord]:
@@ -290,11 +291,11 @@ class Widgets(JsonLines):
                 yield from _uncounted(row.row, _confidence(row.row), self.ratings, row.number)
 
     def claims_location(self, path: Path) -> bool:
-        """A folder with the file of a run."""
+        """Return whether the path is a folder with the file of a run."""
         return path.is_dir() and any(_is_run(_value(file)) for file in files_below(path, ".json"))
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
-        """Every item in order. The file of a run is one JSON object and is held in memory."""
+        """Yield every item in order. The file of a run is one JSON object and is held in memory."""
         if path.is_dir():
             yield from self._folder(path, on_position)
             return
@@ -322,8 +323,8 @@ class Widgets(JsonLines):
 
 
 def _value(path: Path, *, allow_nul: bool = True) -> Any:
-    """The value of a .json file; None for every other file, whose lines are read one by one.
-    Entries with NUL are refused one by one."""
+    """Return the value of a .json file; None if it cannot be read, and for every other file, whose
+    lines are read one by one. Entries with NUL are refused one by one."""
     if path.suffix != ".json":
         return None
     try:
@@ -337,7 +338,7 @@ def _is_run(value: Any) -> bool:
 
 
 def _ratings(value: Any) -> list[dict[str, Any]]:
-    """The rows of a rating file, each with its entry_id; none where it is no such file."""
+    """Return the rows of a rating file, each with its entry_id; empty for any other file."""
     ratings = value.get("ratings", value) if isinstance(value, dict) else value
     rows: list[dict[str, Any]] = []
     if isinstance(ratings, dict):
@@ -353,7 +354,8 @@ def _ratings(value: Any) -> list[dict[str, Any]]:
 
 
 def _run_of(path: Path) -> _Run:
-    """What is known about the run in this file, and from the catalogues beside it."""
+    """Return the run in this file, with the fixtures of the catalogues beside it. Raises InputError
+    if its run_id or created_at contains NUL."""
     value = _value(path)
     if has_nul([value.get("run_id"), value.get("created_at")]):
         raise file_error(path, str(HasNul()), "Correct its run_id or created_at")
@@ -388,8 +390,8 @@ def _run_of(path: Path) -> _Run:
 
 
 def _described(described: Any, rendered: Mapping[str, str]) -> dict[str, str]:
-    """Fixture -> description of a scenario in a catalogue. A scenario with one fixture has a text
-    in place of an object."""
+    """Return fixture -> description of a scenario in a catalogue. A scenario with one fixture has a
+    text in place of an object."""
     if isinstance(described, dict):
         return {name: text if isinstance(text, str) else "" for name, text in described.items()}
     if isinstance(described, list):
@@ -410,8 +412,8 @@ def _run_beside(path: Path) -> _Run:
 
 
 def _run_items(path: Path, ratings: RatingFilter) -> Iterator[Item]:
-    """The entries of a run, the ratings in its folder, and what both say about several widgets of a
-    question."""
+    """Yield the entries of a run, the ratings in its folder, and the preferences between several
+    widgets of a question that follow from both."""
     run = _run_of(path)
     readable: list[Row] = []
     counted: list[Row] = []
@@ -438,15 +440,15 @@ def _run_items(path: Path, ratings: RatingFilter) -> Iterator[Item]:
 def _uncounted(
     row: Row, confidence: Any, ratings: RatingFilter, number: int = 0
 ) -> Iterator[LeftOut]:
-    """The rating of an entry that does not count."""
+    """Yield the rating of an entry if it does not count, with the reason."""
     reason = ratings.objection(row, confidence)
     if reason is not None:
         yield LeftOut(number, reason, json.dumps(row, ensure_ascii=False))
 
 
 def _choices(entries: list[Row], counted: list[Row], run: _Run) -> Iterator[Item]:
-    """For every question of which more than one widget was liked or disliked: all that were liked,
-    all that were not, which is better."""
+    """Yield a preference for every question that has liked and disliked widgets, more than two in
+    all: all liked ones over all disliked ones."""
     by_entry = _newest_ratings(counted)
     questions: dict[str, list[Row]] = defaultdict(list)
     for entry in entries:
@@ -470,7 +472,7 @@ def _choices(entries: list[Row], counted: list[Row], run: _Run) -> Iterator[Item
 
 
 def _newest_ratings(ratings: list[Row]) -> dict[str, list[Row]]:
-    """Entry -> its ratings, of each device the newest."""
+    """Return entry -> its ratings, the newest of each device."""
     newest: dict[tuple[str, Any], Row] = {}
     for rating in ratings:
         key = str(rating["entry_id"]), rating.get("device_id")
@@ -485,8 +487,8 @@ def _newest_ratings(ratings: list[Row]) -> dict[str, list[Row]]:
 def _preferred(
     question: str, entry: Row, sides: tuple[list[str], list[str]], ratings: list[Row], run: _Run
 ) -> list[AnyRecord]:
-    """Two answers of several widgets to a question, the liked ones and the others, and the
-    preference that follows from the ratings."""
+    """Return two answers to a question, the liked widgets and the disliked ones, and the preference
+    that follows from the ratings."""
     metadata = {"question_id": question}
     if run.name:
         metadata["run_id"] = run.name
@@ -516,7 +518,7 @@ def _preferred(
 
 
 def _rated_at(rating: Row) -> datetime:
-    """When it was given; what has no time came before everything that has."""
+    """Return when the rating was given; the earliest possible time if that is unknown."""
     if rating.get("rated_at"):
         return parse_time(rating["rated_at"])
     return datetime.min.replace(tzinfo=UTC)
@@ -525,7 +527,7 @@ def _rated_at(rating: Row) -> datetime:
 def _rated(
     path: Path, rows: list[dict[str, Any]], run: _Run, ratings: RatingFilter
 ) -> Iterator[Item]:
-    """The items of the ratings of a rating file."""
+    """Yield the items of the ratings in a rating file."""
     for row in rows:
         uncounted = list(_uncounted(row, run.confidences.get(str(row["entry_id"])), ratings))
         if uncounted:
@@ -535,7 +537,8 @@ def _rated(
 
 
 def _thumbs(row: Row, run: _Run, path: Path) -> list[AnyRecord]:
-    """The thumbs of a rating, one a trace of its entry."""
+    """Return the thumbs of a rating, one for each trace of its entry. Raises Unreadable if the run
+    does not contain the entry, or if it was rated before the run was made."""
     entry = str(row["entry_id"])
     if row.get("run_id") not in (None, run.name) or entry not in run.entries:
         raise Unreadable(f"{path.name}: entry {entry!r} is not of run {run.name!r}")

@@ -26,8 +26,8 @@ OF_ENTRY = (
 def stored_entries(
     ws: Workspace, ratings: Sequence[Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Entry id -> the entry that ratings are about: that of the run which a rating names, else of
-    the newest run of any agent that has it."""
+    """Return entry id -> the entry that ratings are about: the one of the run that a rating names,
+    else of the newest run of any agent that has it."""
     runs = {str(rating["entry_id"]): rating.get("run_id") for rating in ratings}
     rows = []
     with ws.db.read() as connection:

@@ -186,9 +186,8 @@ class CommandCenterDPOTrainer:
 
 
 def _lines(row: Mapping[str, Any], held_out: bool) -> Iterator[dict[str, Any]]:
-    """Our own lines for a pair: two answers to one question, and which is better. Rows of one
-    question stay on one side of the split.
-    """
+    """Yield Thumbwheel's lines for a pair: two answers to one question, and the preference. Rows of
+    one question stay on one side of the split."""
     targets = []
     for text in (row["chosen"], row["rejected"]):
         trace_id = ids.fingerprint([row["prompt"], text, held_out])[:24]

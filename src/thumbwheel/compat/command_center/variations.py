@@ -28,8 +28,8 @@ MOST = 200_000
 def run_of(
     catalogue: Path, questions: Path | None, data: Path | None, sizes: Sequence[str]
 ) -> dict[str, Any]:
-    """The run with every variation; raises InputError for files that are none, and for a run that
-    would be too large."""
+    """Return the run with every variation. Raises InputError for a file of another kind, and for a
+    run that would be too large."""
     fixtures = _catalogue(catalogue)
     bank = _questions(questions) if questions is not None else []
     samples = _samples(data) if data is not None else {}
@@ -94,7 +94,7 @@ def _entry(
 
 
 def _catalogue(path: Path) -> dict[str, list[str]]:
-    """Scenario -> its fixtures."""
+    """Return scenario -> its fixtures. Raises InputError for any other file."""
     value = _read(path)
     if not isinstance(value, dict) or not value:
         raise file_error(path, "it is no {scenario: {fixture: description}}", "Correct it")
@@ -123,7 +123,7 @@ def _questions(path: Path) -> list[dict[str, Any]]:
 
 
 def _samples(path: Path) -> dict[str, list[Any]]:
-    """Scenario -> samples of its data."""
+    """Return scenario -> samples of its data. Raises InputError for any other file."""
     value = _read(path)
     if not isinstance(value, dict):
         raise file_error(path, "it is no {scenario: [data, ...]}", "Correct it")

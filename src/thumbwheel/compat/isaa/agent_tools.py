@@ -119,13 +119,13 @@ class RLTrainingManager:
         return self._session(job)
 
     def check_training_status(self) -> dict[str, Any] | None:
-        """The training that runs, else the last one; None where there was none."""
+        """Return the running training, else the last one; None if there was none."""
         with self.opener() as ws:
             trainings = _trainings(ws)
         return self._session(trainings[0]) if trainings else None
 
     def list_models(self) -> list[dict[str, Any]]:
-        """All trainings, the newest first, with the version that each gave."""
+        """Return all trainings, the newest first, with the version that each produced."""
         with self.opener() as ws:
             trainings = _trainings(ws)
         return [self._session(job) for job in trainings]
@@ -161,7 +161,7 @@ class RLTrainingManager:
         return run_or_submit(self.opener, kind, checked_spec(kind, spec))
 
     def _trained(self, ws: Workspace, model_name: str) -> dict[str, Any]:
-        """The training of a model that gave a version; raises NotFound."""
+        """Return the training that produced a version of this name. Raises NotFound."""
         sessions = [self._session(job) for job in _trainings(ws)]
         by_name = {row["model_name"]: row for row in sessions if row["version"]}
         if model_name in by_name:
@@ -205,7 +205,7 @@ class RLTrainingManager:
 
 
 def _trainings(ws: Workspace) -> list[Job]:
-    """The jobs that these tools started, the newest first."""
+    """Return the jobs that these tools started, the newest first."""
     jobs, _ = queue.jobs(ws, kind="train", limit=MOST)
     return [job for job in jobs if job.key is not None and job.key.startswith(KEY)]
 
@@ -221,7 +221,7 @@ def _agent(slug: str) -> Any:
 
 
 async def _answered(call: Callable[[], Any], text_of: Callable[[Any], str], failure: str) -> str:
-    """The text of a result; that of the error where there is none."""
+    """Return the text of the result, or of the error if the call raises one."""
     try:
         return text_of(await asyncio.to_thread(call))
     except ThumbwheelError as error:
@@ -286,7 +286,7 @@ async def stop_rl_training(deploy: bool = True) -> str:
 
 
 async def check_training_status() -> str:
-    """How far the training is that runs, or what became of the last one."""
+    """Report the progress of the running training, or the result of the last one."""
 
     def text(session: dict[str, Any] | None) -> str:
         if session is None:
@@ -316,7 +316,7 @@ async def switch_rl_model(model_name: str) -> str:
 
 
 async def list_rl_models() -> str:
-    """All models that were trained by these tools, with what became of each."""
+    """List all models that these tools trained, with the result of each."""
 
     def text(sessions: list[dict[str, Any]]) -> str:
         if not sessions:
@@ -345,7 +345,7 @@ def _lines(session: dict[str, Any]) -> list[str]:
 
 
 def get_rl_training_tools() -> list[tuple[Callable[..., Any], str, str]]:
-    """(function, name, description) of each tool."""
+    """Return (function, name, description) of each tool."""
     functions = (
         start_rl_training,
         stop_rl_training,

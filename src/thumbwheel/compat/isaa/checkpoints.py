@@ -33,11 +33,12 @@ class CheckpointLoader:
             self.checkpoint_path = checkpoint_folder(Home.at().path, agent_name)
 
     def discover_all_agents(self) -> list[str]:
-        """Names of the agents that have checkpoints beside this one's."""
+        """Return the names of all agents that have checkpoints, this one included."""
         return sorted({path.parent.name for path in self.checkpoint_path.parent.glob("*/*.pkl")})
 
     def list_checkpoints(self) -> list[dict[str, Any]]:
-        """path, filename, size_mb and modified (UTC) of each checkpoint, the newest first."""
+        """Return path, filename, size_mb and modified (UTC) of each checkpoint, the newest
+        first."""
         checkpoints: list[dict[str, Any]] = []
         for path in self.checkpoint_path.glob("*.pkl"):
             if not path.is_file():
@@ -54,13 +55,13 @@ class CheckpointLoader:
         return checkpoints
 
     def load_checkpoint(self, filepath: str | Path) -> list[ExecutionTrace]:
-        """The runs of one checkpoint. A file that is none, or that names anything but a
-        checkpoint's own data, is reported and skipped."""
+        """Return the runs of one checkpoint. A file of another kind, or one that names anything but
+        a checkpoint's own data, is reported and skipped."""
         return list(self._traces(Path(filepath)))
 
     def load_all_traces(self, deduplicate: bool = True) -> list[ExecutionTrace]:
-        """The runs of all checkpoints; a turn that stands in several of them is there once unless
-        `deduplicate` is off."""
+        """Return the runs of all checkpoints. A turn that several of them contain is returned once,
+        unless `deduplicate` is off."""
         traces: list[ExecutionTrace] = []
         seen: set[str] = set()
         for path in sorted(self.checkpoint_path.glob("*.pkl")):
@@ -72,8 +73,8 @@ class CheckpointLoader:
         return traces
 
     def generate_synthetic_tasks(self, num_tasks: int = 100) -> list[dict[str, str]]:
-        """Prompts of runs that ended well, each once, as tasks for a fresh answer: prompt, category
-        and source."""
+        """Return the prompts of runs that ended well, each once, as tasks for a fresh answer:
+        prompt, category and source."""
         prompts = dict.fromkeys(
             trace.user_query for trace in self.load_all_traces() if trace.status == "ok"
         )
@@ -84,8 +85,8 @@ class CheckpointLoader:
         return tasks[:num_tasks]
 
     def get_statistics(self) -> dict[str, Any]:
-        """Counts and averages over the distinct runs; an average of nothing and a number that
-        nobody counted are null."""
+        """Return counts and averages over the distinct runs. An average of nothing is None, as is a
+        total of which a part is unknown."""
         traces = self.load_all_traces()
         used: set[str] = set()
         for trace in traces:
@@ -121,12 +122,12 @@ class CheckpointLoader:
 
 
 def checkpoints_below(home: Path) -> Path:
-    """The folder of all agents' checkpoints."""
+    """Return the folder of all agents' checkpoints."""
     return home / "Agents" / "checkpoint"
 
 
 def checkpoint_folder(home: Path, agent_name: str) -> Path:
-    """The folder of an agent's checkpoints: named as the agent is, or as its slug. Raises
+    """Return the folder of an agent's checkpoints, called like the agent or like its slug. Raises
     InputError for a name that is a path."""
     agent = slug_of(agent_name)
     folder = checkpoints_below(home)
@@ -176,7 +177,8 @@ def _tool_call(step: StepRecord) -> ToolCallTrace:
 
 
 def _add_task(trace: ExecutionTrace, step: StepRecord) -> None:
-    """A task was created in any case; it is completed or failed besides where that is known."""
+    """Add the task of a step to the created tasks, and also to the completed or failed ones if its
+    status is known."""
     task = dict(step.input or {}) | {"type": step.name or "task"}
     trace.tasks_created.append(task)
     if step.status == "completed":
@@ -205,5 +207,5 @@ def _mean(values: list[int]) -> float | None:
 
 
 def _total(values: list[Any]) -> Any:
-    """The sum, where every run knows its number."""
+    """Return the sum; None if there are no values or one of them is unknown."""
     return sum(values) if values and None not in values else None

@@ -67,7 +67,7 @@ class ExampleBuilder(Generic[Example]):
         self.system_prompt = system_prompt
 
     def prompt_of(self, query: str) -> str:
-        """The system prompt where there is one, a blank line, and the question."""
+        """Return the system prompt if there is one, a blank line, and the question."""
         return "\n\n".join(filter(None, [self.system_prompt, f"User: {query}"]))
 
     def save_dataset(
@@ -126,7 +126,8 @@ class ExampleBuilder(Generic[Example]):
         return examples
 
     def to_hf_dataset(self, examples: Sequence[Example]) -> Dataset:
-        """Raises MissingExtra where `datasets` is not installed."""
+        """Return the examples as a Hugging Face dataset. Raises MissingExtra if `datasets` is not
+        installed."""
         try:
             from datasets import Dataset
         except ImportError:
@@ -149,7 +150,8 @@ class KTODatasetBuilder(ExampleBuilder[KTOExample]):
         self.reward_threshold = reward_threshold
 
     def trace_to_example(self, trace: ExecutionTrace) -> KTOExample | None:
-        """The example of a run; None where nobody labelled it and it has no answer or no reward."""
+        """Return the example of a run; None if nobody labelled it and it has no answer or no
+        reward."""
         label = trace.label
         if label is None and trace.final_response.strip():
             label = self.reward_engine.get_binary_label(trace, self.reward_threshold)
@@ -163,8 +165,8 @@ class KTODatasetBuilder(ExampleBuilder[KTOExample]):
         balance: bool = True,
         max_examples: int | None = None,
     ) -> list[KTOExample]:
-        """The examples in an order of their own; with `balance` as many good as bad ones, where
-        there are both."""
+        """Return the examples, ordered by a hash of their content; with `balance`, as many good as
+        bad ones if there are both."""
         examples = []
         for trace in traces:
             example = self.trace_to_example(trace)
@@ -182,18 +184,18 @@ class KTODatasetBuilder(ExampleBuilder[KTOExample]):
     def build_from_collector(
         self, collector: TraceCollector, include_unlabeled: bool = True, **options: Any
     ) -> list[KTOExample]:
-        """The examples of a collector's runs."""
+        """Build the examples of a collector's runs."""
         return self.build_dataset(
             collector.load_traces(labeled_only=not include_unlabeled), **options
         )
 
     def build_from_checkpoints(self, loader: CheckpointLoader, **options: Any) -> list[KTOExample]:
-        """The examples of the runs in checkpoints."""
+        """Build the examples of the runs in checkpoints."""
         return self.build_dataset(loader.load_all_traces(), **options)
 
     def get_statistics(self, examples: Sequence[KTOExample]) -> dict[str, Any]:
-        """Counts, positives for each negative, and average lengths in characters; null where there
-        is nothing to divide by."""
+        """Return counts, positives for each negative, and average lengths in characters; None where
+        there is nothing to divide by."""
         positives = sum(example.label for example in examples)
         negatives = len(examples) - positives
         return {
@@ -223,8 +225,8 @@ class GRPODatasetBuilder(ExampleBuilder[GRPOExample]):
     def group_traces_by_query(
         self, traces: Iterable[ExecutionTrace]
     ) -> dict[str, list[ExecutionTrace]]:
-        """Runs by question: in lower case, without extra spaces, cut to 200 characters. This is
-        only the key; the prompt is not cut."""
+        """Group runs by question: in lower case, without extra spaces, cut to 200 characters. This
+        is only the key; the prompt is not cut."""
         groups: dict[str, list[ExecutionTrace]] = {}
         for trace in traces:
             key = " ".join(trace.user_query.casefold().split())[:QUERY_KEY]
@@ -234,8 +236,8 @@ class GRPODatasetBuilder(ExampleBuilder[GRPOExample]):
     def build_example_from_group(
         self, prompt: str, traces: Sequence[ExecutionTrace]
     ) -> GRPOExample | None:
-        """The example of the runs of one question; None for fewer than two answers with a reward. A
-        person's label is a reward of 1 or 0."""
+        """Return the example of the runs of one question; None for fewer than two answers with a
+        reward. A person's label is a reward of 1 or 0."""
         answers = []
         rewards = []
         for trace in traces:
@@ -257,7 +259,8 @@ class GRPODatasetBuilder(ExampleBuilder[GRPOExample]):
         min_group_size: int = 2,
         max_examples: int | None = None,
     ) -> list[GRPOExample]:
-        """One example for each question with at least `min_group_size` runs."""
+        """Build one example for each question with at least `min_group_size` runs and two
+        rewards."""
         examples = []
         for group in self.group_traces_by_query(traces).values():
             if len(group) < min_group_size:
@@ -305,8 +308,8 @@ class GRPODatasetBuilder(ExampleBuilder[GRPOExample]):
         return examples
 
     def get_statistics(self, examples: Sequence[GRPOExample]) -> dict[str, Any]:
-        """Counts, answers a prompt, mean and range of the rewards; null where there is nothing to
-        average."""
+        """Return counts, answers per prompt, and mean and range of the rewards; None where there is
+        nothing to average."""
         rewards: list[float] = []
         for example in examples:
             rewards += example.rewards
@@ -347,7 +350,7 @@ class DatasetPipeline:
         self.grpo_builder = GRPODatasetBuilder(self.reward_engine, system_prompt=system_prompt)
 
     def collect_all_traces(self) -> list[ExecutionTrace]:
-        """The runs of the trace files and the checkpoints, each once."""
+        """Return the runs of the trace files and the checkpoints, each once."""
         traces = [*self.trace_collector.load_traces(), *self.checkpoint_loader.load_all_traces()]
         return list({trace.trace_id: trace for trace in traces}.values())
 
@@ -364,7 +367,7 @@ class DatasetPipeline:
         return examples
 
     def get_unlabeled_for_review(self, limit: int = 50) -> list[ExecutionTrace]:
-        """The newest runs that nobody labelled."""
+        """Return the newest runs without a label, at most `limit`."""
         return self.trace_collector.get_unlabeled_traces(limit)
 
     def label_trace(self, trace_id: str, label: bool, notes: str = "") -> None:
@@ -372,7 +375,7 @@ class DatasetPipeline:
         self.trace_collector.label_trace(trace_id, label, notes)
 
     def get_pipeline_statistics(self) -> dict[str, Any]:
-        """The collector's statistics, and count and size of the checkpoints."""
+        """Return the collector's statistics, and the number and size (MB) of the checkpoints."""
         checkpoints = self.checkpoint_loader.list_checkpoints()
         size = sum(checkpoint["size_mb"] for checkpoint in checkpoints)
         return {

@@ -44,8 +44,8 @@ class GGUFQuantization:
 
     @staticmethod
     def available() -> dict[str, GGUFQuantization]:
-        """The seven that the pipeline offered; `thumbwheel export --format gguf --quant` knows
-        more."""
+        """Return the seven quantizations that the pipeline offered; `thumbwheel export --format
+        gguf --quant` knows more."""
         return {name: GGUFQuantization(name, bits) for name, bits in BITS.items()}
 
 
@@ -98,7 +98,7 @@ class GGUFExporter:
         return str(target)
 
     def get_recommended_quantization(self, available_ram_gb: float | None = None) -> str:
-        """The precision for so much memory (default: this machine's)."""
+        """Return the precision for this much memory in GB (default: the memory of this machine)."""
         return recommend(machine().ram_gb if available_ram_gb is None else available_ram_gb)
 
 
@@ -115,8 +115,8 @@ class OllamaHostingProfile:
     flash_attn: bool = False
 
     def to_env(self) -> dict[str, str]:
-        """The environment of `ollama serve`. Threads and layers are no variables of it; they go
-        with the model (`to_parameters`)."""
+        """Return the environment of `ollama serve`. Threads and layers are not environment
+        variables; they go with the model (`to_parameters`)."""
         environment = {
             "OLLAMA_NUM_PARALLEL": str(self.num_parallel),
             "OLLAMA_MAX_LOADED_MODELS": "2",
@@ -126,7 +126,7 @@ class OllamaHostingProfile:
         return environment
 
     def to_parameters(self) -> dict[str, int]:
-        """PARAMETER lines of a model."""
+        """Return the PARAMETER lines of a model: name -> value."""
         parameters = {"num_ctx": self.num_ctx, "num_gpu": self.num_gpu}
         if self.num_thread:
             parameters["num_thread"] = self.num_thread
@@ -148,7 +148,8 @@ class OllamaDeployer:
         num_ctx: int = 4096,
         stop_tokens: Sequence[str] = (),
     ) -> str:
-        """The text of a Modelfile; raises InputError for what none can hold."""
+        """Return the text of a Modelfile. Raises InputError for values that a Modelfile cannot
+        hold."""
         return self._modelfile(gguf_path, system_prompt, temperature, num_ctx, stop_tokens).text()
 
     def create_model(
@@ -176,7 +177,7 @@ class OllamaDeployer:
         return model_name
 
     def list_models(self) -> list[dict[str, str]]:
-        """Name and digest of every model."""
+        """Return name and digest of every model."""
         with OllamaServer(self.host) as server:
             return [{"name": name, "id": digest} for name, digest in server.digests().items()]
 
@@ -188,7 +189,7 @@ class OllamaDeployer:
         return exists
 
     def run_model(self, model_name: str, prompt: str) -> str:
-        """The model's answer to one message."""
+        """Return the model's answer to one message."""
         import httpx2
 
         body = {"model": model_name, "messages": [{"role": "user", "content": prompt}]}
@@ -199,7 +200,7 @@ class OllamaDeployer:
         return str(reply.json()["choices"][0]["message"]["content"])
 
     def get_ryzen_profile(self, cpu_cores: int = 16) -> OllamaHostingProfile:
-        """For a Ryzen with so many cores: two of them stay free."""
+        """Return the profile for a Ryzen with this many cores; two of them stay free."""
         parallel = max(1, min(4, cpu_cores // 4))
         return OllamaHostingProfile("ryzen_optimized", parallel, num_thread=max(1, cpu_cores - 2))
 
@@ -233,7 +234,7 @@ def _profile_choice(hosting: str) -> Choice:
 
 
 def hosting_profile(choice: Choice) -> OllamaHostingProfile:
-    """The profile of this machine as the pipeline's class."""
+    """Return the profile that `choice` gives on this machine, as the pipeline's class."""
     profile = choose(choice, machine())
     layers = profile.gpu_layers if profile.gpu_layers is not None else ALL_LAYERS
     return OllamaHostingProfile(
@@ -307,8 +308,8 @@ class ExportPipeline:
 def quick_export(
     model_path: str | Path, model_name: str = "toolbox-agent", quantization: str = "Q4_K_M"
 ) -> str:
-    """`ExportPipeline(...).run(...)`: the name of the model in Ollama; raises Conflict with the
-    cause of a failure."""
+    """Run `ExportPipeline(...).run(...)` and return the name of the model in Ollama. Raises
+    Conflict with the cause of a failure."""
     results = ExportPipeline(model_path, model_name).run(quantization)
     if not results["success"]:
         raise Conflict(

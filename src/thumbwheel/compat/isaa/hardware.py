@@ -92,17 +92,18 @@ class HardwareConfig:
         return self.has_gpu and self.cuda_available and self.profile is not HardwareProfile.CPU_ONLY
 
     def get_training_device(self) -> str:
-        """cuda or cpu."""
+        """Return cuda or cpu."""
         return "cuda" if self.uses_gpu else "cpu"
 
     def get_torch_dtype(self) -> str:
-        """The name of the precision."""
+        """Return the name of the precision."""
         if self.use_fp16:
             return "float16"
         return "bfloat16" if self.use_bf16 else "float32"
 
     def to_training_args(self) -> dict[str, Any]:
-        """Arguments of `transformers.TrainingArguments`: eight rows an update, by accumulation."""
+        """Return the arguments of `transformers.TrainingArguments`: eight rows an update, by
+        accumulation."""
         rows = self.recommended_batch_size or 1
         return {
             "per_device_train_batch_size": rows,
@@ -115,7 +116,7 @@ class HardwareConfig:
         }
 
     def to_lora_config(self) -> dict[str, Any]:
-        """Arguments of `peft.LoraConfig`."""
+        """Return the arguments of `peft.LoraConfig`."""
         return {
             "r": self.lora_r,
             "lora_alpha": self.lora_alpha,
@@ -126,7 +127,7 @@ class HardwareConfig:
         }
 
     def to_grpo_config(self) -> dict[str, Any]:
-        """What GRPO has besides."""
+        """Return the settings that only GRPO has."""
         return {
             "num_generations": self.num_generations,
             "max_completion_length": self.max_completion_length,
@@ -134,7 +135,7 @@ class HardwareConfig:
         }
 
     def summary(self) -> str:
-        """A few lines for a person."""
+        """Summarise the machine and the derived settings in a few lines."""
         profile = HardwareProfile(self.profile or HardwareProfile.AUTO_DETECT)
         gpu = f"{self.gpu_name} ({self.gpu_vram_gb:.1f} GB)" if self.has_gpu else "none"
         return "\n".join(
@@ -152,7 +153,7 @@ class HardwareConfig:
 
 
 def _profile_of(name: str) -> HardwareProfile:
-    """The profile of this name, in any case; raises ConfigError for an unknown one."""
+    """Return the profile of this name, in any case. Raises ConfigError for an unknown one."""
     try:
         return HardwareProfile(name.strip().lower())
     except ValueError:
@@ -163,8 +164,8 @@ def _profile_of(name: str) -> HardwareProfile:
 
 
 def detect_hardware(storage_path: str | None = None) -> HardwareConfig:
-    """What this machine has. `storage_path` is where models lie (default: the home's folder);
-    nothing is created."""
+    """Return the hardware of this machine. `storage_path` is the folder of the models (default: the
+    home's folder); nothing is created."""
     storage = Path(storage_path or Home.at().path)
     this_machine = machine()
     return HardwareConfig(
@@ -173,8 +174,8 @@ def detect_hardware(storage_path: str | None = None) -> HardwareConfig:
 
 
 def get_ryzen_optimized_config(storage_path: str | None = None) -> HardwareConfig:
-    """The preset for a Ryzen 9 5950X with 40 GB, of which 32 are available, whatever this machine
-    is."""
+    """Return the preset for a Ryzen 9 5950X with 40 GB, of which 32 are available, whatever this
+    machine is."""
     return HardwareConfig(
         cpu_name="AMD Ryzen 9 5950X 16-Core Processor",
         cpu_cores=16,
@@ -200,7 +201,8 @@ def _processor(machine: Machine) -> dict[str, Any]:
 
 
 def _accelerator(machine: Machine) -> dict[str, Any]:
-    """The GPU that torch calls cuda, which may be ROCm's. Metal is another device."""
+    """Return the settings of the GPU that torch calls cuda, which may be ROCm's; empty if there is
+    none. Metal is another device."""
     gpu = machine.gpu
     if gpu is None or gpu.kind == "mps":
         return {}

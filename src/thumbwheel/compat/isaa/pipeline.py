@@ -143,7 +143,7 @@ class TrainingPipeline:
             self._hold_out(ws)
 
     def _train(self, ws: Workspace) -> str:
-        """The name of the version that came of it; raises Conflict where none did."""
+        """Train and return the name of the new version. Raises Conflict if there is none."""
         from thumbwheel.engine.base_check import find_base
         from thumbwheel.models.versions import require_agent
         from thumbwheel.training.train import train
@@ -224,8 +224,8 @@ class TrainingPipeline:
             report_refused(ingest(ws, self.agent, "flowagent", checkpoints))
 
     def _reward_unjudged_runs(self, ws: Workspace) -> None:
-        """Where nobody said anything about any run, let the ledger say how good each was, as the
-        rewards of their pipeline did."""
+        """Reward the runs by the ledger if nobody has judged any of them, as the replaced
+        pipeline's rewards did."""
         from thumbwheel.models.versions import require_agent
         from thumbwheel.rewards import ledger
         from thumbwheel.rewards.component import components
@@ -293,8 +293,8 @@ class TrainingPipeline:
                 log.say(f"no held-out {shape}: {error}")
 
     def _can_judge(self, ws: Workspace) -> bool:
-        """Whether fresh answers could be judged: by what the settings name, or by the rows' own
-        references and checkers."""
+        """Return whether fresh answers can be judged: by a function or model in the settings, or by
+        the rows' own references and checkers."""
         from thumbwheel.datasets.build import build, load_rows
         from thumbwheel.datasets.types import DatasetConfig
         from thumbwheel.training.algorithms.grpo import GrpoConfig

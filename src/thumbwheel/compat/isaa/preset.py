@@ -33,7 +33,7 @@ PRESET = Preset(
 
 
 def counted_value(name: str, score: Score) -> float | None:
-    """The value with which a component enters the mean in the arithmetic `isaa`."""
+    """Return the value with which a component enters the mean in the arithmetic `isaa`."""
     if score.value is not None:
         return score.value
     return 0.0 if score.status is Status.FAILED else NEUTRAL.get(name, MIDDLE)

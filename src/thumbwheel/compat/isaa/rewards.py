@@ -38,7 +38,7 @@ class RewardResult:
     error: str | None = None
 
     def to_binary(self, threshold: float = 0.5) -> int | None:
-        """1 from the threshold on, else 0; None without a score."""
+        """Return 1 from the threshold on, else 0; None without a score."""
         return None if self.score is None else int(self.score >= threshold)
 
 
@@ -166,7 +166,8 @@ class LearnedReward(BaseReward):
             self.save_patterns()
 
     def compute(self, trace: ExecutionTrace) -> RewardResult:
-        """The share of the matches that are with good runs; no score where nothing matches."""
+        """Return the share of the matching patterns that belong to good runs; no score if none
+        matches."""
         positive = sum(self._match(trace, pattern) for pattern in self.patterns["positive"])
         negative = sum(self._match(trace, pattern) for pattern in self.patterns["negative"])
         details = {"positive_match": positive, "negative_match": negative}
@@ -212,7 +213,7 @@ class RewardEngine:
         self.arithmetic = arithmetic
 
     def compute_all(self, trace: ExecutionTrace) -> dict[str, RewardResult]:
-        """Every reward by name. One that raises has no score, and its error."""
+        """Return every reward by name. A reward that raises has its error and no score."""
         results: dict[str, RewardResult] = {}
         for reward in self.rewards:
             try:
@@ -222,21 +223,21 @@ class RewardEngine:
         return results
 
     def compute_combined(self, trace: ExecutionTrace) -> float | None:
-        """The mean by weight; None where no reward has a score."""
+        """Return the weighted mean; None if no reward has a score."""
         return self._combined(self.compute_all(trace))
 
     def compute_for_group(self, traces: Sequence[ExecutionTrace]) -> list[float | None]:
-        """Group-normalised rewards of runs of one prompt (population deviation); None for a run
-        without one."""
+        """Return the group-normalised rewards of runs of one prompt (population deviation); None
+        for a run without a reward."""
         return group_normalised([self.compute_combined(trace) for trace in traces])
 
     def get_binary_label(self, trace: ExecutionTrace, threshold: float = GOOD) -> bool | None:
-        """Whether the reward reaches `threshold`; None where there is no reward."""
+        """Return whether the combined reward reaches `threshold`; None if there is no reward."""
         combined = self.compute_combined(trace)
         return None if combined is None else combined >= threshold
 
     def summary(self, trace: ExecutionTrace) -> str:
-        """A line for each reward, and the combined one, for a person."""
+        """Return a text with one line for each reward and one for the combined reward."""
         results = self.compute_all(trace)
         combined = self._combined(results)
         lines = [f"{name}: {_shown(result)}" for name, result in results.items()]
@@ -255,7 +256,7 @@ class RewardEngine:
 
 
 def default_rewards(arithmetic: str) -> list[BaseReward]:
-    """The six rewards of the default engine."""
+    """Return the six rewards of the default engine."""
     return [
         CodeExecutionReward(),
         SyntaxValidationReward(),
@@ -267,7 +268,7 @@ def default_rewards(arithmetic: str) -> list[BaseReward]:
 
 
 def case_of(trace: ExecutionTrace) -> Case:
-    """A recorded run as a case of our reward functions."""
+    """Return a recorded run as a case of Thumbwheel's reward functions."""
     line = line_of(trace)
     steps = []
     for step in line["steps"]:

@@ -89,7 +89,7 @@ def claims(row: Row) -> bool:
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
-    """The trace of a trace file, and what was said about it."""
+    """Return the trace of a trace file and its feedback. Raises Unreadable for any other object."""
     if not isinstance(row.get("trace_id"), str | int) or not isinstance(row.get("user_query"), str):
         raise Unreadable("it is no trace file: it has no trace_id or no user_query")
     try:
@@ -138,13 +138,13 @@ class FlowAgent(JsonLines):
         return replace(self, agent=name)
 
     def claims_location(self, path: Path) -> bool:
-        """A folder with a checkpoint, or with a trace file."""
+        """Return whether the path is a folder with a checkpoint or a trace file."""
         files = _run_files(path) if path.is_dir() else []
         return any(file.suffix == ".pkl" or _is_trace_file(file) for file in files)
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
-        """Every item in order. In a folder, whatever is neither a trace file nor a checkpoint is
-        refused by its name and stops nothing."""
+        """Yield every item in order. In a folder, a file that is neither a trace file nor a
+        checkpoint is refused by its name, and reading continues."""
         if path.is_dir():
             yield from self._folder(path, on_position)
         elif path.suffix == ".pkl" and path.is_file():
@@ -154,7 +154,7 @@ class FlowAgent(JsonLines):
             yield from super().read(path, on_position)
 
     def item(self, number: int, row: dict[str, Any], text: str, parse: Any = None) -> Item:
-        """The item of one row; its text is shown without secrets."""
+        """Return the item of one row; its text is shown without secrets."""
         item = super().item(number, row, text, self._wanted)
         clean = redacted(row)
         if clean == row:
@@ -197,7 +197,7 @@ class FlowAgent(JsonLines):
             yield Refused(0, error.why, file.name)
 
     def _wanted(self, row: dict[str, Any]) -> list[AnyRecord]:
-        """The records of a trace file; raises Unwanted for one of another agent."""
+        """Return the records of a trace file. Raises Unwanted for a file of another agent."""
         self._require_agent(row.get("agent"))
         return parse(row)
 
@@ -208,8 +208,8 @@ class FlowAgent(JsonLines):
             raise Unwanted(f"it is of {name}")
 
     def _checkpoint(self, file: Path, known_turns: dict[str, list[AnyRecord]]) -> Iterator[Item]:
-        """The items of one checkpoint; `known_turns` has the turns of those before it, which are
-        handed out again as they were."""
+        """Yield the items of one checkpoint. `known_turns` has the turns of the checkpoints before
+        it, which are returned again unchanged."""
         try:
             checkpoint = _opened(unpickle(read_regular(file, MOST_BYTES)))
         except InputError as error:
@@ -234,15 +234,15 @@ def _run_files(folder: Path) -> list[Path]:
 
 
 def _newest_copies(files: Iterable[Path]) -> dict[str, Path]:
-    """Name of a trace file -> that file in the latest day folder. A collector saves a trace that is
-    labelled anew in the folder of that day, so the label of an older copy is no longer meant.
-    """
+    """Return name of a trace file -> the file of that name in the latest day folder. A collector
+    saves a relabelled trace in the folder of that day, so the label of an older copy is
+    obsolete."""
     by_day = [file for file in files if file.suffix == ".json" and DAY.fullmatch(file.parent.name)]
     return {file.name: file for file in sorted(by_day, key=lambda file: file.parent.name)}
 
 
 def _without_label(item: Item, trace_id: str) -> Item:
-    """The trace of a line alone, without what was said about it, if it is the one of this id."""
+    """Return the item without its feedback if its only trace has this id, else unchanged."""
     if not isinstance(item, Line):
         return item
     traces = [record for record in item.records if isinstance(record, TraceRecord)]
@@ -252,7 +252,7 @@ def _without_label(item: Item, trace_id: str) -> Item:
 
 
 def _is_trace_file(file: Path) -> bool:
-    """Whether its first object is a trace; what cannot be read is none."""
+    """Return whether the first object of the file is a trace; False if it cannot be read."""
     try:
         first = next(read_rows(file, ignore_position), None)
     except InputError:
@@ -261,8 +261,9 @@ def _is_trace_file(file: Path) -> bool:
 
 
 def _opened(checkpoint: Any) -> dict[str, Any]:
-    """The parts of a checkpoint that are looked at, as JSON without secrets; what is secret
-    anywhere in it is secret everywhere."""
+    """Return the parts of a checkpoint that are read, as JSON without secrets. A text that is
+    secret in one place is secret everywhere. Raises Unreadable if it is no checkpoint of an
+    agent."""
     if not isinstance(checkpoint, Standin) or checkpoint.name != "AgentCheckpoint":
         raise Unreadable("it is no checkpoint of an agent")
     fields = as_json(checkpoint.fields)
@@ -305,7 +306,8 @@ class _Turn:
         return f"turn-{ids.fingerprint(identity)[:40]}"
 
     def covers(self, time: datetime) -> bool:
-        """Whether the time lies between the question and the answer."""
+        """Return whether the time lies between the question and the answer; False if the turn has
+        no times."""
         if self.span is None:
             return False
         asked, answered = self.span
@@ -379,13 +381,12 @@ def _turns(checkpoint: Row) -> list[_Turn]:
 
 
 def _owner(part: Row) -> str | None:
-    """Whose a message or a session is."""
+    """Return the user of a message or a session, or None."""
     return user_of(part.get("metadata"), part)
 
 
 def _owners(checkpoint: Row) -> dict[str, str]:
-    """Session -> whose it is, where the session says so, or the variables of the run that was the
-    last one."""
+    """Return session -> its user, from the session, else from the variables of the last run."""
     owners: dict[str, str] = {}
     last_run = _object(_object(checkpoint.get("variable_scopes")).get("user"))
     user = user_of({"user_id": last_run.get("id")})
@@ -404,17 +405,17 @@ def _object(value: Any) -> Mapping[str, Any]:
 
 
 def _first_sessions(checkpoint: Row) -> Mapping[str, Any]:
-    """The sessions of a checkpoint of the first generation."""
+    """Return the sessions of a checkpoint of the first generation."""
     return _object(checkpoint.get("session_data"))
 
 
 def _second_sessions(checkpoint: Row) -> Mapping[str, Any]:
-    """The sessions of a checkpoint of the second generation."""
+    """Return the sessions of a checkpoint of the second generation."""
     return _object(_object(checkpoint.get("sessions_data")).get("sessions"))
 
 
 def _histories(checkpoint: Row) -> Iterator[tuple[str, list[Row], bool]]:
-    """(session, its messages, whether it is of the second generation)."""
+    """Yield (session, its messages, whether it is of the second generation)."""
     for sessions, key, is_second in (
         (_first_sessions(checkpoint), "history", False),
         (_second_sessions(checkpoint), "chat_history", True),
@@ -429,8 +430,8 @@ def _histories(checkpoint: Row) -> Iterator[tuple[str, list[Row], bool]]:
 def _answered_turns(
     session: str, history: list[Row], is_second: bool, agent: str | None
 ) -> Iterator[_Turn]:
-    """The answered turns. What a user said that nobody answered is no turn yet; a later checkpoint
-    may have the answer."""
+    """Yield the answered turns. A message that nobody answered is not a turn yet; a later
+    checkpoint may have the answer."""
     starts = [index for index, message in enumerate(history) if message.get("role") == "user"]
     for start, end in pairwise([*starts, len(history)]):
         query = _text(history[start])
@@ -455,7 +456,7 @@ def _answered_turns(
 
 
 def _text(message: Row) -> str | None:
-    """What a message says, also in parts; None where it says nothing."""
+    """Return the text of a message, also of one in parts; None if it has no text."""
     try:
         text = content_text(message.get("content"))
     except Unreadable:
@@ -464,8 +465,8 @@ def _text(message: Row) -> str | None:
 
 
 def _tools(between: list[Row]) -> Iterator[dict[str, Any]]:
-    """Tool messages as steps; in the second generation the assistant's own message has the name and
-    the arguments."""
+    """Yield tool messages as steps; in the second generation the assistant's own message has the
+    name and the arguments."""
     calls: dict[str, Row] = {}
     for message in between:
         tool_calls = message.get("tool_calls")
@@ -515,8 +516,8 @@ def _give_tasks(turns: list[_Turn], tasks: Mapping[str, Any]) -> None:
 
 
 def _give_thoughts(turns: list[_Turn], scopes: Mapping[str, Any]) -> None:
-    """The steps of the scopes of reasoning and delegation, each to the turn that it belongs to;
-    what nobody can tell is left out."""
+    """Add the steps of the reasoning and delegation scopes to the turns that they belong to; a step
+    without a definite turn is left out."""
     last = _last_asked(turns, _object(scopes.get("user")))
 
     reasoning = _object(scopes.get("reasoning"))
@@ -549,14 +550,15 @@ def _thought(name: str, about: dict[str, Any] | None, output: str | None) -> dic
 
 
 def _loop_order(name: str) -> tuple[int, str]:
-    """Loops by their number, which is no text: loop_10 comes after loop_9."""
+    """Return the sort key of a loop, by its number and not by its text: loop_10 comes after
+    loop_9."""
     number = name.removeprefix("loop_")
     is_number = number.isascii() and number.isdigit() and len(number) < 10
     return (int(number) if is_number else -1), name
 
 
 def _last_asked(turns: list[_Turn], user: Mapping[str, Any]) -> _Turn | None:
-    """The turn that the scope of the user names, or the only one."""
+    """Return the turn that the user scope names, or the only one; None if it is unknown."""
     if len(turns) == 1:
         return turns[0]
     question = user.get("session"), user.get("query")
@@ -565,8 +567,8 @@ def _last_asked(turns: list[_Turn], user: Mapping[str, Any]) -> _Turn | None:
 
 
 def _turn_at(turns: list[_Turn], time: datetime | None, last: _Turn | None) -> _Turn | None:
-    """The one turn between whose question and answer the time lies; without a time, or where no
-    turn has one, the turn that was asked last."""
+    """Return the one turn whose question and answer enclose the time; without a time, or if no turn
+    has one, the turn that was asked last. None if no turn or several match."""
     if time is None or not any(turn.span for turn in turns):
         return last
     matches = [turn for turn in turns if turn.covers(time)]

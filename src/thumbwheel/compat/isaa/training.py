@@ -69,8 +69,8 @@ class TrainingConfig:
 
     @classmethod
     def from_hardware_config(cls, hw_config: HardwareConfig, **overrides: Any) -> TrainingConfig:
-        """What suits a machine, but for what is given; raises ConfigError for a setting that does
-        not exist."""
+        """Return the settings that suit a machine, changed by `overrides`. Raises ConfigError for a
+        setting that does not exist."""
         names = {setting.name for setting in fields(cls)}
         for name in overrides:
             if name not in names:
@@ -112,7 +112,7 @@ class TrainingConfig:
             ) from None
 
     def options(self) -> dict[str, Any]:
-        """As settings of `thumbwheel train METHOD`.
+        """Return the settings of `thumbwheel train METHOD`.
 
         Half precision is bfloat16.
         """
@@ -217,11 +217,11 @@ class RLTrainer:
         return result
 
     def train_kto(self, dataset: Iterable[Any]) -> RunResult:
-        """`train`, for a trainer whose method is kto."""
+        """Call `train` on a trainer whose method is kto."""
         return self._train_by("kto", dataset)
 
     def train_grpo(self, dataset: Iterable[Any]) -> RunResult:
-        """`train`, for a trainer whose method is grpo."""
+        """Call `train` on a trainer whose method is grpo."""
         return self._train_by("grpo", dataset)
 
     def save_model(self, output_path: str | Path | None = None, merge_lora: bool = True) -> str:
@@ -247,13 +247,13 @@ class RLTrainer:
         return str(folder)
 
     def evaluate(self) -> dict[str, Any]:
-        """The metrics of the run on the rows that were held out from it: before (`base`) and at the
+        """Return the metrics of the run on its held-out rows: before training (`base`) and at the
         best checkpoint (`best`)."""
         metrics = self._finished().metrics
         return {name: metrics.get(f"dev_{name}") for name in ("base", "best")}
 
     def get_training_summary(self) -> str:
-        """A few lines for a person."""
+        """Summarise the training in a few lines."""
         rows = self.config.per_device_batch_size * self.config.gradient_accumulation_steps
         lines = [
             f"{self.config.method} over {self.config.base_model}",
@@ -284,7 +284,8 @@ class RLTrainer:
         return opener(self.output_dir / "home", None, "info")
 
     def _lines(self, number: int, row: Any) -> Iterator[dict[str, Any]]:
-        """Our own lines for one example: a trace an answer, and what it was worth."""
+        """Yield Thumbwheel's lines for one example: a trace for each answer, and its label or
+        reward. Raises InputError for a row that is not an example of the method."""
         fix = "KTO needs prompt, completion and label; GRPO needs prompt, completions and rewards"
         try:
             if isinstance(row, Mapping):
@@ -338,8 +339,8 @@ def _lines_with_label(
 def _lines_with_rewards(
     number: int, prompt: str, completions: list[Any], rewards: list[Any]
 ) -> Iterator[dict[str, Any]]:
-    """A group's advantages do not depend on where its scale begins and ends, so that each group
-    brings its own."""
+    """Yield a trace and a score for each completion. The scale is the group's own, as advantages do
+    not depend on where a scale begins and ends. Raises ValueError if they do not fit together."""
     if not completions:
         raise ValueError("it has no completions")
     if len(completions) != len(rewards):
@@ -359,7 +360,7 @@ def _lines_with_rewards(
 
 
 def _messages(prompt: str) -> list[dict[str, str]]:
-    """A prompt text (`system`, a blank line, `User: question`) as the chat that it stands for."""
+    """Return a prompt text (`system`, a blank line, `User: question`) as chat messages."""
     system, mark, question = prompt.rpartition(f"\n\n{QUESTION}")
     if not mark:
         return [{"role": "user", "content": prompt.removeprefix(QUESTION)}]

@@ -80,8 +80,8 @@ class _Mark:
 
 
 def unpickle(data: bytes) -> Any:
-    """The value of a pickle, see the module; raises Unreadable for what is refused, broken or too
-    large."""
+    """Return the value of a pickle, see the module. Raises Unreadable for a pickle that is refused,
+    broken or too large."""
     if len(data) > MOST_BYTES:
         raise Unreadable(
             f"the pickle has {len(data):,} bytes, more than the {MOST_BYTES:,} that are taken"
@@ -121,14 +121,14 @@ class _Machine:
             raise Unreadable(f"the pickle uses {name}, which is refused")
 
     def pop(self) -> Any:
-        """The value on top; raises IndexError for none, Unreadable for a mark."""
+        """Pop the value on top. Raises IndexError if there is none, Unreadable for a mark."""
         value = self.stack.pop()
         if isinstance(value, _Mark):
             raise Unreadable("the pickle is broken: a mark where a value belongs")
         return value
 
     def group(self) -> list[Any]:
-        """The values above the last mark, which go away with it."""
+        """Pop the values above the last mark, and the mark itself."""
         positions = reversed(range(len(self.stack)))
         mark = next(position for position in positions if isinstance(self.stack[position], _Mark))
         values = self.stack[mark + 1 :]
@@ -155,8 +155,8 @@ class _Machine:
             self.stack[-1][key] = value
 
     def key(self, value: Any) -> str:
-        """A key that is no text or number, as a text: a new one each time, which is counted before
-        it is made."""
+        """Return a key that is neither text nor number as a text: a new one each time, which is
+        counted before it is made."""
         parts: tuple[Any, ...] = ()
         if isinstance(value, tuple):
             parts = value
@@ -167,12 +167,12 @@ class _Machine:
         return _key(value)
 
     def dictionary(self, items: list[Any]) -> None:
-        """A new dict."""
+        """Push a new dict with these items."""
         self.stack.append({})
         self.update(items)
 
     def push_global(self, module: Any, name: Any) -> None:
-        """A name, refused where no list has it."""
+        """Push a name. Raises Unreadable if it is on no list."""
         reference = Global(str(module), str(name))
         key = reference.module, reference.name
         if not (reference.is_listed or key in READERS or key in PLAIN):
@@ -182,7 +182,8 @@ class _Machine:
         self.stack.append(reference)
 
     def make(self, function: Any, arguments: Any) -> None:
-        """What calling `function` with `arguments` stands for."""
+        """Push the value that stands for calling `function` with `arguments`. Raises Unreadable if
+        the call is refused."""
         if not isinstance(function, Global) or not isinstance(arguments, tuple):
             raise Unreadable("the pickle calls something that is no class")
         reader = READERS.get((function.module, function.name))
@@ -337,7 +338,7 @@ def _encoded(text: Any, encoding: Any) -> bytes:
 
 
 def _member(owner: Any, name: Any) -> Standin:
-    """A member of an enum by its name; of nothing else."""
+    """Return a member of a listed enum by its name. Raises Unreadable for any other attribute."""
     if not isinstance(owner, Global) or not owner.is_listed or not isinstance(name, str):
         raise Unreadable("the pickle takes an attribute of what is no listed class")
     return Standin(owner.name, (name.lower(),))
@@ -372,8 +373,8 @@ READERS: Mapping[tuple[str, str], Callable[..., Any]] = {
 
 
 def as_json(value: Any) -> Any:
-    """`value` of `unpickle` as JSON values; raises Unreadable where it holds itself, is too deep,
-    or grows beyond the limits."""
+    """Return `value` of `unpickle` as JSON values. Raises Unreadable if it contains itself, is too
+    deep, or grows beyond the limits."""
     return _Flattener().value(value, 0)
 
 
@@ -385,7 +386,7 @@ class _Flattener:
         self.parts = self.text = 0
 
     def value(self, value: Any, depth: int) -> Any:
-        """`value` as JSON values."""
+        """Return `value` as JSON values. Raises Unreadable beyond the limits."""
         self.parts += 1
         self.text += len(value) if isinstance(value, str | bytes | bytearray) else 0
         if depth > DEEPEST or self.parts > MOST_PARTS or self.text > MOST_TEXT:
@@ -410,7 +411,7 @@ class _Flattener:
         return f"<{type(value).__name__}>"
 
     def key(self, key: Any) -> str:
-        """A key as text; `value` looks whether it is too much."""
+        """Return a key as text and count its length; `value` checks the limit."""
         text = str(key)
         self.text += len(text)
         return text

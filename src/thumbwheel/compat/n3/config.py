@@ -47,8 +47,8 @@ class RewardModelConfig:
     device: str = "auto"
 
     def options(self, rows: int) -> dict[str, Any]:
-        """As settings of `thumbwheel train reward` on so many rows. A learning rate that is unset
-        is the one for the base's width."""
+        """Return the settings of `thumbwheel train reward` on this many rows. An unset learning
+        rate stays unset, so that it is chosen for the base's width."""
         return {
             "loss_type": "regression",
             "min_rows": 1,
@@ -69,7 +69,8 @@ class RewardModelConfig:
         return {"warmup_ratio": self.warmup_of(steps) / steps}
 
     def warmup_of(self, steps: int) -> int:
-        """Steps of a training of so many until the full learning rate."""
+        """Return the warm-up of a training of `steps` steps: the steps until the full learning
+        rate."""
         if self.warmup_steps is None:
             return steps // 10
         # a warm-up that outlasts the training would never reach the rate that was asked for
@@ -138,7 +139,7 @@ class TrainingConfig:
         return self.dataset.max_prompt_length + self.max_new_tokens
 
     def options(self, reward_model: Path) -> dict[str, Any]:
-        """As settings of `thumbwheel train ppo`."""
+        """Return the settings of `thumbwheel train ppo`."""
         if self.top_k or self.top_p < 1:
             log.say(
                 f"note: top_k {self.top_k} and top_p {self.top_p:g} are not used: PPO learns from "
@@ -187,7 +188,7 @@ def with_lora(model: Any, config: RewardModelConfig | TrainingConfig, task: str)
 
 
 def _adapter(config: RewardModelConfig | TrainingConfig) -> dict[str, Any]:
-    """What is trained: a LoRA adapter, or every layer."""
+    """Return the settings of the tuning: a LoRA adapter, or every layer."""
     report_dropout(config.lora_dropout)
     tuning = "lora" if config.use_lora else "full"
     return {"tuning": tuning, "lora_r": config.lora_r, "lora_alpha": config.lora_alpha}

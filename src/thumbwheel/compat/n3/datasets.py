@@ -62,8 +62,8 @@ class FeedbackDataset:
         return len(self.examples)
 
     def score(self, index: int) -> float:
-        """The score that is learned: from -1 to 1 where scores are normalised, beyond it for rows
-        outside of the scale."""
+        """Return the score that is learned: from -1 to 1 if scores are normalised, beyond that for
+        rows outside the scale."""
         raw = self.examples[index].score
         low, high = self.scale
         return 2 * (raw - low) / (high - low) - 1 if self.normalize_scores and low < high else raw
@@ -116,7 +116,7 @@ class PPODataset:
 
 
 def padded(ids: list[int], length: int, tokenizer: Any) -> dict[str, Any]:
-    """input_ids and attention_mask [length] of token ids, padded on the right."""
+    """Return input_ids and attention_mask [length] of token ids, padded on the right."""
     import torch
 
     filler = tokenizer.pad_token_id
@@ -130,9 +130,8 @@ def padded(ids: list[int], length: int, tokenizer: Any) -> dict[str, Any]:
 
 
 def example_of(row: FeedbackExample | Mapping[str, Any]) -> FeedbackExample:
-    """A row as an example; raises InputError for a missing key, a prompt or response that is no
-    text, and a score that is no finite number.
-    """
+    """Return a row as an example. Raises InputError for a missing key, for a prompt or response
+    that is not text, and for a score that is not a finite number."""
     if isinstance(row, FeedbackExample):
         return row
     try:
@@ -186,7 +185,7 @@ def prepare_feedback_dataset(
 def prepare_ppo_dataset(
     feedbacks: Iterable[Mapping[str, Any]], tokenizer: Any = None, max_prompt_length: int = 256
 ) -> PPODataset:
-    """The prompts of feedback rows."""
+    """Return the prompts of feedback rows as a dataset."""
     return PPODataset([example_of(row) for row in feedbacks], tokenizer, max_prompt_length)
 
 
@@ -235,7 +234,7 @@ class _Prompt:
 
 
 def _validation_prompts(examples: Sequence[FeedbackExample], rows: int) -> set[str]:
-    """Prompts with so many rows together, or with fewer where no choice gives exactly these.
+    """Return prompts with `rows` rows together, or with fewer if no choice gives exactly as many.
 
     They are spread over the scores: the prompts in the order of their scores make as many strata as
     rows are wanted, and of each stratum a hash chooses one.

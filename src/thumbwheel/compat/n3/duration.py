@@ -46,7 +46,7 @@ def expected_minutes(
     cache: Path | None = None,
     seconds_a_token: dict[str, float] | None = None,
 ) -> float:
-    """Minutes of a reward model and of PPO on these rows.
+    """Estimate the minutes that a reward model and PPO take on these rows.
 
     `seconds_a_token` has the speed of past runs by method. Raises ModelError for a base that is not
     on this machine.
@@ -72,7 +72,7 @@ def expected_minutes(
 
 
 def learning_rate(config: TrainingConfig) -> float:
-    """The learning rate of the policy: as it is set, else the one for the base's width."""
+    """Return the learning rate of the policy: the set one, else the one for the base's width."""
     from thumbwheel.models.base import locate
     from thumbwheel.training.algorithms.ppo import Ppo
     from thumbwheel.training.base_defaults import with_base_defaults
@@ -87,7 +87,7 @@ def learning_rate(config: TrainingConfig) -> float:
 
 
 def seconds_a_token(runs: Sequence[Any]) -> dict[str, float]:
-    """Method -> seconds a token of past runs that ended by themselves."""
+    """Return method -> median seconds per token of past runs that were not resumed."""
     rates: dict[str, list[float]] = {}
     for run in runs:
         metrics = run.metrics or {}
@@ -99,7 +99,8 @@ def seconds_a_token(runs: Sequence[Any]) -> dict[str, float]:
 
 
 def operations_a_second(cache: Path) -> float:
-    """The stored speed of this machine's products; measured where none is stored."""
+    """Return the stored speed of this machine's matrix products in operations per second; measure
+    and store it if none is stored."""
     import torch
 
     from thumbwheel.core.files import replace

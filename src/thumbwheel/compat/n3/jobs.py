@@ -49,7 +49,7 @@ class TrainPolicySpec(Config):
     """Only say how long it would take."""
 
     def config(self) -> TrainingConfig:
-        """The settings of both stages."""
+        """Return the settings of both stages."""
         return TrainingConfig(self.base, max_steps=self.max_steps, learning_rate=self.learning_rate)
 
 
@@ -126,7 +126,8 @@ def _failure(run: RunResult, result: str) -> TrainingError:
 
 
 def _estimate(ws: Workspace, learner: Agent, config: TrainingConfig) -> dict[str, Any]:
-    """How long both stages take on this machine, and the learning rate that the policy gets."""
+    """Estimate the minutes that both stages take on this machine; return them with the learning
+    rate of the policy."""
     base = find_base(config.base_model, ws.home.cache)
     dataset = build(ws, learner.slug, "scored", everything_trains(ws))
     rows = [

@@ -73,7 +73,7 @@ def fit(
 
 
 def _differences(model: TorchModule, loader: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """Predicted minus given score [rows] of each batch."""
+    """Yield predicted minus given score [rows] of each batch."""
     device = next(model.parameters()).device
     for batch in loader:
         ids, mask = batch["input_ids"].to(device), batch["attention_mask"].to(device)

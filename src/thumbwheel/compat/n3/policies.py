@@ -32,14 +32,14 @@ class PolicyVersion:
 
 
 def list_policy_versions(agent_id: str, *, home: str | Path | None = None) -> list[PolicyVersion]:
-    """The trained versions of an agent, the newest first; what runs without training (v0) is none.
-    Raises NotFound for an unknown agent."""
+    """Return the trained versions of an agent, the newest first; v0, which runs without training,
+    is not among them. Raises NotFound for an unknown agent."""
     with opener(Path(home) if home else None, None, "warning")() as ws:
         return policy_versions(ws, agent_id)
 
 
 def policy_versions(ws: Workspace, agent_id: str) -> list[PolicyVersion]:
-    """As `list_policy_versions`, of an open home."""
+    """Return the same as `list_policy_versions` for an open home."""
     from thumbwheel.models.versions import require_agent, versions
 
     trained = [version for version in versions(ws, require_agent(ws, agent_id)) if version.run_id]
@@ -47,7 +47,7 @@ def policy_versions(ws: Workspace, agent_id: str) -> list[PolicyVersion]:
 
 
 def policy_version(ws: Workspace, version: ModelVersion) -> PolicyVersion:
-    """The row of a trained version."""
+    """Return the row of a trained version."""
     from thumbwheel.compat.n3.version_tree import results_of
     from thumbwheel.export.package import exports
 

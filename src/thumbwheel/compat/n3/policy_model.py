@@ -31,7 +31,7 @@ class PolicyModel(TorchModule):
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, None, torch.Tensor]:
-        """(logits [rows, tokens, words], no loss, values [rows, tokens])."""
+        """Return (logits [rows, tokens, words], no loss, values [rows, tokens])."""
         output = self.pretrained_model(
             input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True
         )
@@ -39,5 +39,5 @@ class PolicyModel(TorchModule):
         return output.logits, None, values
 
     def generate(self, *arguments: Any, **settings: Any) -> Any:
-        """Answer as the language model does."""
+        """Generate answers as the language model does."""
         return self.pretrained_model.generate(*arguments, **settings)

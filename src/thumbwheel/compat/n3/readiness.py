@@ -77,12 +77,12 @@ def readiness(ws: Workspace, agent: str, scores: list[float]) -> Readiness:
 
 
 def everything_trains(ws: Workspace) -> DatasetConfig:
-    """The rules of the home's datasets, with nothing held out."""
+    """Return the rules of the home's datasets, with nothing held out."""
     return ws.settings(DatasetConfig, "dataset").model_copy(update={"dev": 0.0, "gate": 0.0})
 
 
 def split_rules(ws: Workspace, rows: int) -> DatasetConfig:
-    """The rules by which so many rows are split."""
+    """Return the rules by which this many rows are split; few rows are all trained on."""
     rules = ws.settings(DatasetConfig, "dataset")
     if rows >= SMALL:
         return rules

@@ -49,7 +49,8 @@ class RewardModelHead(TorchModule):
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """[rows] from hidden states [rows, tokens, width]; without a mask every token counts."""
+        """Return scores [rows] from hidden states [rows, tokens, width]; without a mask every token
+        counts."""
         import torch
 
         if attention_mask is None:
@@ -86,7 +87,7 @@ class RewardModel(TorchModule):
         self.to(_device(config.device))
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """[rows] from token ids and mask [rows, tokens], padded on the right."""
+        """Return scores [rows] from token ids and mask [rows, tokens], padded on the right."""
         output = self.base_model(input_ids=input_ids, attention_mask=attention_mask)
         if hasattr(output, "logits"):  # of an encoder, which has a head of its own
             logits: torch.Tensor = output.logits
@@ -147,7 +148,7 @@ class RewardModel(TorchModule):
 
     @classmethod
     def _assembled(cls, trunk: Any, config: RewardModelConfig, head: Any = None) -> Self:
-        """A model whose trunk has its adapter already."""
+        """Return a model whose trunk has its adapter already."""
         import torch
 
         model = cls.__new__(cls)
@@ -219,8 +220,8 @@ class RewardModel(TorchModule):
         write_config(target, self.config, self.reward_head.linear.in_features)
 
     def score(self, prompt: str, response: str) -> float:
-        """The score of an answer, read as in the training; raises DataError for one that is longer
-        than the model reads."""
+        """Return the score of an answer, read as in training. Raises DataError for an answer that
+        is longer than the model reads."""
         value = self.scores([FeedbackExample(prompt, response, 0.0)])[0]
         if value != value:
             raise DataError(
@@ -231,7 +232,7 @@ class RewardModel(TorchModule):
         return value
 
     def scores(self, examples: Iterable[FeedbackExample]) -> list[float]:
-        """The score of each answer; nan for one that is too long."""
+        """Return the score of each answer; nan for one that is too long."""
         from thumbwheel.engine.reward_model import RewardInput
 
         answers = [
@@ -257,7 +258,8 @@ def _device(name: str) -> str:
 
 
 def _with_stored_adapter(trunk: Any, folder: Path) -> Any:
-    """The trunk with a stored adapter; its task does not matter, as the head is ours."""
+    """Return the trunk with a stored adapter; its task type does not matter, as the head is
+    Thumbwheel's."""
     from peft import PeftConfig, PeftModel
 
     settings: Any = PeftConfig.from_pretrained(str(folder))

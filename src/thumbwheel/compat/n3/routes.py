@@ -155,7 +155,8 @@ def submit_feedback(
 
 
 def _key(request: Request) -> str | None:
-    """By which a request that is sent again is known. Raises InputError."""
+    """Return the key by which a repeated request is recognised, or None. Raises InputError for a
+    key of a wrong length."""
     key = request.headers.get(KEY_HEADER)
     if key is not None and not 1 <= len(key) <= 400:
         raise InputError(f"header {KEY_HEADER}", f"it has {len(key)} characters", "Give 1 to 400")
@@ -163,7 +164,7 @@ def _key(request: Request) -> str | None:
 
 
 def _name(request: Request, agent: str, index: int) -> str:
-    """An id, which is the same each time for a request that is sent again with its key."""
+    """Return an id, which is the same each time for a request that is repeated with its key."""
     key = _key(request)
     if key is None:
         return ids.new("fb")
@@ -303,7 +304,7 @@ def _scores(ws: Workspace, agent: str) -> list[float]:
 
 
 def _base(ws: Workspace, agent: str, name: str | None) -> str:
-    """The model of this name in the home, else the base that the settings name, else that of the
+    """Return the model of this name in the home, else the base that the settings name, else that of the
     agent's versions, else theirs (gpt2) where this machine has it. Raises NotFound, and Conflict
     where there is none; nothing is downloaded because a client asks."""
     if name is not None:
@@ -334,7 +335,7 @@ def _base(ws: Workspace, agent: str, name: str | None) -> str:
 
 
 def _refusal(status: HTTPStatus, detail: str) -> Response:
-    """An error as their clients read it."""
+    """Return an error in the form that the system's clients read."""
     content = {
         "type": "about:blank",
         "title": status.phrase,

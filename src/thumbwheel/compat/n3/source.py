@@ -48,7 +48,7 @@ def claims(row: Row) -> bool:
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
-    """Trace and score of a row, or of every example of a dataset."""
+    """Return trace and score of a row, or of every example of a dataset. Raises Unreadable."""
     if "examples" not in row:
         return _scored(row, POSTED)
     examples = objects_at(row, "examples")
@@ -86,7 +86,7 @@ def _scored(row: Row, scale: Scale) -> list[AnyRecord]:
 
 
 def agent_of(row: Row) -> str | None:
-    """Whose row it is, as the server calls the agent."""
+    """Return the agent of a row by the server's name for it; None if the row has none."""
     return name_of(row.get("agent_id", row.get("agentId")))
 
 
@@ -109,8 +109,8 @@ class N3(JsonLines):
         return self.parse(row)
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
-        """Every item in order. Raises InputError where the rows are of several agents and nobody
-        said which is meant."""
+        """Yield every item in order. Raises InputError if the rows are of several agents and none
+        is chosen."""
         if self.agent is None:
             _demand_one_agent(path)
         yield from super().read(path, on_position)

@@ -22,14 +22,14 @@ class TorchModule:
         return self.forward(*arguments, **options)
 
     def forward(self, *arguments: Any, **options: Any) -> Any:
-        """What it computes."""
+        """Compute the output; a subclass implements it."""
         raise NotImplementedError
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         return self.module.parameters()
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Weights by name."""
+        """Return the weights by name."""
         return dict(self.module.state_dict())
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:

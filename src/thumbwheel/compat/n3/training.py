@@ -152,7 +152,7 @@ class RLHFTrainer:
         output_dir: str | Path,
         reward_model_path: str | Path | None = None,
     ) -> TrainingResult:
-        """Both stages, or PPO alone against the reward model in `reward_model_path`.
+        """Train both stages, or PPO alone against the reward model in `reward_model_path`.
 
         Leaves `policy/`, `reward_model/` and `training_results.json` in `output_dir`. Called again,
         it replaces them, as theirs does. The result names a reward model only where one was
@@ -216,8 +216,9 @@ class RLHFTrainer:
         return result
 
     def estimate_training(self, feedbacks: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """Counts, score statistics (population deviation), the settings, and minutes by the tokens
-        and the speed of this machine; what a base that is not here would need is null."""
+        """Return counts, score statistics (population deviation), the settings, and the minutes by
+        the tokens and the speed of this machine. Figures that need the base are None if it is not
+        here."""
         from thumbwheel.compat.n3.duration import expected_minutes, learning_rate
 
         rows = [example_of(row) for row in feedbacks]
@@ -277,7 +278,8 @@ def _import(
     examples: Iterable[FeedbackExample],
     folder: Path,
 ) -> None:
-    """The rows as traces with a score. Scores outside of 0 to 1 bring the scale of all of them.
+    """Import the rows as traces with a score. If scores lie outside 0 to 1, the scale of all is
+    wider.
 
     Ids come from the content, so that a row has its own wherever it stands in a later list. Raises
     DataError where there are no rows, and InputError for one that cannot be stored.
@@ -311,7 +313,7 @@ def _import(
 
 
 def _digest(content: Any) -> str:
-    """A short name of JSON content, always the same."""
+    """Return a short, stable digest of JSON content."""
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
@@ -348,8 +350,8 @@ def _reward_model(
 
 
 def _errors(model: RewardModel, dataset: FeedbackDataset) -> dict[str, Any]:
-    """Mean squared and mean absolute error on the scale of -1 to 1; `unreadable` rows are longer
-    than the model reads."""
+    """Return the mean squared and mean absolute error on the scale of -1 to 1; `unreadable` counts
+    the rows that are longer than the model reads."""
     values = model.scores(dataset.examples)
     gaps = [value - dataset.score(index) for index, value in enumerate(values) if value == value]
     return {

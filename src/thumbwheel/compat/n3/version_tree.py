@@ -36,10 +36,10 @@ def export(
     root: Path | None = None,
     *arguments: Any,
 ) -> Export:
-    """Like package.export, which gets `arguments`, into `AGENT/VERSION/policy` below `root`
-    (default ./models), with what belongs to the run beside it.
+    """Export like package.export, which gets `arguments`, into `AGENT/VERSION/policy` below `root`
+    (default ./models), with the reward model and the results of the run beside it.
 
-    Raises Conflict where there is a reward model already, or the one that judged the run is
+    Raises Conflict if there is a reward model already, or if the one that judged the run is
     tainted.
     """
     folder = (root or Path("models")) / version.agent / version.name
@@ -71,8 +71,8 @@ def export(
 
 
 def _judge(ws: Workspace, version: ModelVersion) -> Path | None:
-    """The folder of the reward model that judged the run of this version; None where none did, or
-    it is gone."""
+    """Return the folder of the reward model that judged the run of this version; None if there was
+    none, or it is gone."""
     if version.run_id is None:
         return None
     name = find_run(ws, version.run_id).config.get("reward_model")
@@ -88,10 +88,10 @@ def _judge(ws: Workspace, version: ModelVersion) -> Path | None:
 
 
 def results_of(ws: Workspace, version: ModelVersion) -> dict[str, Any]:
-    """The figures of the run up to the version's checkpoint. A figure that the method does not have
-    is null, a history empty.
+    """Return the figures of the run up to the version's checkpoint. A figure that the method does
+    not have is None, a history empty.
 
-    The final reward is that of answers to held-out prompts where the run measured it, else that of
+    The final reward is the mean over answers to held-out prompts if the run measured it, else over
     the last batch.
     """
     run = rundir.RunDir(ws.home.runs / version.run_id) if version.run_id else None
@@ -123,8 +123,8 @@ def results_of(ws: Workspace, version: ModelVersion) -> dict[str, Any]:
 
 
 def _feedback(ws: Workspace, model_version: ModelVersion) -> int:
-    """How many feedback items were trained on: those of the reward model that judged the run where
-    one did, else those of the run's own rows."""
+    """Count the feedback items that were trained on: by the reward model that judged the run if
+    there is one, else by the run itself."""
     dataset = dataset_of(ws, model_version)
     judge = _judge_run(ws, model_version)
     if judge is not None:
@@ -138,7 +138,8 @@ def _feedback(ws: Workspace, model_version: ModelVersion) -> int:
 
 
 def _judge_run(ws: Workspace, model_version: ModelVersion) -> Run | None:
-    """The run that made the reward model of this version's run, if it is one of this home."""
+    """Return the run that trained the reward model of this version's run; None if it is not in this
+    home."""
     if model_version.run_id is None:
         return None
     name = find_run(ws, model_version.run_id).config.get("reward_model")

@@ -32,8 +32,8 @@ def get_ab_test(
     *,
     source: str | Path | None = None,
 ) -> dict[str, Any]:
-    """What became of each version of an agent. `registry`: {version, weight, description} of each;
-    the first one is what the others are compared with. Versions that it lacks follow, by name.
+    """Compare the versions of an agent. `registry`: {version, weight, description} of each; the
+    others are compared with the first one. Versions that it lacks follow, by name.
 
     Raises InputError for an unknown agent and for a source that cannot be read.
     """
@@ -46,7 +46,7 @@ def ab_test(
     decisions: Sequence[DecisionRecord],
     registry: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """As `get_ab_test`, of these decisions."""
+    """Compare the versions as `get_ab_test` does, by these decisions."""
     by_version: dict[str, list[DecisionRecord]] = {str(row["version"]): [] for row in registry}
     for decision in sorted(decisions, key=lambda row: row.model_version or UNKNOWN):
         by_version.setdefault(decision.model_version or UNKNOWN, []).append(decision)
@@ -95,7 +95,7 @@ def _stats(rows: Sequence[DecisionRecord]) -> dict[str, Any]:
 
 
 def _best(versions: Sequence[Mapping[str, Any]], figure: str) -> str | None:
-    """The version with the highest figure; None where no version has it."""
+    """Return the version with the highest figure; None if no version has it."""
     measured = [row for row in versions if row["stats"][figure] is not None]
     if not measured:
         return None
@@ -103,8 +103,8 @@ def _best(versions: Sequence[Mapping[str, Any]], figure: str) -> str | None:
 
 
 def _decided(by_version: Mapping[str, Sequence[DecisionRecord]]) -> str | None:
-    """The version whose mean reward is known to be above that of the first one; None where nothing
-    is known."""
+    """Return the version whose mean reward is known to be above the first version's, the best one
+    if there are several; None if nothing is known."""
     samples = {}
     for name, rows in by_version.items():
         samples[name] = Sample.of(

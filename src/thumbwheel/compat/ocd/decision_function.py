@@ -148,14 +148,14 @@ class DecisionFacts:
     compatible: bool
 
     def word(self, values: Mapping[str, float]) -> float | None:
-        """The weighted mean of what the raters' words are worth; None where nobody spoke."""
+        """Return the weighted mean of the values of the raters' words; None if nobody spoke."""
         total = math.fsum(weight for _, weight in self.words)
         if not total:
             return None
         return math.fsum(values.get(word, 0.0) * weight for word, weight in self.words) / total
 
     def calibration(self) -> float | None:
-        """How far the confidence was off, below 0."""
+        """Return the error of the confidence as a number up to 0; None if it is unknown."""
         confirmed = self.word({"CONFIRMED": 1.0})
         return (
             None
@@ -164,7 +164,7 @@ class DecisionFacts:
         )
 
     def status(self) -> str | None:
-        """DONE or COLD_STORAGE where the item is finished, else None."""
+        """Return DONE or COLD_STORAGE if the item is finished, else None."""
         if self.outcome.get("completedsuccessfully") is True:
             return "DONE"
         if self.outcome.get("abandoned") is True:
@@ -173,21 +173,22 @@ class DecisionFacts:
         return status if status in ("DONE", "COLD_STORAGE") else None
 
     def cycles(self) -> float:
-        """How often the item was taken up again."""
+        """Return how often the item was taken up again; 0 if that is unknown."""
         return self.number("cyclecount") or 0.0
 
     def completion(self) -> float | None:
-        """Done, done after rework, or put away."""
+        """Return 1.0 if the item is done, 0.5 after rework, -0.3 if it was put away; None if it is
+        open."""
         return {"DONE": 0.5 if self.cycles() else 1.0, "COLD_STORAGE": -0.3}.get(
             self.status() or ""
         )
 
     def finished(self, value: float) -> float | None:
-        """`value` for an item that is finished."""
+        """Return `value` if the item is finished, else None."""
         return value if self.status() else None
 
     def blocked(self) -> bool:
-        """Whether the item ever was."""
+        """Return whether the item was ever blocked."""
         return bool(
             self.outcome.get("wasblocked")
             or self.outcome.get("blockedat")
@@ -195,8 +196,8 @@ class DecisionFacts:
         )
 
     def number(self, key: str) -> float | None:
-        """A metric of the outcome, else of the item, also as text (a label has no number); None for
-        what is no finite number."""
+        """Return a metric of the outcome, else of the item, also if it is text (a label has no
+        number); None if it is not a finite number."""
         for source in (self.outcome, self.item):
             value = source.get(key)
             value = _json(value) if isinstance(value, str) else value
@@ -205,7 +206,7 @@ class DecisionFacts:
         return None
 
     def slowness(self) -> float | None:
-        """Actual over expected time of an item that is done."""
+        """Return the actual over the expected time of an item; None if one of them is unknown."""
         efficiency = self.number("timeefficiency")
         if efficiency is not None and not isinstance(self.outcome.get("timeefficiency"), bool):
             return 1 / efficiency if efficiency > 0 else None
@@ -219,7 +220,8 @@ class DecisionFacts:
         return actual / expected if actual is not None and expected else None
 
     def pace(self) -> float | None:
-        """Good or bad by the time that a finished item took."""
+        """Return 0.5 if an item was done quickly, -0.5 if slowly, else 0.0; None if that is
+        unknown."""
         slowness = self.slowness() if self.status() == "DONE" else None
         if slowness is None:
             return None
@@ -228,13 +230,13 @@ class DecisionFacts:
         return -0.5 if slowness > SLOW else 0.0
 
     def any_pace(self) -> float | None:
-        """`pace`; in the old arithmetic any known working time is a good one."""
+        """Return `pace()`; in the old arithmetic 0.5 for any known working time, else None."""
         if not self.compatible:
             return self.pace()
         return 0.5 if self.number("timeefficiency") else None
 
     def flag(self, key: str, if_true: float) -> float | None:
-        """`if_true` where the metric holds, 0 where it does not, None where it is unknown."""
+        """Return `if_true` if the metric holds, 0 if it does not, None if it is unknown."""
         value = self.outcome.get(key)
         if isinstance(value, str):
             value = _json(value)
@@ -243,16 +245,16 @@ class DecisionFacts:
         return if_true if value else 0.0
 
     def metric(self, key: str, coefficient: float) -> float | None:
-        """A metric with the sign of its coefficient; in the old arithmetic with the whole
-        coefficient, although it has a weight too."""
+        """Return a metric with the sign of its coefficient, in the old arithmetic with the whole
+        coefficient, although it has a weight too; None if it is unknown."""
         value = self.number(key)
         if value is None:
             return None
         return value * (coefficient if self.compatible else math.copysign(1.0, coefficient))
 
     def goal(self) -> float | None:
-        """Whether the labels name the leading goal; the stored value where nobody names that
-        goal."""
+        """Return 0.5 if the labels name the leading goal, else 0; the stored value if the leading
+        goal or the labels are unknown."""
         leading, labels = (
             self.outcome.get("leadinggoal"),
             self.action.get("labels") or self.item.get("labels"),
@@ -262,7 +264,8 @@ class DecisionFacts:
         return 0.5 if leading in labels else 0.0
 
     def changed(self) -> float | None:
-        """The share of the action's fields that the correction changed, below 0."""
+        """Return the share of the action's fields that the correction changed, as a number up to 0;
+        None without a correction."""
         fields = {key for key in self.action if key not in ("confidence", "reasoning")}
         if not fields or not self.correction:
             return None
@@ -272,7 +275,8 @@ class DecisionFacts:
         return -share * (0.1 if self.compatible else 1.0)
 
     def rewritten(self) -> float | None:
-        """The relative change of the generated text's length, below 0."""
+        """Return the relative change in length of the generated text, as a number up to 0; None if
+        a text is missing."""
         before, after = (
             fields.get("generatedcontent") for fields in (self.action, self.correction)
         )
@@ -341,8 +345,8 @@ class Decision(RewardFunction[DecisionConfig]):
     reads = frozenset({"text", "metadata", "feedback"})
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
-        """The decision, its action, and the feedback that it heeds; of what is no decision nothing
-        else."""
+        """Return the decision, its action, and the feedback that the score depends on; only the
+        decision if the case has none."""
         decision = case.metadata.get("decision")
         if not decision:
             return {"decision": decision}
@@ -355,8 +359,8 @@ class Decision(RewardFunction[DecisionConfig]):
         return {"decision": decision, "text": case.text, "feedback": [*heard, *rewards]}
 
     def judge(self, case: Case) -> Score:
-        """The position of the total between the bounds; evidence: where the total comes from, and
-        every component with its weight."""
+        """Return the position of the total between the bounds. The evidence has the source of the
+        total, and every component with its weight."""
         decision = case.metadata.get("decision")
         if not isinstance(decision, dict):
             return Score.none(Status.NOT_APPLICABLE, "it is no decision")
@@ -464,7 +468,8 @@ class Decision(RewardFunction[DecisionConfig]):
 
 
 def _counted_statements(case: Case, decision: Mapping[str, Any]) -> list[Statement]:
-    """Labels and outcomes, and where no label is a word about the decision, thumbs."""
+    """Return the labels and outcomes, and if no label is a verdict on the decision, also the
+    thumbs."""
     statements = [
         statement
         for statement in of_kinds(case.feedback, "label", "outcome")
@@ -489,7 +494,7 @@ def _latest(case: Case, kind: str, name: str) -> Statement | None:
 
 
 def _components(stored: Statement | None, weighted: Collection[str]) -> dict[str, float]:
-    """group.name -> value of stored components that have a weight."""
+    """Return group.name -> value of the stored components that have a weight."""
     groups = _json(str(stored.value)) if stored else None
     if not isinstance(groups, dict):
         return {}
@@ -506,7 +511,7 @@ def _components(stored: Statement | None, weighted: Collection[str]) -> dict[str
 
 
 def _outdates_stored_reward(statement: Statement) -> bool:
-    """Whether a reward that was stored before this is out of date."""
+    """Return whether a reward that was stored before this statement is out of date."""
     return (
         statement.kind == "thumb"
         or bool(_verdict_word(statement))
@@ -531,7 +536,7 @@ def _verdict_word(statement: Statement) -> str | None:
 
 
 def _recorded_word(decision: Mapping[str, Any]) -> str | None:
-    """What a person said, where the decision itself brings it along."""
+    """Return a person's verdict that is recorded in the decision itself; None if there is none."""
     word = str(decision.get("feedback") or "").upper()
     return word if word in SAID else None
 

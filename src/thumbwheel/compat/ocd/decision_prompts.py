@@ -57,8 +57,8 @@ ROLES = {
 
 
 def prompt_of(agent: str | None, state: State, action: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The chat that `agent` answered; an agent without lines of its own gets the state as JSON,
-    whatever the order of its keys."""
+    """Return the chat that `agent` answered. An agent without lines of its own gets the state as
+    JSON, whatever the order of its keys."""
     lines = LINES.get(agent or "")
     if lines is None:
         return [{"role": "user", "content": _json(state, indent=2)}]
@@ -67,8 +67,8 @@ def prompt_of(agent: str | None, state: State, action: Mapping[str, Any]) -> lis
 
 
 def system_of(agent: str | None, action: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The agent's system message; it asks for the keys and values in the spelling that `action`
-    has."""
+    """Return the agent's system message, which asks for the keys and values in the spelling of
+    `action`; empty for an agent without one."""
     if agent not in ROLES:
         return []
     keys = spelled_keys(agent, action)
@@ -270,5 +270,5 @@ def _listed(value: Any) -> str:
 
 
 def _json(value: Any, indent: int | None = None) -> str:
-    """JSON with sorted keys: a database keeps the order of none."""
+    """Return JSON with sorted keys, as databases keep no order of keys."""
     return json.dumps(value, ensure_ascii=False, indent=indent, sort_keys=True)

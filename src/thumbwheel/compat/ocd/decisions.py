@@ -37,8 +37,8 @@ def load_training_decisions(
     *,
     source: str | Path | None = None,
 ) -> list[DecisionRecord]:
-    """The newest `max_samples` (None: all) decisions of an agent. `source` is a file or an address
-    (default: DATABASE_URL).
+    """Return the newest `max_samples` (None: all) decisions of an agent. `source` is a file or an
+    address (default: DATABASE_URL).
 
     `require_reward` asks for a reward, stored or computed; `min_reward` leaves out decisions below
     it. `is_training_data` None takes all of them. Raises InputError for an unknown agent and for a
@@ -60,7 +60,8 @@ def load_training_decisions(
 
 
 def get_training_stats(agent_type: str, *, source: str | Path | None = None) -> dict[str, Any]:
-    """Counts of an agent's decisions, and mean and range of their rewards (None without any)."""
+    """Return counts of an agent's decisions, and mean and range of their rewards (None without
+    any)."""
     decisions = _decisions(agent_type, source)
     rewards = [decision.reward for decision in decisions if decision.reward is not None]
     judged = [decision for decision in decisions if decision.user_feedback is not None]
@@ -124,7 +125,7 @@ def export_training_data(
 
 
 def _decisions(agent_type: str, source: str | Path | None) -> list[DecisionRecord]:
-    """Every decision of an agent once; those without an id cannot be joined."""
+    """Return every decision of an agent once; decisions without an id cannot be joined."""
     by_id: dict[str, DecisionRecord] = {}
     without_id = []
     for record in _read(agent_type, source):
@@ -138,7 +139,7 @@ def _decisions(agent_type: str, source: str | Path | None) -> list[DecisionRecor
 
 
 def _time(text: str | None) -> datetime:
-    """The time of a column in UTC; the earliest possible one where the column is empty."""
+    """Return the time of a column in UTC; the earliest possible time if the column is empty."""
     return instant(text) or datetime.min.replace(tzinfo=UTC)
 
 
@@ -186,7 +187,7 @@ def _record(decision: Decision, records: Sequence[AnyRecord], now: datetime) -> 
 
 
 def _json(value: Any) -> Any:
-    """A column of JSON, which an export may have written as text."""
+    """Return the value of a JSON column, which an export may have written as text."""
     return json.loads(value) if isinstance(value, str) else value
 
 

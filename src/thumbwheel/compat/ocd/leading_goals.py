@@ -42,7 +42,8 @@ class LeadingGoals:
             times.sort()
 
     def leading_goal(self, user: str | None, time: datetime) -> str | None:
-        """The goal that leads for a user at a time; None where nothing was completed for either."""
+        """Return the goal that leads for a user at a time; None if nothing was completed for either
+        goal."""
         income = self._completed(user, INCOME, time)
         authority = self._completed(user, AUTHORITY, time)
         if not income and not authority:
@@ -55,7 +56,7 @@ class LeadingGoals:
 
 
 def instant(text: Any) -> datetime | None:
-    """A time of a row in UTC; None for what is none.
+    """Return a time of a row in UTC; None if it is not a time.
 
     >>> instant("2026-01-05 08:30:00").isoformat()
     '2026-01-05T08:30:00+00:00'

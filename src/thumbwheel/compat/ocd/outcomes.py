@@ -35,7 +35,7 @@ class FinishedItem(BaseModel):
 
 
 def outcome_metrics(item: FinishedItem) -> dict[str, Any]:
-    """The metrics of an item; what is unknown is left out."""
+    """Return the metrics of an item; unknown ones are left out."""
     expected = MINUTES.get(str(item.swimlane).upper(), USUAL_MINUTES)
     expected *= PRIORITIES.get(str(item.priority).upper(), 1.0)
     minutes = _minutes(item.started_at, item.completed_at)
@@ -62,7 +62,8 @@ def _minutes(begin: datetime | None, end: datetime | None) -> float | None:
 
 
 def _alignment(labels: list[str]) -> float:
-    """Whether the item served a goal."""
+    """Return how well the item served a goal: 1.0 by a goal's label, 0.5 by other labels, else
+    0.0."""
     if {INCOME, AUTHORITY} & set(labels):
         return 1.0
     return 0.5 if labels else 0.0

@@ -9,13 +9,12 @@ from thumbwheel.compat.ocd.decision_prompts import prompt_of, system_of
 
 
 def format_prompt_for_agent(agent_type: str, state: Mapping[str, Any]) -> str:
-    """The labelled lines of a state; indented JSON for an agent that has none."""
+    """Return the labelled lines of a state; indented JSON for an agent that has none."""
     return str(prompt_of(agent_type, state, {})[-1]["content"])
 
 
 def get_system_prompt(agent_type: str) -> str:
-    """The agent's system prompt, which asks for the declared keys; empty for an agent that has
-    none.
-    """
+    """Return the agent's system prompt, which asks for the declared keys; empty for an agent that
+    has none."""
     messages = system_of(agent_type, {})
     return str(messages[0]["content"]) if messages else ""

@@ -25,8 +25,9 @@ ITEM = ("swimlane", "priority", "labels")
 def reward_of_records(
     records: Sequence[AnyRecord], now: datetime
 ) -> tuple[float | None, dict[str, dict[str, float]] | None]:
-    """(reward, components by group and name) of the trace and the feedback that a line of decisions
-    is, as the ledger has them. `now` is when that was said which has no time."""
+    """Return (reward, components by group and name) of one line's trace and feedback, computed as
+    the ledger does; (None, None) if nothing is known. `now` is the time of feedback that has
+    none."""
     trace = next(record for record in records if isinstance(record, TraceRecord))
     heard = [record for record in records if isinstance(record, FeedbackRecord)]
     statements = [_statement(number, record, now) for number, record in enumerate(heard)]
@@ -55,7 +56,7 @@ def _statement(number: int, record: FeedbackRecord, now: datetime) -> Statement:
 
 
 def components_by_group(score: Score) -> dict[str, dict[str, float]]:
-    """group -> name -> value of the components that made a score."""
+    """Return group -> name -> value of the components that made a score."""
     groups: dict[str, dict[str, float]] = {}
     for path, component in score.evidence.get("components", {}).items():
         group, _, name = path.partition(".")
@@ -64,9 +65,8 @@ def components_by_group(score: Score) -> dict[str, dict[str, float]]:
 
 
 def calculate_reward_from_record(record: DecisionRecord) -> float | None:
-    """The record's reward, else that of its components, else what feedback and outcome say; None
-    where nothing is known.
-    """
+    """Return the record's reward, else the reward of its components, else the reward by feedback
+    and outcome; None if nothing is known."""
     if record.reward is not None:
         return record.reward
     if record.reward_components:
@@ -86,9 +86,8 @@ def calculate_reward_from_record(record: DecisionRecord) -> float | None:
 
 
 def calculate_reward_from_components(agent_type: str, components: Mapping[str, Any]) -> float:
-    """The weighted sum of components ({group: {name: value}}); a component without a weight has no
-    part in it.
-    """
+    """Return the weighted sum of components ({group: {name: value}}), within the bounds; a
+    component without a weight is ignored. Raises InputError for an unknown agent type."""
     if agent_type not in PARTS:
         raise InputError(
             f"agent type {agent_type!r}",
@@ -100,7 +99,8 @@ def calculate_reward_from_components(agent_type: str, components: Mapping[str, A
 
 
 def normalize_reward(reward: float, min_reward: float = -2.0, max_reward: float = 2.0) -> float:
-    """Where a reward lies between two bounds, 0 to 1; a reward beyond them lies beyond 0 or 1."""
+    """Return the position of a reward between two bounds, 0 to 1; a reward beyond them lies beyond
+    0 or 1."""
     return (reward - min_reward) / (max_reward - min_reward)
 
 
@@ -109,7 +109,7 @@ def _clamped(total: float) -> float:
 
 
 def _leaves(components: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """(group.name, value) of every number."""
+    """Yield (group.name, value) of every number."""
     for key, value in components.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):

@@ -105,7 +105,8 @@ class DecisionFilter(BaseModel):
     limit: int | None = Field(None, ge=1)
 
     def of(self, decisions: Iterable[StoredDecision]) -> list[StoredDecision]:
-        """Those that are wanted; no more is read than it takes to find them."""
+        """Return the decisions that match, at most `limit`; no more is read than it takes to find
+        them."""
         wanted = (decision for decision in decisions if self._takes(decision.record))
         most = None if self.limit is None else min(self.limit, sys.maxsize)
         return list(islice(wanted, most))
@@ -383,7 +384,8 @@ async def track(
 
 
 def _tracked(request: Request, items: Iterable[FinishedItem]) -> tuple[int, int, int]:
-    """(decisions that have outcomes now, items that cannot be stored, decisions with a reward)."""
+    """Store the outcomes; return (decisions that have outcomes now, outcomes that cannot be stored,
+    decisions with a reward)."""
     ws: Workspace = request.app.state.workspace
     slugs = _agents_with_decisions(request, "run")
     by_item: dict[str, list[StoredDecision]] = {}
@@ -442,7 +444,7 @@ def ab_test_of(request: Request, agent_type: RequiredType) -> Row:
 
 
 def _readable(request: Request, agent_type: str | None) -> Iterator[StoredDecision]:
-    """The decisions of all agents that whoever asks may read, the newest first."""
+    """Return the decisions of all agents that the caller may read, the newest first."""
     ws: Workspace = request.app.state.workspace
     return newest_decisions(ws, _agents(request, "read"), agent_type)
 
@@ -459,7 +461,8 @@ def _agents_with_decisions(request: Request, verb: Verb) -> list[str]:
 
 
 def _decision(request: Request, decision_id: str, verb: Verb) -> StoredDecision:
-    """The decision of this id; raises NotFound, also where whoever asks may not do that."""
+    """Return the decision of this id. Raises NotFound if there is none for which the caller may do
+    `verb`, Conflict if several agents have it."""
     ws: Workspace = request.app.state.workspace
     decisions = stored_decisions(ws, _agents(request, verb), decision_id=decision_id)
     if not decisions:
@@ -479,7 +482,7 @@ def _decision(request: Request, decision_id: str, verb: Verb) -> StoredDecision:
 
 
 def _row(decision: StoredDecision) -> Row:
-    """The columns of the table."""
+    """Return the columns of the table for a decision."""
     record = decision.record
     judged_at = decision.judged_at
     return {

@@ -141,12 +141,12 @@ class Decision:
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
-    """The trace of a decision and what was said about it."""
+    """Return the trace of a decision and its feedback."""
     return _records(decision_of(row))
 
 
 def decision_of(row: Row) -> Decision:
-    """The decision of a row of the table or of a line of any dialect; raises Unreadable."""
+    """Return the decision of a row of the table or of a line of any dialect. Raises Unreadable."""
     return _of_table(row) if "state" in row or "action" in row else _exported(row)
 
 
@@ -223,7 +223,8 @@ def _ends_with_answer(messages: Any) -> bool:
 def _prompt_and_state(
     row: Row, messages: Any, agent: str | None, action: Row
 ) -> tuple[Any, dict[str, Any] | None]:
-    """(what the agent was asked, its state where the line has it)."""
+    """Return (the prompt of the agent, its state or None if the line lacks it). Raises
+    Unreadable."""
     text = row.get("prompt")
     if messages and isinstance(messages[-2], dict):
         text = messages[-2].get("content")
@@ -255,7 +256,7 @@ def _object(value: Any, name: str) -> dict[str, Any]:
 
 
 def _parsed(text: Any) -> Any:
-    """The value of a text, None where it is no JSON."""
+    """Return the JSON value of a text, or None if it is not JSON; any other value unchanged."""
     if not isinstance(text, str):
         return text
     value = value_in(text)
@@ -269,7 +270,7 @@ def _known_agent(agent: Any) -> str | None:
 
 
 def _answer(agent: str | None, action: Row) -> str | None:
-    """The action as the text that is trained on; None where the row has lost its text."""
+    """Return the action as the text that is trained on; None if the row has lost its text."""
     if action.keys() & LOST and "generatedContent" not in declared(action):
         return None
     return json.dumps(in_order(agent, action), ensure_ascii=False)
@@ -317,7 +318,7 @@ def _trace(decision: Decision) -> TraceRecord:
 
 
 def _item_name(columns: Row) -> str | None:
-    """The item that was decided about, as a session or a group is named."""
+    """Return the name of the decision's item for a session or a group; None if there is no item."""
     return f"item:{columns['itemId']}" if columns.get("itemId") else None
 
 
@@ -390,8 +391,8 @@ def _reward(decision: Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
 
 
 def _feedback(decision: Decision, fields: Mapping[str, Any], content: Any = None) -> FeedbackRecord:
-    """Feedback about a decision, identified by what it says (`content`, else its value): a dialect
-    that leaves out who said it, or when, says nothing new."""
+    """Return feedback about a decision, identified by its content (`content`, else its value), so
+    that a dialect that leaves out the rater or the time adds nothing new."""
     record = FeedbackRecord.model_validate(fields)
     decision_id = decision.columns.get("id")
     if not decision_id:
@@ -407,8 +408,8 @@ def _feedback(decision: Decision, fields: Mapping[str, Any], content: Any = None
 
 
 def _case(decision: Decision) -> CaseRecord:
-    """What the agent was asked, with the fields of the right answer that can be compared; raises
-    Unreadable where nobody knows one."""
+    """Return the case of a decision: the prompt of the agent, and the comparable fields of the
+    right answer. Raises Unreadable if the right answer is unknown."""
     fields = COMPARED.get(decision.agent or "")
     if fields is None:
         name = decision.agent or "an agent that is not known"
@@ -486,22 +487,22 @@ class Decisions(JsonLines):
         return [trace, *feedback]
 
     def _knowing_goals(self, table: Iterable[Row]) -> Decisions:
-        """This source, which has read in the whole table which goals led."""
+        """Return this source with the leading goals read from the whole table."""
         completions = map(_completion, table)
         goals = LeadingGoals(completion for completion in completions if completion is not None)
         return replace(self, goals=goals)
 
     def claims_location(self, path: Path) -> bool:
-        """A database of PostgreSQL."""
+        """Return whether the path is the address of a PostgreSQL database."""
         if not isinstance(path, Address):
             return False
         return path.url.lower().startswith(("postgresql://", "postgres://"))
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
-        """Every item of the file or of the Decision table; of a database nothing else is read.
+        """Yield every item of the file or of the Decision table; nothing else of a database is
+        read.
 
-        What was completed when is read first, so the whole is read twice where FILER's decisions
-        are wanted.
+        If FILER's decisions are wanted, completions are read first, so the whole is read twice.
         """
         source = self
         goals_matter = self.agent in (None, "FILER") and not self.gold
@@ -518,7 +519,8 @@ class Decisions(JsonLines):
 
 
 def _completion(row: Row) -> Completion | None:
-    """When the item of a FILER's decision was completed, and what for."""
+    """Return when the item of a FILER's decision was completed, and with which labels; None for any
+    other row."""
     columns = row if "state" in row or "action" in row else row.get("metadata")
     metrics = _parsed(columns.get("outcomeMetrics")) if isinstance(columns, dict) else None
     if not isinstance(metrics, dict) or metrics.get("completedSuccessfully") is not True:
@@ -543,7 +545,8 @@ def _user(decision: Decision) -> str | None:
 def _leading_goal(
     decision: Decision, target: TargetRef, goals: LeadingGoals | None
 ) -> FeedbackRecord | None:
-    """Which goal led when the item was completed; None where it says so itself, or nobody knows."""
+    """Return the goal that led when the item was completed, as feedback; None if the outcome has it
+    already, or if it is unknown."""
     if goals is None or decision.agent != "FILER":
         return None
     metrics = _parsed(decision.columns.get("outcomeMetrics"))
@@ -599,7 +602,7 @@ def _table(address: Address, agent: str | None) -> Iterator[dict[str, Any]]:
 
 
 def _advice(error: Exception, why: str) -> str:
-    """What to do about an error of the database."""
+    """Return advice on an error of the database."""
     state = getattr(error, "sqlstate", None) or ""
     if state == "42P01":
         return "Name the database that has the Decision table, and its schema: ?schema=NAME"
@@ -624,9 +627,9 @@ class _Query:
 
 
 def _query(address: Address, agent: str | None) -> _Query:
-    """What is read there. The driver does not know Prisma's parameters: `schema` names where the
-    table is, those of its pool say nothing here, and those of its certificates have other names
-    there."""
+    """Return the query for this address. The driver does not know Prisma's parameters: `schema` is
+    the schema of the table, parameters of its pool are ignored, and parameters of its certificates,
+    which have other names there, are refused. Raises InputError."""
     what = f"address {str(address)!r}"
     try:
         parts = urlsplit(address.url)

@@ -61,7 +61,7 @@ KINDS = (
 
 
 def declared(action: Mapping[str, Any]) -> dict[str, Any]:
-    """An action in the declared spelling, lists of findings included."""
+    """Return an action in the declared spelling, lists of findings included."""
     return {
         FIELDS.get(key, key): _declared_value(FIELDS.get(key, key), value)
         for key, value in action.items()
@@ -75,7 +75,7 @@ def _declared_value(key: str, value: Any) -> Any:
 
 
 def spelled_keys(agent: str, action: Mapping[str, Any]) -> list[str]:
-    """The fields of `KEYS` in the spelling of this action.
+    """Return the fields of `KEYS` in the spelling of this action.
 
     >>> spelled_keys("PRIORITIZER", {"recommended_item_id": "i1"})
     ['recommended_item_id', 'reasoning', 'confidence']
@@ -84,19 +84,20 @@ def spelled_keys(agent: str, action: Mapping[str, Any]) -> list[str]:
 
 
 def spelled(fields: Sequence[str], action: Mapping[str, Any]) -> list[str]:
-    """Declared fields as this action spells them; those that it has not, as they are declared."""
+    """Return declared fields as this action spells them; fields that it lacks, as they are
+    declared."""
     spellings = {FIELDS.get(key, key): key for key in action}
     return [spellings.get(field, field) for field in fields]
 
 
 def spelled_value(field: str, value: str, action: Mapping[str, Any]) -> str:
-    """A declared value of a declared field in the spelling of this action."""
+    """Return a declared value of a declared field in the spelling of this action."""
     return VALUES[field].get(value, value) if _is_live(dict(action)) else value
 
 
 def in_order(agent: str | None, action: Mapping[str, Any]) -> dict[str, Any]:
-    """The action with its fields in the order of the agent's answers, others after them by name: a
-    database keeps no order.
+    """Return the action with its fields in the order of the agent's answers, others after them by
+    name: a database keeps no order.
 
     >>> list(in_order("FILER", {"confidence": 1, "aside": 2, "urgency": "To Do", "swimlane":
     ...     "HOME"}))
@@ -118,7 +119,7 @@ def _sorted(value: Any) -> Any:
 
 
 def apply_change(action: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """`action` with the fields of `change`, each spelled as `action` spells its fields."""
+    """Return `action` with the fields of `change`, each spelled as `action` spells its fields."""
     spellings = {FIELDS.get(key, key): key for key in action}
     live = _is_live(dict(action))
     changed = dict(action)
@@ -139,7 +140,7 @@ def _live_object(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_live(value: Any) -> bool:
-    """Whether any value is spelled the live way."""
+    """Return whether any value has the live spelling."""
     if isinstance(value, list):
         return any(map(_is_live, value))
     if not isinstance(value, dict):
@@ -152,6 +153,6 @@ def _is_live(value: Any) -> bool:
 
 
 def agent_of(action: Mapping[str, Any]) -> str | None:
-    """Whose action it is, by fields that no other agent has."""
+    """Return the agent of an action, by fields that no other agent has; None if it is unknown."""
     action_fields = {FIELDS.get(key, key) for key in action}
     return next((agent for agent, fields in KINDS if action_fields & fields), None)

@@ -56,8 +56,8 @@ def stored_decisions(
     agent_type: str | None = None,
     decision_id: str | None = None,
 ) -> list[StoredDecision]:
-    """The decisions of these agents of this home, the newest first: all, those of one of the five,
-    or the one of this id."""
+    """Return the decisions of these agents of this home, the newest first: all, or the ones of one
+    agent type, or the ones with this id."""
     if decision_id is None:
         return list(newest_decisions(ws, agents, agent_type))
     decisions: list[StoredDecision] = []
@@ -72,7 +72,8 @@ def stored_decisions(
 def newest_decisions(
     ws: Workspace, agents: Iterable[str], agent_type: str | None = None
 ) -> Iterator[StoredDecision]:
-    """The same, read by pages: whoever wants ten of them pays for a page."""
+    """Yield the decisions, the newest first, read by pages: a caller that wants ten pays for a
+    page."""
     by_agent = [_newest_of(ws, Agent.named(agent), agent_type) for agent in agents]
     for _, decision in heapq.merge(*by_agent, key=lambda pair: pair[0], reverse=True):
         yield decision
@@ -81,7 +82,7 @@ def newest_decisions(
 def _newest_of(
     ws: Workspace, agent: Agent, agent_type: str | None
 ) -> Iterator[tuple[datetime, StoredDecision]]:
-    """(when it happened, the decision) of one agent."""
+    """Yield (when it happened, the decision) of one agent, the newest first."""
     inner = None if agent_type is None else ("agent_type", agent_type)
     page, offset = FIRST_PAGE, 0
     while True:
@@ -101,7 +102,7 @@ def _newest_of(
 
 
 def has_decisions(ws: Workspace, agent: str) -> bool:
-    """Whether this agent of the home has any."""
+    """Return whether this agent of the home has any decisions."""
     with ws.db.read() as connection:
         return bool(trace_queries.with_metadata(connection, Agent.named(agent).id, METADATA))
 
@@ -109,7 +110,7 @@ def has_decisions(ws: Workspace, agent: str) -> bool:
 def _of_traces(
     connection: sa.Connection, agent: Agent, traces: Mapping[str, Any]
 ) -> list[StoredDecision]:
-    """The decisions in these traces of an agent, in no order."""
+    """Return the decisions in these traces of an agent, in no order."""
     if not traces:
         return []
     calls = trace_queries.last_calls(connection, list(traces))
@@ -182,7 +183,7 @@ def _is_word(statement: Statement) -> bool:
 
 
 def _outcomes(case: Case) -> dict[str, tuple[Any, datetime]]:
-    """What is known about what came of it: name -> (value, when it was seen)."""
+    """Return the known outcomes: name -> (value, when it was seen)."""
     outcomes = {}
     for statement in sorted(case.feedback, key=lambda s: s.at):
         name = str(statement.name)
@@ -194,7 +195,7 @@ def _outcomes(case: Case) -> dict[str, tuple[Any, datetime]]:
 
 
 def _change(action: Mapping[str, Any], corrected: Any) -> dict[str, Any] | None:
-    """The fields in which the corrected action differs."""
+    """Return the fields in which the corrected action differs; None if it is not a JSON object."""
     try:
         fields = json.loads(corrected)
     except (TypeError, ValueError):

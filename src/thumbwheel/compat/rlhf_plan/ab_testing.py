@@ -68,7 +68,7 @@ class ABTestingFramework:
             )
 
     def assign_variant(self, user_id: str) -> str:
-        """The variant of a user, always the same."""
+        """Return the variant of a user; it is always the same."""
         total = sum(variant.get("weight", 1.0) for variant in self.variants.values())
         position = share_of(self.experiment, user_id) * total
         end = 0.0
@@ -83,7 +83,8 @@ class ABTestingFramework:
         return chosen
 
     async def run_query(self, user_id: str, query: str) -> str:
-        """The answer of the user's variant; other queries go on meanwhile."""
+        """Return the answer of the user's variant; other queries go on meanwhile. Raises InputError
+        if no assistant can be made."""
         name = self.assign_variant(user_id)
         if name not in self._assistants:
             if self.create_assistant is None:
@@ -117,11 +118,11 @@ class ABTestingFramework:
         measured.append(_Measured(variant, float(value), user_id or f"value {len(measured)}"))
 
     def analyze_results(self, level: float = 0.95) -> dict[str, dict[str, Any]]:
-        """metric -> variant -> n, users and mean, and for all but the first variant `gain` over it
-        with the interval `low` to `high`.
+        """Return metric -> variant -> n, users and mean, and for all but the first variant `gain`
+        over it with the interval `low` to `high`.
 
-        A variant without values has mean None; a gain that nothing is known about has none of the
-        three.
+        The mean of a variant without values is None, as are gain, low and high if nothing is known
+        about the gain.
         """
         results = {}
         for metric, measured in self.metrics.items():
@@ -146,8 +147,8 @@ class ABTestingFramework:
 
 
 def _gain(measured: Sequence[_Measured], variant: str, level: float) -> dict[str, float | None]:
-    """The difference of the two means. Its error is that of leaving out one user at a time, its
-    interval one that may be looked at whenever somebody likes."""
+    """Return the difference of the two means, with an interval (None if it cannot be estimated).
+    The error is a jackknife over users; the interval stays valid however often it is looked at."""
     from thumbwheel.stats.paired import jackknife
     from thumbwheel.stats.sequential import Difference
 

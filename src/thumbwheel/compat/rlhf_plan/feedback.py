@@ -45,9 +45,8 @@ class FeedbackEntry:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON line: every key, null where nothing is known, and the time with a space in place
-        of the T.
-        """
+        """Return the object of the JSON line: every key, None where nothing is known, and the time
+        with a space in place of the T."""
         return asdict(self) | {"timestamp": None if self.timestamp is None else str(self.timestamp)}
 
 
@@ -100,8 +99,8 @@ class FeedbackCollector:
         min_rating: int = 4,
         max_samples: int = 10_000,
     ) -> dict[str, list[dict[str, Any]]]:
-        """{"positive": [...], "negative": [...]}: at most `max_samples` judged answers each, the
-        ones that were stored last.
+        """Return {"positive": [...], "negative": [...]}: at most `max_samples` judged answers each,
+        the ones that were stored last.
 
         Each has query, response and the keys of the last line about it. `min_rating` is the lowest
         good rating, 4 or 5; 1 and 2 are bad.
@@ -147,7 +146,7 @@ class FeedbackCollector:
 
     @contextmanager
     def open(self) -> Iterator[Workspace]:
-        """The home with everything that was collected so far, closed at the end."""
+        """Open the home with everything that was collected so far; it is closed at the end."""
         from thumbwheel.capture.ingest import ingest
 
         with opener(self.home, None, "warning")() as ws:
@@ -159,9 +158,9 @@ class FeedbackCollector:
             yield ws
 
     def _lines(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """(query, response) -> the last line about it, in the order of these lines.
+        """Return (query, response) -> the last line about it, in the order of these lines.
 
-        What is no feedback is skipped here and counted by `open`.
+        Lines that are not feedback are skipped here and counted by `open`.
         """
         lines: dict[tuple[str, str], dict[str, Any]] = {}
         rows, _ = read(self.storage_path)

@@ -92,8 +92,8 @@ class ContinuousLearner:
             self._cycle.release()
 
     async def evaluate(self) -> dict[str, Any]:
-        """The trained assistant against its base on held-out queries; raises Conflict before
-        training.
+        """Evaluate the trained assistant against its base on held-out queries. Raises Conflict
+        before training.
 
         `average_reward` is what `RewardModel.predict_reward` gives, 0 to 1, by the queries and the
         judge of the first cycle (`yardstick`), so that cycles can be compared. After the first

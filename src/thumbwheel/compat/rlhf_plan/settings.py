@@ -72,13 +72,13 @@ class Converted:
     left_out: Mapping[str, str]
 
     def as_yaml(self) -> str:
-        """The text of a thumbwheel.yaml."""
+        """Return the text of a thumbwheel.yaml."""
         return yaml.safe_dump(self.settings, sort_keys=False, allow_unicode=True)
 
 
 def convert_settings(path: Path, agent: str = "assistant") -> Converted:
-    """Our settings for the `rlhf:` file at `path`, for this agent; raises ConfigError for a key
-    that is not documented and a value that cannot be taken."""
+    """Convert the `rlhf:` file at `path` to Thumbwheel's settings for this agent. Raises
+    ConfigError for a key that is not documented, and for an invalid value."""
     ids.slug(agent)
     section = Sources.read(path).file.get(ROOT)
     where = f"file {str(path)!r}"
@@ -117,7 +117,8 @@ def convert_settings(path: Path, agent: str = "assistant") -> Converted:
 
 
 def _switched_commands(values: Mapping[str, Any], agent: str, where: str) -> dict[str, str]:
-    """Group -> its command, of the groups that the file has."""
+    """Return group -> its command, for the groups that the file has. Raises ConfigError for an
+    invalid value."""
     commands = {}
     groups = {key.partition(".")[0] for key in values}
     if "continuous_learning" in groups:
@@ -161,7 +162,8 @@ def _is_on(value: Any, key: str, where: str) -> bool:
 
 
 def _leaves(section: Mapping[str, Any], where: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(key with the keys above it, value) of everything that holds no further keys."""
+    """Yield (key with the keys above it, value) of everything that has no further keys below it.
+    Raises ConfigError for a value in place of a group."""
     for name, value in section.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping) and key in GROUPS:

@@ -32,7 +32,7 @@ def claims(row: Row) -> bool:
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
-    """One trace and its signals."""
+    """Return one trace and its signals."""
     metadata = object_at(row, "metadata")
     user, session = name_of(metadata.get("user_id")), name_of(metadata.get("session_id"))
     further = {key: value for key, value in row.items() if key not in KEYS and value is not None}

@@ -41,16 +41,15 @@ class RewardModel:
 
     @classmethod
     def load_pretrained(cls, path: str | Path, device: str = "auto") -> RewardModel:
-        """The one that was trained into `path`; raises ModelError."""
+        """Return the model that was trained into `path`. Raises ModelError."""
         saved = SavedRewardModel.load_pretrained(path, device)
         model = cls(saved.scorer().card.base, device)
         model.saved = saved
         return model
 
     def predict_reward(self, query: str, response: str) -> float:
-        """The chance that the response is good. Raises Conflict before training, DataError for a
-        text that is too long for the model.
-        """
+        """Return the chance that the response is good. Raises Conflict before training, DataError
+        for a text that is too long for the model."""
         from thumbwheel.engine.reward_model import RewardInput
 
         answer = RewardInput([{"role": "user", "content": query}], response)
@@ -64,7 +63,7 @@ class RewardModel:
         return reward
 
     def trained(self) -> SavedRewardModel:
-        """Its files; raises Conflict before training."""
+        """Return the saved reward model. Raises Conflict before training."""
         if self.saved is None:
             raise Conflict(
                 "RewardModel",
@@ -88,9 +87,8 @@ class RewardModelTrainer:
         self.options = dict(options or {})
 
     def prepare_dataset(self) -> Dataset:
-        """A Hugging Face dataset of the judged answers: text (`Query: ...`, `Response: ...`) and
-        label, 1.0 or 0.0.
-        """
+        """Return a Hugging Face dataset of the judged answers: text (`Query: ...`, `Response: ...`)
+        and label, 1.0 or 0.0."""
         try:
             from datasets import Dataset
         except ImportError:
@@ -163,19 +161,19 @@ class PPOAssistantTrainer:
         """Its name in the home."""
 
     async def train_step(self, queries: Sequence[str]) -> dict[str, Any]:
-        """One step on exactly these queries, from the model of the step before; returns the step's
-        metrics.
+        """Train one step on exactly these queries, from the model of the step before; return the
+        step's metrics.
 
-        The model goes to `ppo_step_N`. The KL is that to the model before the step.
+        The model goes to `ppo_step_N`. The KL is measured against the model before the step.
         """
         return await asyncio.to_thread(self._step, list(queries))
 
     async def train(self, num_epochs: int = 100, queries_per_epoch: int = 32) -> RunResult:
-        """So many steps on so many queries each, from the base; a checkpoint every 10 steps, in the
-        home.
+        """Train `num_epochs` steps on `queries_per_epoch` queries each, from the base; a checkpoint
+        every 10 steps, in the home.
 
-        The model goes to `VERSION/ppo_epoch_N`. A run that learned nothing makes none, and says why
-        in `reason`.
+        The model goes to `VERSION/ppo_epoch_N`. A run that learned nothing makes none, and gives
+        the reason in `reason`.
         """
         return await asyncio.to_thread(self._train, num_epochs, queries_per_epoch)
 

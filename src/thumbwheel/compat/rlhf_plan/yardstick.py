@@ -57,8 +57,8 @@ class Measured:
 
 
 def yardstick(ws: Workspace, version: ModelVersion) -> Yardstick:
-    """The stored one; that of this version where it is the first. Raises DataError where nothing is
-    held out."""
+    """Return the stored yardstick; if there is none, make and store the one of this version. Raises
+    DataError if nothing is held out, ModelError if there is no reward model."""
     from thumbwheel.evaluation.rows import gate_rows
     from thumbwheel.models import reward_models
 
