@@ -304,9 +304,11 @@ def _scores(ws: Workspace, agent: str) -> list[float]:
 
 
 def _base(ws: Workspace, agent: str, name: str | None) -> str:
-    """Return the model of this name in the home, else the base that the settings name, else that of the
-    agent's versions, else theirs (gpt2) where this machine has it. Raises NotFound, and Conflict
-    where there is none; nothing is downloaded because a client asks."""
+    """Return the model of this name in the home, else the base that the settings name, else that of
+    the agent's versions, else theirs (gpt2) where this machine has it.
+
+    Raises NotFound, and Conflict where there is none; nothing is downloaded because a client asks.
+    """
     if name is not None:
         folder = ws.home.bases / ids.slug(name, "base model")
         if not folder.is_dir():
