@@ -39,9 +39,9 @@ from thumbwheel.models.versions import require_agent
 from thumbwheel.review import store
 from thumbwheel.review.hand_out import next_items
 from thumbwheel.review.order import reorder, shuffled
-from thumbwheel.review.queues import Selection, create, require_queue
-from thumbwheel.review.rate import Request, rate
-from thumbwheel.review.types import QueueConfig, Verdict
+from thumbwheel.review.queues import QueueSelection, create, require_queue
+from thumbwheel.review.rate import RatingRequest, rate
+from thumbwheel.review.types import QueueConfig, RaterVerdict
 
 POOL = 600
 COUNTS = "50,100,200"
@@ -78,7 +78,7 @@ def outcome_of(person: int, order: str, counts: Sequence[int], method: str, base
         agent = require_agent(mailbox.ws, AGENT)
         by_truth = order.startswith(WRONG)
         config = QueueConfig.model_validate({"order": "random" if by_truth else order})
-        create(mailbox.ws, agent, "all", config, Selection())
+        create(mailbox.ws, agent, "all", config, QueueSelection())
         if by_truth:
             sort_by_truth(mailbox, person, float(order.removeprefix(WRONG)))
         count_rated = down = 0
@@ -135,8 +135,8 @@ def rate_next(mailbox: Mailbox, person: int, count: int) -> int:
         slips = random.Random(f"slip:{person}:{question}").random() < NOISE
         likes = (answer == wanted) != slips
         correction = wanted if not likes and answer != wanted else None
-        verdict = Verdict(thumb=likes, correction=correction)
-        rate(mailbox.ws, agent, Request(queue, item.id, RATER, item.id), verdict)
+        verdict = RaterVerdict(thumb=likes, correction=correction)
+        rate(mailbox.ws, agent, RatingRequest(queue, item.id, RATER, item.id), verdict)
         down += not likes
     return down
 

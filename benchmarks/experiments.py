@@ -66,7 +66,7 @@ from thumbwheel.experiments.types import (
 )
 from thumbwheel.loop import experiment as verbs
 from thumbwheel.stats import best_arm
-from thumbwheel.stats.sample_ratio import Stratum as Shares
+from thumbwheel.stats.sample_ratio import ShareStratum as Shares
 from thumbwheel.stats.sample_ratio import chi_squared_p, sequential_p
 
 ROOT = Path(__file__).parents[1]

@@ -96,12 +96,12 @@ def ladder() -> dict[str, Any]:
     from tests.servers.llama_tools import wide_base
     from thumbwheel.export import parity
     from thumbwheel.export.formats import FORMATS
-    from thumbwheel.export.types import Source
+    from thumbwheel.export.types import ExportSource
 
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         base = wide_base(Path(scratch) / "base")
-        source = Source(
+        source = ExportSource(
             str(base),
             tiny_adapter(base, Path(scratch) / "adapter"),
             str(base),
@@ -189,7 +189,7 @@ def child(
 
 def part(name: str, model: str, tiny: str, out: str) -> dict[str, Any]:
     """Minutes and peak megabytes of one part."""
-    from thumbwheel.export.types import Source
+    from thumbwheel.export.types import ExportSource
     from thumbwheel.training.memory import meter
 
     gauge = meter("cpu")
@@ -197,14 +197,14 @@ def part(name: str, model: str, tiny: str, out: str) -> dict[str, Any]:
     (base, adapter), (small, its_adapter) = json.loads(model), json.loads(tiny)
     do(
         "peft" if name == "peft" else "merge",
-        Source(small, Path(its_adapter), small),
+        ExportSource(small, Path(its_adapter), small),
         Path(out) / "tiny",
     )
     gauge.reset()
     before, began = gauge.now(), time.perf_counter()
     figures = do(
         name,
-        Source(base, Path(adapter), base, QUANT if name == "gguf" else None),
+        ExportSource(base, Path(adapter), base, QUANT if name == "gguf" else None),
         Path(out) / "whole",
     )
     started = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3

@@ -38,7 +38,7 @@ from thumbwheel.capture.ingest import ingest
 from thumbwheel.engine.base_check import find_base
 from thumbwheel.evaluation.few_shot import similarity
 from thumbwheel.evaluation.local_model import LocalModel
-from thumbwheel.evaluation.policy import Verdict
+from thumbwheel.evaluation.policy import GateVerdict
 from thumbwheel.evaluation.types import AskLikelihood, EvaluationConfig
 from thumbwheel.models import versions
 
@@ -134,7 +134,7 @@ def until_gain(
             gain, verdict = mailbox.turn(method)
             gains.append(gain)
             verdicts.append(verdict)
-            if verdict == Verdict.APPROVED:
+            if verdict == GateVerdict.APPROVED:
                 approved_at = count
                 break
     seconds = round(time.monotonic() - began, 1)

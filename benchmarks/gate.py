@@ -47,17 +47,17 @@ import raw
 from thumbwheel.evaluation import compare
 from thumbwheel.evaluation.compare import Pair, ScoredAnswer
 from thumbwheel.evaluation.gate import decide, inputs_of
-from thumbwheel.evaluation.policy import GateInputs, GatePolicy, Look, Verdict
+from thumbwheel.evaluation.policy import GateInputs, GatePolicy, GateVerdict, Look
 from thumbwheel.evaluation.spending import look_number
 from thumbwheel.evaluation.types import (
     ANCHOR_NLL,
     ANCHOR_TASKS,
     SUCCESS,
-    Case,
     Evaluation,
     EvaluationConfig,
     Guard,
-    Judged,
+    HeldOutCase,
+    JudgedAnswer,
     RecordedAnswer,
 )
 from thumbwheel.models.types import Basis
@@ -218,7 +218,7 @@ def guards(world: World, habit: Habit, random: np.random.Generator) -> tuple[Gua
     longer = lengths * habit.growth * random.lognormal(0.0, 0.2, world.cases)
     before, after = (
         [
-            Judged("", None, bool(form), bool(end), round(length), {"status": "ok"})
+            JudgedAnswer("", None, bool(form), bool(end), round(length), {"status": "ok"})
             for end, form, length in zip(*columns, strict=True)
         ]
         for columns in ((ends[0], forms[0], lengths), (ends[1], forms[1], longer))
@@ -298,8 +298,8 @@ def evaluation(
     )
 
 
-def _case(number: int, world: World) -> Case:
-    return Case(str(number), str(number // world.group), "", [], None, None, None, {})
+def _case(number: int, world: World) -> HeldOutCase:
+    return HeldOutCase(str(number), str(number // world.group), "", [], None, None, None, {})
 
 
 def judged(
@@ -336,7 +336,7 @@ def counted(inputs: list[GateInputs], policy: GatePolicy = POLICY) -> Decided:
 
 def approved(inputs: GateInputs) -> bool:
     """What the gate says."""
-    return decide(inputs, POLICY).verdict is Verdict.APPROVED
+    return decide(inputs, POLICY).verdict is GateVerdict.APPROVED
 
 
 def equal(world: World, decisions: int, random: np.random.Generator) -> Decided:
@@ -409,7 +409,9 @@ def _row(
     kind: str, name: str, count: int, decided: Decided, target: float, at_least: bool
 ) -> dict[str, Any]:
     interval = clopper_pearson(count, decided.total)
-    verdicts = {verdict.name.lower(): decided.verdicts[verdict.name.lower()] for verdict in Verdict}
+    verdicts = {
+        verdict.name.lower(): decided.verdicts[verdict.name.lower()] for verdict in GateVerdict
+    }
     return {
         "kind": kind,
         "name": name,

@@ -65,7 +65,7 @@ def lines(traces: int) -> Iterator[dict[str, Any]]:
 def measure(ws: Workspace) -> dict[str, dict[str, float]]:
     """Step -> processor seconds and clock seconds."""
 
-    def run(as_of: datetime | None = None) -> ledger.Report:
+    def run(as_of: datetime | None = None) -> ledger.LedgerReport:
         return ledger.run(
             ws, Agent.named(AGENT), components(ws, AGENT, ledger.settings(ws, AGENT)), as_of=as_of
         )

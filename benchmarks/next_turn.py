@@ -28,12 +28,12 @@ from typing import Any
 
 import raw
 
-from thumbwheel.rewards.next_turn import Reading, read_next_turn
+from thumbwheel.rewards.next_turn import ReplyReading, read_next_turn
 
 DATA = Path(
     os.environ.get("THUMBWHEEL_TEST_DATA") or Path(__file__).parents[1] / ".." / "shared" / "data"
 )
-EXPECTED = {"thank_you": Reading.THANKS, "repeat": Reading.REPEAT}
+EXPECTED = {"thank_you": ReplyReading.THANKS, "repeat": ReplyReading.REPEAT}
 ANSWERS = ("yes", "no", "maybe")
 """Intents that answer a question of the assistant, and may be a verdict or none."""
 QUESTION = "what is on my calendar for tomorrow"
@@ -72,9 +72,9 @@ def without_verdicts(messages: Iterator[tuple[str, str]]) -> dict[str, int]:
 
 def tau() -> dict[str, Any]:
     """Solved tasks among the dialogues with a reading in them, and among the others."""
-    dialogues: list[tuple[set[Reading], bool]] = []
+    dialogues: list[tuple[set[ReplyReading], bool]] = []
     for row in lines("agent-trajectories/tau-bench-gpt4o-airline.jsonl"):
-        readings: set[Reading] = set()
+        readings: set[ReplyReading] = set()
         question, answered = "", False
         for message in row["traj"]:
             if message["role"] == "assistant":
@@ -86,7 +86,7 @@ def tau() -> dict[str, Any]:
                 question, answered = text, False
         dialogues.append((readings, row["reward"] == 1))
     figures = {}
-    for reading in Reading:
+    for reading in ReplyReading:
         having = [solved for readings, solved in dialogues if reading in readings]
         others = [solved for readings, solved in dialogues if reading not in readings]
         figures[str(reading)] = {

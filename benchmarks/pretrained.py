@@ -26,7 +26,7 @@ from worlds.pretrained import GeneralSkill, smollm2
 from worlds.router import GOLD, TEAMS, TUNE_POOL, WRONGLY, example_of, requests
 
 from thumbwheel.engine.load import load_base
-from thumbwheel.training.algorithm import Rows
+from thumbwheel.training.algorithm import SplitRows
 from thumbwheel.training.assemble import assemble, settings
 from thumbwheel.training.optimizer import prepare
 from worlds import WORLDS
@@ -95,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def measure(
-    setting: str, folder: Path, rows: Rows, gold: Any, skill: GeneralSkill, batch: int
+    setting: str, folder: Path, rows: SplitRows, gold: Any, skill: GeneralSkill, batch: int
 ) -> list[dict[str, Any]]:
     """Train by one setting; return what is right and what is left at its end."""
     method, rate, steps, replay = setting.split(":")

@@ -27,9 +27,9 @@ from thumbwheel.db.batches import batches
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import ensure_agent, require_agent
 from thumbwheel.review.hand_out import next_items
-from thumbwheel.review.queues import Selection, create
-from thumbwheel.review.rate import Request, rate
-from thumbwheel.review.types import Queue, QueueConfig, Verdict
+from thumbwheel.review.queues import QueueSelection, create
+from thumbwheel.review.rate import RatingRequest, rate
+from thumbwheel.review.types import Queue, QueueConfig, RaterVerdict
 
 AGENT = "support"
 AT_ONCE = 8
@@ -93,7 +93,7 @@ def measured(ws: Workspace, queue: Queue, rater: str, requests: int) -> dict[str
         wall.append(1000 * (time.perf_counter() - wall_start))
         for item in batch.items:
             cpu_start = time.process_time()
-            rate(ws, agent, Request(queue, item.id, rater, item.id), Verdict(thumb=True))
+            rate(ws, agent, RatingRequest(queue, item.id, rater, item.id), RaterVerdict(thumb=True))
             rating_cpu.append(1000 * (time.process_time() - cpu_start))
     return {
         "next_cpu_ms": round(median(cpu), 2),
@@ -117,7 +117,7 @@ def main() -> None:
         fill(ws, options.items)
         start = time.process_time()
         config = QueueConfig(overlap=2)
-        queue = create(ws, require_agent(ws, AGENT), "all", config, Selection())
+        queue = create(ws, require_agent(ws, AGENT), "all", config, QueueSelection())
         result["create_cpu_s"] = round(time.process_time() - start, 2)
         for name, share in (("beginning", 0.0), ("middle", 0.5), ("end", 0.99)):
             rater = f"rater at the {name}"

@@ -21,7 +21,7 @@ import raw
 
 from thumbwheel.sandbox.canaries import examine
 from thumbwheel.sandbox.pool import Pool
-from thumbwheel.sandbox.types import Job, Level, Limits, State, Tests
+from thumbwheel.sandbox.types import Level, Limits, SandboxJob, SandboxOutcome, Tests
 
 DATA = (
     Path(os.environ.get("THUMBWHEEL_TEST_DATA") or Path(__file__).parents[2] / "shared" / "data")
@@ -46,25 +46,25 @@ def main() -> None:
     if not report.allowed:
         raise SystemExit(f"{report.reason}. {report.fix}")
     pool = Pool(Limits(), arguments.workers, report.level)
-    rows = [measure("trivial snippet", [Job("x = 1 + 1")] * BATCH, pool, arguments)]
+    rows = [measure("trivial snippet", [SandboxJob("x = 1 + 1")] * BATCH, pool, arguments)]
     if DATA.exists():
         rows.append(measure("MBPP task with its asserts", tasks(), pool, arguments))
     pool.close()
     raw.write(arguments.json, **stamp(report.level, arguments), rows=rows)
 
 
-def tasks() -> list[Job]:
+def tasks() -> list[SandboxJob]:
     """Every task with its own solution."""
     read = [json.loads(line) for line in DATA.read_text().splitlines()]
     return [
-        Job(task["code"], tests=Tests(tuple(task["test_list"]), task["test_setup_code"]))
+        SandboxJob(task["code"], tests=Tests(tuple(task["test_list"]), task["test_setup_code"]))
         for task in read
         if task["task_id"] not in SLOW
     ]
 
 
 def measure(
-    name: str, jobs: list[Job], pool: Pool, arguments: argparse.Namespace
+    name: str, jobs: list[SandboxJob], pool: Pool, arguments: argparse.Namespace
 ) -> dict[str, Any]:
     """Run batches for the given time, printed."""
     start = time.monotonic()
@@ -75,7 +75,7 @@ def measure(
         batch = [jobs[(first + number) % len(jobs)] for number in range(BATCH)]
         outcomes = pool.run(batch)
         wrong += sum(
-            result.state is not State.DONE or not all(result.passed) for result in outcomes
+            result.state is not SandboxOutcome.DONE or not all(result.passed) for result in outcomes
         )
         first, done = first + BATCH, done + BATCH
     seconds, spent = time.monotonic() - start, busy() - before

@@ -11,7 +11,7 @@ from thumbwheel.evaluation.compare import Pair
 from thumbwheel.evaluation.evaluate import store_evaluation
 from thumbwheel.evaluation.gate import gate
 from thumbwheel.evaluation.policy import GatePolicy
-from thumbwheel.evaluation.types import SUCCESS, Case, Evaluation, EvaluationConfig
+from thumbwheel.evaluation.types import SUCCESS, Evaluation, EvaluationConfig, HeldOutCase
 from thumbwheel.models import versions
 from thumbwheel.models.types import Agent, Basis, ModelVersion
 
@@ -26,7 +26,7 @@ def evaluation_of(
     wrong."""
     base = versions.versions(ws, Agent.named(version.agent))[0]
     cases = [
-        Case(str(number), str(number), "", _asked(number), None, None, None, {})
+        HeldOutCase(str(number), str(number), "", _asked(number), None, None, None, {})
         for number in range(CASES)
     ]
     pairs = [

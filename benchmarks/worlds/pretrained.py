@@ -13,8 +13,8 @@ from typing import Any
 
 from thumbwheel.evaluation.measure import judge
 from thumbwheel.evaluation.suite import SuiteContext
-from thumbwheel.evaluation.suites.regression import Regression
-from thumbwheel.evaluation.types import Answer, Case, EvaluationConfig
+from thumbwheel.evaluation.suites.regression import RegressionSuite
+from thumbwheel.evaluation.types import EvaluationConfig, HeldOutCase, ModelAnswer
 from thumbwheel.models.base import locate
 from thumbwheel.models.fetch import fetch, known_base
 from worlds.answers import answer
@@ -57,15 +57,15 @@ class GeneralSkill:
         """Return the skill of a tuned model and its tokenizer."""
         return Skill(self._solved(model, self._cases), general_nats(model))
 
-    def _solved(self, model: tuple[Any, Any], cases: list[Case]) -> list[float]:
+    def _solved(self, model: tuple[Any, Any], cases: list[HeldOutCase]) -> list[float]:
         answers = answer(model, [case.prompt for case in cases], LONGEST_ANSWER)
-        replies = [(Answer(text, finish, None),) for text, finish in answers]
+        replies = [(ModelAnswer(text, finish, None),) for text, finish in answers]
         return [float(judged.value or 0.0) for judged in judge(cases, replies, {})]
 
 
-def general_cases() -> list[Case]:
+def general_cases() -> list[HeldOutCase]:
     """Return the built-in questions by which the gate guards against forgetting."""
-    return Regression(SuiteContext([], [], EvaluationConfig())).cases
+    return RegressionSuite(SuiteContext([], [], EvaluationConfig())).cases
 
 
 def general_nats(model: tuple[Any, Any]) -> float:

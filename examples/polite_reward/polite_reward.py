@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from thumbwheel.core.config import Config
-from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
+from thumbwheel.rewards.function import Case, JudgementStatus, RewardFunction, Score
 
 WORD = re.compile(r"[a-z']+")
 
@@ -29,7 +29,7 @@ class Polite(RewardFunction[PoliteConfig]):
         """Judge one answer; an empty one is neither polite nor rude."""
         words = WORD.findall(case.text.lower())
         if not words:
-            return Score.none(Status.NOT_APPLICABLE, "there is no text")
+            return Score.none(JudgementStatus.NOT_APPLICABLE, "there is no text")
         polite = [word for word in words if word in self.config.words]
         if len(polite) > self.config.most:
             return Score(0.5, evidence={"polite": polite})

@@ -46,11 +46,13 @@ class Simpo(Algorithm[SimpoConfig]):
         self, row: Mapping[str, Any], builder: PromptBuilder, notes: Counter[str]
     ) -> Example:
         """Make token ids of a row; one whose answers are equal teaches nothing."""
-        from thumbwheel.engine.prompt import Target
+        from thumbwheel.engine.prompt import TargetText
 
         if row["chosen"] == row["rejected"]:
             raise DropRow("chosen equals rejected")
-        answers = [Target(row[side], row.get(f"{side}_finish")) for side in ("chosen", "rejected")]
+        answers = [
+            TargetText(row[side], row.get(f"{side}_finish")) for side in ("chosen", "rejected")
+        ]
         chosen, rejected = fitted(row, answers, builder, self.config.max_length, notes)
         branches = (
             Branch(chosen.completion_ids, role="chosen"),

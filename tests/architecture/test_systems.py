@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from thumbwheel.compat.variants import VARIANTS
-from thumbwheel.core.plugins import Table
+from thumbwheel.core.plugins import VariantTable
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "thumbwheel"
@@ -55,7 +55,7 @@ def test_no_tool_of_a_system_is_named_but_where_it_is_recorded() -> None:
 
 def test_every_variant_of_the_systems_is_in_a_table_and_can_be_loaded() -> None:
     for group, variants in VARIANTS.items():
-        table: Table[object] = Table("variant", group, {})
+        table: VariantTable[object] = VariantTable("variant", group, {})
         for name in variants:
             assert table.get(name) is not None
             assert f'"{group}"' in "".join(path.read_text() for path in outside()), group

@@ -14,7 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.models.tiny_models import tiny_base
-from thumbwheel.deploy.embedded import LoadRequest, Server, application
+from thumbwheel.deploy.embedded import EmbeddedServer, LoadRequest, application
 from thumbwheel.deploy.targets.embedded import SPEC
 
 URL = "http://127.0.0.1:8000"
@@ -29,7 +29,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     base = tiny_base(tmp_path_factory.mktemp("base"))
     folder = tmp_path_factory.mktemp("embedded")
     (folder / SPEC).write_text(json.dumps({"base": str(base), "dtype": "float32", "device": "cpu"}))
-    server = Server(folder)
+    server = EmbeddedServer(folder)
     server.load(LoadRequest(lora_name="base"))
     headers = {"authorization": "Bearer token", "content-type": "application/json"}
     with TestClient(application(server, "token"), URL, headers=headers) as client:

@@ -20,11 +20,11 @@ from thumbwheel.capture.traces import show_trace
 from thumbwheel.core.errors import DataError, ModelError
 from thumbwheel.db import message_chains, schema
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy.embedded import LoadRequest, Server, application
+from thumbwheel.deploy.embedded import EmbeddedServer, LoadRequest, application
 from thumbwheel.deploy.targets.embedded import SPEC
 from thumbwheel.engine import prompt, render
 from thumbwheel.engine.load import load_tokenizer
-from thumbwheel.engine.prompt import Fitted, PromptBuilder, Target
+from thumbwheel.engine.prompt import Fitted, PromptBuilder, TargetText
 
 MOST_RENDERINGS = 60
 """Of one example: some for each halving, and those by which a template is examined."""
@@ -68,7 +68,7 @@ def conversation(n_turns: int, text: str = "word") -> list[dict[str, Any]]:
 
 
 def by_one_turn_after_another(
-    builder: PromptBuilder, messages: list[dict[str, Any]], target: Target, max_length: int
+    builder: PromptBuilder, messages: list[dict[str, Any]], target: TargetText, max_length: int
 ) -> int:
     """How many turns have to go, found without halves."""
     for dropped in range((len(messages) + 1) // 2):
@@ -81,7 +81,7 @@ def by_one_turn_after_another(
 @pytest.mark.parametrize("n_turns", [2, 3, 7, 20, 31])
 @pytest.mark.parametrize("max_length", [60, 90, 160])
 def test_as_few_turns_go_as_have_to(builder: PromptBuilder, n_turns: int, max_length: int) -> None:
-    messages, target = conversation(n_turns), Target("yes")
+    messages, target = conversation(n_turns), TargetText("yes")
     fitted = builder.fit(messages, [target], max_length)
     expected = by_one_turn_after_another(builder, messages, target, max_length)
     assert fitted.dropped_turns == expected
@@ -92,7 +92,7 @@ def test_as_few_turns_go_as_have_to(builder: PromptBuilder, n_turns: int, max_le
 def test_a_conversation_is_not_rendered_once_a_turn(
     builder: PromptBuilder, rendered: list[int], n_turns: int
 ) -> None:
-    fitted = builder.fit(conversation(n_turns), [Target("yes")], 128)
+    fitted = builder.fit(conversation(n_turns), [TargetText("yes")], 128)
     assert fitted.rows and fitted.dropped_turns > n_turns - 128
     assert len(rendered) < MOST_RENDERINGS
     assert max(rendered) <= 2 * 128, "older turns can never fit, whatever they say"
@@ -103,7 +103,7 @@ def test_a_turn_of_many_messages_is_refused_unrendered(
 ) -> None:
     messages = [{"role": "user", "content": "a"}]
     messages += [{"role": "assistant", "content": "b"}, {"role": "tool", "content": "c"}] * 5000
-    fitted = builder.fit(messages, [Target("yes")], 128)
+    fitted = builder.fit(messages, [TargetText("yes")], 128)
     assert fitted == Fitted((), 0, fitted.refused) and "messages" in fitted.refused
     assert not rendered
 
@@ -131,7 +131,7 @@ def test_messages_that_break_a_template_down_leave_it_to_others(
 def client(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     folder = tmp_path_factory.mktemp("embedded")
     (folder / SPEC).write_text(json.dumps({"base": str(base), "dtype": "float32", "device": "cpu"}))
-    server = Server(folder)
+    server = EmbeddedServer(folder)
     server.load(LoadRequest(lora_name="base"))
     headers = {"authorization": "Bearer token", "content-type": "application/json"}
     address = "http://127.0.0.1:8000"

@@ -21,7 +21,7 @@ from tests.worlds.gateway_world import AGENT, opened_home
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.datasets.shapes import pairs
 from thumbwheel.datasets.shapes.pairs import Pairs
-from thumbwheel.datasets.types import Answer, DatasetConfig, Drop, Edge, Evidence
+from thumbwheel.datasets.types import DatasetConfig, Drop, Edge, Evidence, JudgedText
 from thumbwheel.models.types import Agent
 from thumbwheel.rewards.aggregate import plurality
 from thumbwheel.rewards.agreement import MOST_RATERS, panel
@@ -35,14 +35,14 @@ Judged = tuple[bool | None, float | None]
 """(good, number from 0 to 1) of an answer."""
 
 
-def answer(number: int, judged: Judged) -> Answer:
+def answer(number: int, judged: Judged) -> JudgedText:
     good, unit = judged
     feedback_ids = (f"fbk_{number}",)
     value = None if unit is None else Value(unit, (0.0, 1.0), "score", feedback_ids)
     strength = 0.0 if good is None else 1.0
     traces, subjects = (f"trc_{number}",), ("sub_1",)
     head = (f"answer {number}", good, strength, False, "upvote", False, "group")
-    return Answer(*head, feedback_ids, traces, subjects, "stop", None, value)
+    return JudgedText(*head, feedback_ids, traces, subjects, "stop", None, value)
 
 
 def evidence(judged: Sequence[Judged], compared: Sequence[tuple[int, int]] = ()) -> Evidence:

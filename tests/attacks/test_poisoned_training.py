@@ -20,7 +20,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.base_check import find_base
 from thumbwheel.evaluation.evaluate import evaluate
 from thumbwheel.evaluation.gate import gate
-from thumbwheel.evaluation.policy import Verdict
+from thumbwheel.evaluation.policy import GateVerdict
 from thumbwheel.evaluation.types import Evaluation
 from thumbwheel.models import versions
 from thumbwheel.models.types import LIVE, Agent, ModelVersion
@@ -45,12 +45,12 @@ class Trained:
     adapter: Path
     dataset_id: str
 
-    def judged(self) -> tuple[Evaluation, Verdict]:
+    def judged(self) -> tuple[Evaluation, GateVerdict]:
         """Evaluate it on gold against what is live, else the base; what the gate says."""
         return judged(self.ws, self.version)
 
 
-def judged(ws: Workspace, version: ModelVersion) -> tuple[Evaluation, Verdict]:
+def judged(ws: Workspace, version: ModelVersion) -> tuple[Evaluation, GateVerdict]:
     """Evaluate a version on gold; returns what the gate says, too."""
     evaluation = evaluate(ws, version, QUICK)
     return evaluation, gate(ws, evaluation).decision.verdict
@@ -114,7 +114,7 @@ def honest(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
     """The adapter that honest raters taught."""
     with trained(tmp_path_factory.mktemp("honest") / "home", base, liars=0) as result:
         evaluation, verdict = result.judged()
-        assert (result.right_rows, verdict) == (result.rows, Verdict.APPROVED)
+        assert (result.right_rows, verdict) == (result.rows, GateVerdict.APPROVED)
         assert evaluation.primary.after >= 0.9
         yield result.adapter
 
@@ -131,7 +131,7 @@ def put_live(poisoned: Trained, honest: Path) -> None:
     run_id = record(poisoned.ws, schema.runs, AGENT, **fields)
     version = versions.add_candidate(poisoned.ws, parent, run_id, honest)
     _, verdict = judged(poisoned.ws, version)
-    assert verdict is Verdict.APPROVED
+    assert verdict is GateVerdict.APPROVED
     versions.point(poisoned.ws, versions.by_id(poisoned.ws, version.id), LIVE)
 
 
@@ -143,7 +143,7 @@ def test_liars_replace_nothing_that_is_better(
         assert poisoned.rows - poisoned.right_rows >= liars // 3, "the lies are in the rows"
         put_live(poisoned, honest)
         evaluation, verdict = poisoned.judged()
-        assert evaluation.primary.before >= 0.9 and verdict is Verdict.REJECTED
+        assert evaluation.primary.before >= 0.9 and verdict is GateVerdict.REJECTED
         if liars <= 3:
             assert evaluation.primary.after >= 0.7, "a few lies ruin no training"
 
@@ -152,4 +152,4 @@ def test_raters_who_see_the_same_answers_outvote_ten_liars(base: Path, tmp_path:
     with trained(tmp_path / "home", base, liars=10, everybody=True) as poisoned:
         assert poisoned.right_rows == poisoned.rows > 0
         evaluation, verdict = poisoned.judged()
-        assert evaluation.primary.after >= 0.7 and verdict is Verdict.APPROVED
+        assert evaluation.primary.after >= 0.7 and verdict is GateVerdict.APPROVED

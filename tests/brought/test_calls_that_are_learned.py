@@ -16,7 +16,7 @@ from thumbwheel.core.config import Home, Sources
 from thumbwheel.datasets.build import build, load_rows
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.engine.prompt import PromptBuilder, Target
+from thumbwheel.engine.prompt import PromptBuilder, TargetText
 from thumbwheel.engine.written_calls import read_answer, write_answer
 
 HERMES = (
@@ -32,7 +32,7 @@ ANSWER = write_answer("", [{"function": {"name": "hours", "arguments": '{"day": 
 def learned(template: str, answer: str = ANSWER) -> tuple[str, tuple[int, ...]]:
     """The text that a template teaches, and its token ids."""
     builder = PromptBuilder(tiny_tokenizer(template))
-    (row,) = builder.fit(ASKED, [Target(answer)], 10**6).rows
+    (row,) = builder.fit(ASKED, [TargetText(answer)], 10**6).rows
     return str(builder.tokenizer.decode(row.completion_ids)), row.completion_ids
 
 

@@ -24,7 +24,7 @@ from thumbwheel.datasets.health import CheckedRows
 from thumbwheel.datasets.types import ChatRow, Dataset
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.base_check import find_base
-from thumbwheel.engine.prompt import Fitted, PromptBuilder, Target
+from thumbwheel.engine.prompt import Fitted, PromptBuilder, TargetText
 from thumbwheel.evaluation.local_model import LocalModel
 from thumbwheel.evaluation.types import EvaluationConfig
 from thumbwheel.export.package import export
@@ -61,7 +61,7 @@ def builder(text: str, **values: Any) -> PromptBuilder:
 def fitted(
     prompt_builder: PromptBuilder, messages: list[dict[str, Any]], length: int = MANY
 ) -> Fitted:
-    return prompt_builder.fit(messages, [Target("Here.")], length)
+    return prompt_builder.fit(messages, [TargetText("Here.")], length)
 
 
 def shown(prompt_builder: PromptBuilder, messages: list[dict[str, Any]]) -> str:
@@ -220,12 +220,12 @@ def test_the_border_never_moves_and_no_answer_is_cut() -> None:
     prompt_builder = builder(template(f"{LENGTH}/chatml.jinja"))
     prompt = prompt_builder.prompt(messages)
     for answer in ("Here.", " here", "\nhere", "\n\n", "é", "<think>\nno</think> yes", "a" * 40):
-        (whole,) = prompt_builder.fit(messages, [Target(answer)], MANY).rows
+        (whole,) = prompt_builder.fit(messages, [TargetText(answer)], MANY).rows
         assert list(whole.prompt_ids) == prompt
         assert prompt_builder.tokenizer.decode(whole.completion_ids) == f"{answer}<|im_end|>"
-        exactly = prompt_builder.fit(messages, [Target(answer)], whole.length)
+        exactly = prompt_builder.fit(messages, [TargetText(answer)], whole.length)
         assert exactly.rows == (whole,)
-        shorter = prompt_builder.fit(messages, [Target(answer)], whole.length - 1)
+        shorter = prompt_builder.fit(messages, [TargetText(answer)], whole.length - 1)
         assert shorter.rows == () and "exceed" in shorter.refused
 
 

@@ -7,11 +7,11 @@ from thumbwheel.core import ids
 from thumbwheel.evaluation.suite import SuiteContext, SuiteMeasures
 from thumbwheel.evaluation.suites import SUITES
 from thumbwheel.evaluation.types import (
-    Answer,
     Ask,
     AskLikelihood,
-    Case,
     EvaluationConfig,
+    HeldOutCase,
+    ModelAnswer,
     RecordedAnswer,
     SuiteResult,
 )
@@ -25,11 +25,13 @@ def suite_context(tmp_path):
         "tasks: [{id: a, prompt: Hello., checks: [{type: contains, text: den}]}]"
     )
     cases = [
-        Case(f"c{n}", f"c{n}", "msg", [*PROMPT], {"at": "den"}, None, None, {"animal": "fox"})
+        HeldOutCase(
+            f"c{n}", f"c{n}", "msg", [*PROMPT], {"at": "den"}, None, None, {"animal": "fox"}
+        )
         for n in range(3)
     ]
     cases.append(
-        Case(
+        HeldOutCase(
             "code",
             "code",
             "msg",
@@ -58,7 +60,7 @@ def test_a_suite_asks_and_judges(name, suite_context):
     assert asks and all(isinstance(ask, Ask | AskLikelihood) for ask in asks)
     assert asks == list(SUITES.get(name)(suite_context).asks())  # the same questions each time
     ids.canonical(suite.content())
-    answer = (Answer('{"at": "den"}', "stop", 5),)
+    answer = (ModelAnswer('{"at": "den"}', "stop", 5),)
     replies = [
         answer * ask.samples if isinstance(ask, Ask) else tuple((-1.0, 2) for _ in ask.texts)
         for ask in asks

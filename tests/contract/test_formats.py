@@ -13,7 +13,7 @@ from tests.models.tiny_models import CHATML, tiny_adapter, tiny_base, tiny_token
 from tests.third_party import names
 from thumbwheel.export import parity
 from thumbwheel.export.formats import FORMATS
-from thumbwheel.export.types import Source
+from thumbwheel.export.types import ExportSource
 
 FAMILIES = {
     "qwen2": {},
@@ -29,12 +29,14 @@ SAFE = {".json", ".safetensors", ".jinja", ".txt", ".md"}
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Source:
+def trained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> ExportSource:
     folder = tmp_path_factory.mktemp(request.param)
     base = tiny_base(
         folder / "base", request.param.removesuffix("-tied"), **FAMILIES[request.param]
     )
-    return Source(str(base), tiny_adapter(base, folder / "adapter"), str(base))
+    return ExportSource(str(base), tiny_adapter(base, folder / "adapter"), str(base))
 
 
 @pytest.fixture(params=[name for name in names(FORMATS) if name not in OTHER_PROGRAMS])
@@ -44,7 +46,7 @@ def form_name(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.slow
 def test_what_is_written_is_the_trained_model(
-    form_name: str, trained: Source, tmp_path: Path
+    form_name: str, trained: ExportSource, tmp_path: Path
 ) -> None:
     form = FORMATS.get(form_name)
     form.write(trained, tmp_path)
@@ -56,7 +58,7 @@ def test_what_is_written_is_the_trained_model(
 
 
 def test_only_safe_files_and_no_path_of_the_adapter(
-    form_name: str, trained: Source, tmp_path: Path
+    form_name: str, trained: ExportSource, tmp_path: Path
 ) -> None:
     FORMATS.get(form_name).write(trained, tmp_path)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -69,7 +71,7 @@ def test_only_safe_files_and_no_path_of_the_adapter(
     assert '"auto_map"' not in text
 
 
-def test_the_usage_lines_run(form_name: str, trained: Source, tmp_path: Path) -> None:
+def test_the_usage_lines_run(form_name: str, trained: ExportSource, tmp_path: Path) -> None:
     form = FORMATS.get(form_name)
     form.write(trained, tmp_path)
     names: dict[str, object] = {}
@@ -87,7 +89,7 @@ def test_the_template_and_the_end_of_an_answer_come_along(
     from transformers import AutoTokenizer
 
     base = tiny_base(tmp_path / "base", "llama", tokenizer=tiny_tokenizer(template, bos))
-    source = Source(str(base), tiny_adapter(base, tmp_path / "adapter"), str(base))
+    source = ExportSource(str(base), tiny_adapter(base, tmp_path / "adapter"), str(base))
     (out := tmp_path / "out").mkdir()
     form = FORMATS.get(form_name)
     form.write(source, out)
@@ -116,7 +118,7 @@ def test_a_base_in_half_precision_keeps_it(dtype: str, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
     base = tiny_base(tmp_path / "base", dtype=dtype, initializer_range=0.1)
-    source = Source(str(base), tiny_adapter(base, tmp_path / "adapter"), str(base))
+    source = ExportSource(str(base), tiny_adapter(base, tmp_path / "adapter"), str(base))
     (out := tmp_path / "out").mkdir()
     FORMATS.get("merged").write(source, out)
     assert {tensor.dtype for tensor in load_file(out / "model.safetensors").values()} == {

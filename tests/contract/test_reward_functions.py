@@ -12,7 +12,7 @@ from tests.third_party import names
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.rewards.checker import refusal
-from thumbwheel.rewards.function import LONGEST_ANSWER, Case, RewardFunction, Score, Status
+from thumbwheel.rewards.function import LONGEST_ANSWER, Case, JudgementStatus, RewardFunction, Score
 from thumbwheel.rewards.functions import FUNCTIONS
 
 SETTINGS = {
@@ -112,20 +112,25 @@ def test_one_score_per_answer_in_order_and_deterministic(function, answers):
     scores = function.score(given_answers)
     assert scores == [function.score([item])[0] for item in given_answers]
     for item in scores:
-        assert (item.value is not None) == (item.status is Status.OK)
+        assert (item.value is not None) == (item.status is JudgementStatus.OK)
         assert item.value is None or 0 <= item.value <= 1
         assert item.well_formed in (True, False, None)
 
 
 def test_too_long_is_failed_not_wrong(function):
     (score,) = function.score([Case("a" * (LONGEST_ANSWER + 1), "5")])
-    assert (score.status, score.value) == (Status.FAILED, None)
+    assert (score.status, score.value) == (JudgementStatus.FAILED, None)
     assert str(LONGEST_ANSWER) in score.evidence["reason"]
 
 
 @pytest.mark.parametrize(
     ("value", "status"),
-    [(None, Status.OK), (0.0, Status.FAILED), (float("inf"), Status.OK), (float("nan"), Status.OK)],
+    [
+        (None, JudgementStatus.OK),
+        (0.0, JudgementStatus.FAILED),
+        (float("inf"), JudgementStatus.OK),
+        (float("nan"), JudgementStatus.OK),
+    ],
 )
 def test_a_score_cannot_contradict_itself(value, status):
     with pytest.raises(ValueError, match="score"):
@@ -145,10 +150,10 @@ def test_what_raises_and_what_leaves_its_range_are_failures_and_the_others_are_j
     scores = Broken.create({}).score([Case("0.5"), Case("raise"), Case("1.5"), Case("1")])
     assert [score.value for score in scores] == [0.5, None, None, 1.0]
     assert [score.status for score in scores] == [
-        Status.OK,
-        Status.FAILED,
-        Status.FAILED,
-        Status.OK,
+        JudgementStatus.OK,
+        JudgementStatus.FAILED,
+        JudgementStatus.FAILED,
+        JudgementStatus.OK,
     ]
     assert "ZeroDivisionError" in scores[1].evidence["reason"]
     assert "0..1" in scores[2].evidence["reason"]

@@ -13,7 +13,16 @@ import pytest
 from thumbwheel.datasets.files import SpillReader, SpillWriter, read_parquet, write_parquet
 from thumbwheel.datasets.row_stats import RowStats, columns_of
 from thumbwheel.datasets.shapes import SHAPES
-from thumbwheel.datasets.types import Answer, Asked, Case, DatasetConfig, Drop, Edge, Evidence, Row
+from thumbwheel.datasets.types import (
+    Asked,
+    DatasetConfig,
+    Drop,
+    Edge,
+    Evidence,
+    JudgedText,
+    JudgingCase,
+    Row,
+)
 from thumbwheel.rewards.types import Value
 
 CONFIG = DatasetConfig(chats_from_preferences=True)
@@ -26,11 +35,11 @@ def answer(
     origin: str = "upvote",
     corrected: bool = False,
     conflict: bool = False,
-) -> Answer:
+) -> JudgedText:
     strength = 0.0 if good is None else 0.5
     named = (f"fbk_{text}",)
     value = None if good is None else Value(float(good), (1.0, 5.0), "rating", named)
-    return Answer(
+    return JudgedText(
         text,
         good,
         strength,
@@ -67,8 +76,8 @@ def evidence() -> Evidence:
     ]
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     cases = (
-        Case("cas_1", "msg_1", {"a": 1}, None, None),
-        Case("cas_2", "msg_1", "7", "exact_answer", {"require_mark": True}),
+        JudgingCase("cas_1", "msg_1", {"a": 1}, None, None),
+        JudgingCase("cas_2", "msg_1", "7", "exact_answer", {"require_mark": True}),
     )
     asked = (Asked("g1", "trc_good", "sub_1"), Asked("g1", "trc_bad", None))
     return Evidence("msg_1", prompt, tools, "train", answers, edges, cases, asked)

@@ -43,7 +43,7 @@ from thumbwheel.capture.inbox import drain_inbox
 from thumbwheel.db import schema
 from thumbwheel.deploy import processes
 from thumbwheel.export.formats import FORMATS
-from thumbwheel.export.types import Source
+from thumbwheel.export.types import ExportSource
 from thumbwheel.llm.llama_server import LlamaServer
 from thumbwheel.models.types import EndpointAddress
 
@@ -295,7 +295,7 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     needs("llama-server", "converter", "library", "bindings")
     folder = tmp_path_factory.mktemp("model")
     base = wide_base(folder / "base")
-    FORMATS.get("gguf").write(Source(str(base), None, str(base), "F32"), folder)
+    FORMATS.get("gguf").write(ExportSource(str(base), None, str(base), "F32"), folder)
     return next(folder.glob("*.gguf"))
 
 

@@ -21,7 +21,7 @@ from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, InputError, StorageError, TrainingError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.base_check import find_base
-from thumbwheel.models.types import Agent, State
+from thumbwheel.models.types import Agent, VersionState
 from thumbwheel.models.versions import adapter_folder, versions
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.train import find_run, require_same, resume, runs, train
@@ -199,8 +199,8 @@ def _check_versions(ws: Workspace, base: Path) -> None:
     v0, v1, v2 = versions(ws, Agent.named("a"))
     assert (v0.adapter, v0.state, v1.state, v1.parent_id) == (
         None,
-        State.APPROVED,
-        State.CANDIDATE,
+        VersionState.APPROVED,
+        VersionState.CANDIDATE,
         v0.id,
     )
     assert v1.adapter == v2.adapter

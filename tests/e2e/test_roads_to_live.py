@@ -38,7 +38,7 @@ from thumbwheel.db.schema import (
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import deploy, switch
 from thumbwheel.evaluation.approval import add_traffic_verdicts, require_approval
-from thumbwheel.evaluation.policy import Verdict
+from thumbwheel.evaluation.policy import GateVerdict
 from thumbwheel.evaluation.signing import signed_verdict
 from thumbwheel.evaluation.traffic import WON, TrafficVerdict
 from thumbwheel.experiments import controller
@@ -49,7 +49,7 @@ from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
 from thumbwheel.loop.experiment import AliasEffects, waiting_winner
 from thumbwheel.loop.trigger_types import Wish
 from thumbwheel.models import versions
-from thumbwheel.models.types import BASIS, CANARY, LIVE, Agent, Basis, EndpointAddress, State
+from thumbwheel.models.types import BASIS, CANARY, LIVE, Agent, Basis, EndpointAddress, VersionState
 
 SUPPORT = Agent.named(AGENT)
 
@@ -69,7 +69,7 @@ class Roads:
         """Another version that is deployed and decided on by nobody."""
         name = serve_remote(self.ws, EndpointAddress(self.upstream.url, model), alias=None)
         number = versions.version(self.ws, AGENT, name).number
-        trained = {"adapter": {"weights": f"{number}" * 64}, "state": State.CANDIDATE}
+        trained = {"adapter": {"weights": f"{number}" * 64}, "state": VersionState.CANDIDATE}
         self.edit(model_versions, model_versions.c.number == number, **trained, basis=None)
         return name
 
@@ -185,7 +185,7 @@ def by_alias_command_without_deployments(roads: Roads) -> None:
 def by_question(wish: Wish) -> Callable[[Roads], None]:
     def go(roads: Roads) -> None:
         config = CycleConfig(deploy="remote")
-        report = CycleReport(AGENT, version="v1", verdict=Verdict.APPROVED)
+        report = CycleReport(AGENT, version="v1", verdict=GateVerdict.APPROVED)
         inbox.ask(roads.ws, roads.version, wish, config, report)
         (pending,) = inbox.decisions(roads.ws, SUPPORT)
         approval.approve(roads.ws, SUPPORT, pending.id, "anna")
@@ -194,7 +194,7 @@ def by_question(wish: Wish) -> Callable[[Roads], None]:
 
 
 def by_question_over_http(roads: Roads) -> None:
-    report = CycleReport(AGENT, version="v1", verdict=Verdict.APPROVED)
+    report = CycleReport(AGENT, version="v1", verdict=GateVerdict.APPROVED)
     inbox.ask(roads.ws, roads.version, Wish.PROMOTE, CycleConfig(), report)
     (pending,) = inbox.decisions(roads.ws, SUPPORT)
     by_request("POST", f"/loop/decisions/{pending.id}/approval", {"by": "anna"})(roads)

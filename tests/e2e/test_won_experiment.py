@@ -29,7 +29,7 @@ from thumbwheel.experiments.types import ENDS, Experiment
 from thumbwheel.loop.canary_experiment import begin_experiment
 from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
 from thumbwheel.models import versions
-from thumbwheel.models.types import LIVE, Agent, Basis, EndpointAddress, State
+from thumbwheel.models.types import LIVE, Agent, Basis, EndpointAddress, VersionState
 
 pytestmark = pytest.mark.slow
 
@@ -101,7 +101,7 @@ def canary_experiment(ws: Workspace, upstream: ScriptedUpstream) -> Experiment:
     serve_remote(ws, EndpointAddress(upstream.url, "large"))
     serve_remote(ws, EndpointAddress(upstream.url, "small"), alias=None)
     # v1 as if it had been trained here: it has an adapter, so it needs a decision of the gate
-    trained = {"adapter": {"weights": "0" * 64}, "state": State.CANDIDATE, "basis": None}
+    trained = {"adapter": {"weights": "0" * 64}, "state": VersionState.CANDIDATE, "basis": None}
     is_second = model_versions.c.number == 1
     edited = model_versions.update().where(is_second).values(**trained)
     ws.db.write(lambda connection: connection.execute(edited))

@@ -12,7 +12,7 @@ from tests.servers.llama_tools import needs, wide_base
 from thumbwheel.deploy.types import Package
 from thumbwheel.export.formats.gguf import GGUF
 from thumbwheel.export.formats.lora_gguf import LORA_GGUF
-from thumbwheel.export.types import GGUF_ADAPTER, GGUF_MODEL, ModelKind, Source
+from thumbwheel.export.types import GGUF_ADAPTER, GGUF_MODEL, ExportSource, ModelKind
 
 
 @cache
@@ -24,9 +24,9 @@ def gguf_folders(root: Path) -> dict[str, Path]:
     folders = {name: root / name for name in ("gguf", "base_gguf", "lora_gguf")}
     for folder in folders.values():
         folder.mkdir()
-    GGUF.write(Source(str(base), adapter, "tiny", "F16"), folders["gguf"])
-    GGUF.write(Source(str(base), None, "tiny", "F16"), folders["base_gguf"])
-    LORA_GGUF.write(Source(str(base), adapter, "tiny", "F16"), folders["lora_gguf"])
+    GGUF.write(ExportSource(str(base), adapter, "tiny", "F16"), folders["gguf"])
+    GGUF.write(ExportSource(str(base), None, "tiny", "F16"), folders["base_gguf"])
+    LORA_GGUF.write(ExportSource(str(base), adapter, "tiny", "F16"), folders["lora_gguf"])
     return {"base": base, "adapter": adapter, **folders}
 
 

@@ -30,7 +30,7 @@ from thumbwheel.db.schema import agents
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import claims, current, store
 from thumbwheel.jobs.supervisor import SPENT
-from thumbwheel.jobs.types import Job, JobsConfig, Kind
+from thumbwheel.jobs.types import Job, JobKind, JobsConfig
 from thumbwheel.jobs.worker import Worker
 
 BORDERS = ("begin", "before write", "after write", "end")
@@ -105,7 +105,7 @@ def run_code(ws: Workspace, spec: CodeSpec) -> None:
     exec(compile(spec.code, "somebody.py", "exec"), {"os": os, "sys": sys, "time": time})
 
 
-KINDS = {"steps": Kind(StepsSpec, run_steps), "code": Kind(CodeSpec, run_code)}
+KINDS = {"steps": JobKind(StepsSpec, run_steps), "code": JobKind(CodeSpec, run_code)}
 
 
 def opened(home: Path) -> Workspace:

@@ -79,7 +79,7 @@ def take_over(ws: Workspace, row: WorkerRow) -> list[Job]:
 def pulsing(ws: Workspace, now: Clock) -> Iterator[None]:
     """Beside a worker with this clock, which does no jobs."""
     idle = Worker(lambda: ws, {}, CONFIG, "settings", now=now)
-    pulse = Pulse(idle, ws.db, claims.Watch(CONFIG.lease_seconds, ws.home.path))
+    pulse = Pulse(idle, ws.db, claims.WorkerWatch(CONFIG.lease_seconds, ws.home.path))
     pulse.register()
     thread = threading.Thread(target=pulse.run)
     thread.start()
@@ -273,7 +273,7 @@ def test_a_worker_is_dead_when_its_beat_stands_still_whatever_the_clocks_say(
 ) -> None:
     """Wall clocks that jump by a year, or differ, change nothing."""
     time = 0.0
-    watch = claims.Watch(15, tmp_path, clock=lambda: time)
+    watch = claims.WorkerWatch(15, tmp_path, clock=lambda: time)
     row = worker(ws)
 
     def look() -> list[str]:
@@ -296,7 +296,7 @@ def test_a_worker_of_this_host_whose_process_is_gone_is_dead_after_a_second(
     ws: Workspace, tmp_path: Path
 ) -> None:
     time = 0.0
-    watch = claims.Watch(3600, tmp_path, clock=lambda: time)
+    watch = claims.WorkerWatch(3600, tmp_path, clock=lambda: time)
     row = worker(ws, host=claims.host_name())
     watch.update([row])
     assert watch.dead() == []

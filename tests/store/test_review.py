@@ -27,13 +27,13 @@ from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import require_agent
 from thumbwheel.review.hand_out import next_items, return_skipped
 from thumbwheel.review.order import reorder
-from thumbwheel.review.queues import Selection, add, all_queues, close, create, require_queue
-from thumbwheel.review.rate import Request, approve, labels_of, rate, skip, undo, withdraw
+from thumbwheel.review.queues import QueueSelection, add, all_queues, close, create, require_queue
+from thumbwheel.review.rate import RatingRequest, approve, labels_of, rate, skip, undo, withdraw
 from thumbwheel.review.raters import report
-from thumbwheel.review.types import Origin, Queue, QueueConfig, Verdict, ranking_of
+from thumbwheel.review.types import Origin, Queue, QueueConfig, RaterVerdict, ranking_of
 
 BAD = TraceFilter(judged=Judged.BAD)
-UP, DOWN = Verdict(thumb=True), Verdict(thumb=False)
+UP, DOWN = RaterVerdict(thumb=True), RaterVerdict(thumb=False)
 TRACES = 12
 
 
@@ -59,14 +59,14 @@ def agent(ws: Workspace) -> Agent:
 
 
 def new_queue(ws: Workspace, agent: Agent, of: Origin = Origin.TRACES, **config: Any) -> Queue:
-    return create(ws, agent, "q", QueueConfig(**config), Selection(of))
+    return create(ws, agent, "q", QueueConfig(**config), QueueSelection(of))
 
 
 def rated(
-    ws: Workspace, queue: Queue, item: str, rater: str, verdict: Verdict = UP, key: str = ""
+    ws: Workspace, queue: Queue, item: str, rater: str, verdict: RaterVerdict = UP, key: str = ""
 ) -> Any:
     agent = require_agent(ws, AGENT)
-    return rate(ws, agent, Request(queue, item, rater, key or f"{item}-{rater}"), verdict)
+    return rate(ws, agent, RatingRequest(queue, item, rater, key or f"{item}-{rater}"), verdict)
 
 
 def in_force(ws: Workspace) -> list[tuple[str, Any]]:
@@ -135,7 +135,7 @@ def test_whatever_was_done_can_be_taken_back(ws: Workspace, agent: Agent) -> Non
     queue = new_queue(ws, agent, labels=("topic=billing|other",), tags=("rude",))
     (item,) = next_items(ws, queue, "anna").items
     labels = labels_of(queue, ["topic=billing"])
-    everything = Verdict(
+    everything = RaterVerdict(
         thumb=False,
         rating=2,
         labels=labels,
@@ -151,8 +151,8 @@ def test_whatever_was_done_can_be_taken_back(ws: Workspace, agent: Agent) -> Non
         ("rating", 2),
         ("thumb", False),
     ]
-    undo(ws, agent, Request(queue, item.id, "anna", "k2"))
-    undo(ws, agent, Request(queue, item.id, "anna", "k2"))
+    undo(ws, agent, RatingRequest(queue, item.id, "anna", "k2"))
+    undo(ws, agent, RatingRequest(queue, item.id, "anna", "k2"))
     assert in_force(ws) == []
     assert next_items(ws, queue, "anna").items[0].id == item.id
     # the first request comes again, late: it has been carried out, and stays taken back
@@ -163,18 +163,18 @@ def test_whatever_was_done_can_be_taken_back(ws: Workspace, agent: Agent) -> Non
     assert in_force(ws) == [("thumb", False)]
     assert require_queue(ws, agent, "q").done == 1
     with pytest.raises(Conflict, match="neither rated nor skipped"):
-        undo(ws, agent, Request(queue, item.id, "ben", "k5"))
+        undo(ws, agent, RatingRequest(queue, item.id, "ben", "k5"))
 
 
 def test_skipping_leaves_an_item_to_others(ws: Workspace, agent: Agent) -> None:
     queue = new_queue(ws, agent)
     (item,) = next_items(ws, queue, "anna").items
-    skip(ws, agent, Request(queue, item.id, "anna", "k1"))
+    skip(ws, agent, RatingRequest(queue, item.id, "anna", "k1"))
     everything = next_items(ws, queue, "anna", 100).items
     assert item.id not in {other.id for other in everything}
     assert next_items(ws, queue, "ben", 100).items[0].id == item.id
     with pytest.raises(Conflict, match="somebody else has it by now"):
-        undo(ws, agent, Request(queue, item.id, "anna", "k2"))
+        undo(ws, agent, RatingRequest(queue, item.id, "anna", "k2"))
     assert in_force(ws) == []
 
 
@@ -184,7 +184,7 @@ def test_what_was_skipped_can_be_had_again_unless_others_took_it(
     queue = new_queue(ws, agent)
     items = next_items(ws, queue, "anna", 100).items
     for item in items:
-        skip(ws, agent, Request(queue, item.id, "anna", f"skip {item.id}"))
+        skip(ws, agent, RatingRequest(queue, item.id, "anna", f"skip {item.id}"))
     batch = next_items(ws, queue, "anna", 100)
     assert (batch.items, batch.skipped) == ([], 2 * TRACES)
     (lost,) = next_items(ws, queue, "ben").items
@@ -194,7 +194,7 @@ def test_what_was_skipped_can_be_had_again_unless_others_took_it(
     assert [item.id for item in batch.items] == [item.id for item in items if item.id != lost.id]
     assert batch.skipped == 0
     with pytest.raises(Conflict, match="neither rated nor skipped"):
-        undo(ws, agent, Request(queue, lost.id, "anna", "too late"))
+        undo(ws, agent, RatingRequest(queue, lost.id, "anna", "too late"))
     for item in batch.items:
         rated(ws, queue, item.id, "anna")
     assert require_queue(ws, agent, "q").done == 2 * TRACES - 1
@@ -210,8 +210,8 @@ def test_comparisons_are_blind_and_turned_around(ws: Workspace, agent: Agent) ->
     with ws.db.read() as connection:
         trace_ids = set(connection.execute(sa.select(schema.traces.c.id)).scalars())
     assert not [name for name in trace_ids if name in str(first.to_json())]
-    rated(ws, queue, first.id, "anna", Verdict(ranking=ranking_of("A>B", 2)))
-    rated(ws, queue, first.id, "ben", Verdict(ranking=ranking_of("A=B", 2)))
+    rated(ws, queue, first.id, "anna", RaterVerdict(ranking=ranking_of("A>B", 2)))
+    rated(ws, queue, first.id, "ben", RaterVerdict(ranking=ranking_of("A=B", 2)))
     stored = {tuple(_texts(ws, row["targets"])): row["value"] for row in list_feedback(ws, AGENT)}
     assert stored == {
         tuple(first.answers): {"ranking": [[0], [1]]},
@@ -234,12 +234,12 @@ def test_only_a_review_makes_gold(ws: Workspace, agent: Agent) -> None:
     assert item.answers == ["x"]
     with pytest.raises(InputError, match="are cases"):
         rated(ws, queue, item.id, "anna")
-    approve(ws, agent, Request(queue, item.id, "anna", "k1"), reference="4")
+    approve(ws, agent, RatingRequest(queue, item.id, "anna", "k1"), reference="4")
     counts, cases = list_cases(ws, AGENT)
     assert counts == {"feedback": 1, "gold": 1}
     (gold,) = [case for case in cases if case["basis"] == "gold"]
     assert (gold["reference"], gold["reviewer"]) == ("4", "anna")
-    withdraw(ws, agent, Request(queue, item.id, "anna", "k2"))
+    withdraw(ws, agent, RatingRequest(queue, item.id, "anna", "k2"))
     assert list_cases(ws, AGENT)[0] == {"feedback": 2}
     assert next_items(ws, queue, "anna").items[0].id == item.id
 
@@ -247,11 +247,11 @@ def test_only_a_review_makes_gold(ws: Workspace, agent: Agent) -> None:
 def test_an_answer_becomes_gold_as_it_is_or_edited(ws: Workspace, agent: Agent) -> None:
     queue = new_queue(ws, agent)
     (item,) = next_items(ws, queue, "anna").items
-    approve(ws, agent, Request(queue, item.id, "anna", "k1"))
+    approve(ws, agent, RatingRequest(queue, item.id, "anna", "k1"))
     _, (case,) = list_cases(ws, AGENT, basis="gold")
     assert case["reference"] == item.answers[0]
     with pytest.raises(Conflict, match="it was approved"):
-        undo(ws, agent, Request(queue, item.id, "anna", "k2"))
+        undo(ws, agent, RatingRequest(queue, item.id, "anna", "k2"))
 
 
 def test_assigned_raters_and_closed_queues(ws: Workspace, agent: Agent) -> None:
@@ -282,9 +282,9 @@ def test_conflicts_make_a_queue(ws: Workspace, agent: Agent) -> None:
     assert list(result.conflicts) == [items[0].id]
     assert [rater.rated for rater in result.raters] == [4, 4]
     assert [(week.agreed, week.compared) for week in result.raters[0].weeks] == [(3, 4)]
-    again = create(ws, agent, "again", QueueConfig(), Selection(differing=queue))
+    again = create(ws, agent, "again", QueueConfig(), QueueSelection(differing=queue))
     assert (again.items, again.kind) == (1, queue.kind)
-    disputed = create(ws, agent, "all", QueueConfig(), Selection(Origin.CONFLICTS))
+    disputed = create(ws, agent, "all", QueueConfig(), QueueSelection(Origin.CONFLICTS))
     assert disputed.items == 1
 
 
@@ -296,17 +296,17 @@ def test_what_people_said_or_a_text_makes_a_queue(
     items = next_items(ws, queue, "anna", 2 * TRACES).items
     for number, item in enumerate(items):
         rated(ws, queue, item.id, "anna", DOWN if number in (3, 20) else UP)
-    disliked = create(ws, agent, "disliked", QueueConfig(), Selection(traces=BAD))
+    disliked = create(ws, agent, "disliked", QueueConfig(), QueueSelection(traces=BAD))
     answers = [item.answers for item in next_items(ws, disliked, "ben", 100).items]
     assert answers == [items[3].answers, items[20].answers]
 
     wanted = TraceFilter(text="question 7")
-    few = create(ws, agent, "few", QueueConfig(), Selection(traces=wanted))
+    few = create(ws, agent, "few", QueueConfig(), QueueSelection(traces=wanted))
     answers_of_few = {item.answers[0] for item in next_items(ws, few, "ben", 100).items}
     assert answers_of_few == {"Answer a to 7", "Answer b to 7"}
     with pytest.raises(DataError, match="none of what is recorded"):
-        create(ws, agent, "none", QueueConfig(), Selection(traces=TraceFilter(version=3)))
-    single = create(ws, agent, "single", QueueConfig(), Selection(traces=BAD, most=1))
+        create(ws, agent, "none", QueueConfig(), QueueSelection(traces=TraceFilter(version=3)))
+    single = create(ws, agent, "single", QueueConfig(), QueueSelection(traces=BAD, most=1))
     assert [item.answers for item in next_items(ws, single, "ben", 9).items] == answers[:1]
 
 
@@ -315,7 +315,7 @@ def test_an_active_queue_begins_with_what_people_differ_on(ws: Workspace, agent:
     (item,) = next_items(ws, queue, "anna", 1).items
     rated(ws, queue, item.id, "anna", UP)
     rated(ws, queue, item.id, "ben", DOWN)
-    active = create(ws, agent, "active", QueueConfig(order="active"), Selection())
+    active = create(ws, agent, "active", QueueConfig(order="active"), QueueSelection())
     (first,) = next_items(ws, active, "carl").items
     assert first.answers == item.answers
     assert reorder(ws, agent, active) == "unlike those before"
@@ -323,7 +323,7 @@ def test_an_active_queue_begins_with_what_people_differ_on(ws: Workspace, agent:
 
 
 def test_traces_are_added_once(ws: Workspace, agent: Agent) -> None:
-    queue = create(ws, agent, "few", QueueConfig(), Selection(most=2))
+    queue = create(ws, agent, "few", QueueConfig(), QueueSelection(most=2))
     assert queue.items == 2
     assert add(ws, agent, queue, ["t3a", "t3a", "t4b"]) == 2
     assert add(ws, agent, queue, ["t3a"]) == 0

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from thumbwheel.core.plugins import Table
+from thumbwheel.core.plugins import VariantTable
 
 FOLDER = Path(__file__).parent
 PROJECT = tomllib.loads((FOLDER / "pyproject.toml").read_text())["project"]
 
 
-def names(table: Table[object]) -> list[str]:
+def names(table: VariantTable[object]) -> list[str]:
     """The built-in variants of `table`, then those of the package."""
     return [*table.names(), *PROJECT["entry-points"].get(table.group, {})]
 
@@ -37,7 +37,7 @@ def install(site: Path) -> Path:
     return site
 
 
-def tables() -> list[Table[object]]:
+def tables() -> list[VariantTable[object]]:
     """The tables that the package has a variant for."""
     from thumbwheel.capture.sources import SOURCES
     from thumbwheel.deploy.targets import TARGETS

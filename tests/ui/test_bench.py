@@ -36,7 +36,7 @@ from thumbwheel.access import users
 from thumbwheel.access.login_codes import LoginCodes
 from thumbwheel.capture.cases import list_cases
 from thumbwheel.capture.trace_queries import TraceFilter
-from thumbwheel.review.queues import Selection
+from thumbwheel.review.queues import QueueSelection
 from thumbwheel.review.types import Origin
 
 MEGABYTE = "A long answer with many words. " * 34_000
@@ -67,7 +67,7 @@ class Bench:
         folder = self.world.ws.home.path
         rows = traces(5, self.name) if lines is None else lines
         fill(self.world.ws, folder, [{"session": self.name, **row} for row in rows])
-        wanted = Selection(of, TraceFilter(session=self.name), answers=answers)
+        wanted = QueueSelection(of, TraceFilter(session=self.name), answers=answers)
         queue_of(self.world.ws, self.name, wanted, **config)
         self.person.open(f"/agents/{AGENT}/rate/{self.name}")
         expect(self.page.locator("#item .text").first).to_be_visible()
@@ -325,7 +325,7 @@ def test_an_expired_session_keeps_ratings_and_asks_to_log_in(bench: Bench) -> No
 
 def test_whoever_may_not_rate_any_more_is_told(browser: Browser, ratings: PagesWorld) -> None:
     users.add(ratings.ws, "dora", password=PASSWORD, role="rater", agent=AGENT)
-    queue_of(ratings.ws, "doras", Selection(most=1))
+    queue_of(ratings.ws, "doras", QueueSelection(most=1))
     with visitor(browser, ratings.url) as person:
         person.open(f"/agents/{AGENT}/rate/doras")
         person.page.get_by_label("Name").fill("dora")
@@ -452,7 +452,7 @@ def test_widgets_are_rated_as_cards(bench: Bench) -> None:
 
 
 def test_rating_on_a_telephone(browser: Browser, ratings: PagesWorld) -> None:
-    queue_of(ratings.ws, "narrow", Selection(most=1), labels=("topic=order|payment",))
+    queue_of(ratings.ws, "narrow", QueueSelection(most=1), labels=("topic=order|payment",))
     with visitor(browser, ratings.url, "dark", NARROW, ratings.code) as person:
         page = person.open(f"/agents/{AGENT}/rate/narrow")
         expect(page.locator("#item .answer")).to_be_visible()

@@ -31,7 +31,7 @@ from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import switch
 from thumbwheel.export import store as export_store
-from thumbwheel.export.types import Export, Limits, Parity
+from thumbwheel.export.types import Export, Parity, ParityLimits
 from thumbwheel.jobs import queue
 from thumbwheel.loop import turn_store
 from thumbwheel.loop.quarantine import hold_bursts
@@ -151,7 +151,7 @@ def _export(ws: Workspace, version: ModelVersion) -> None:
     path = folder / "model.gguf"
     path.write_bytes(b"GGUF" * 1000)
     files = {path.name: {"sha256": ids.file_hash(path), "size": path.stat().st_size}}
-    limits = Limits(0.01, 0.95)
+    limits = ParityLimits(0.01, 0.95)
     parity = Parity(5, 200, "Q8_0", 0.02, 0.0004, 0.991, 0.5, True, limits, size=4000)
     row = Export(ids.new("exp"), AGENT, version.name, "gguf", folder, files, parity, "Q8_0")
     ws.db.write(lambda connection: export_store.add(connection, version, row))

@@ -16,9 +16,9 @@ from thumbwheel.capture.ingest import ingest
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import require_agent
 from thumbwheel.review.hand_out import next_items
-from thumbwheel.review.queues import Selection, create
-from thumbwheel.review.rate import Request, rate
-from thumbwheel.review.types import QueueConfig, Verdict
+from thumbwheel.review.queues import QueueSelection, create
+from thumbwheel.review.rate import RatingRequest, rate
+from thumbwheel.review.types import QueueConfig, RaterVerdict
 
 AGENT = "support"
 OUTPUT = """It has **shipped**. Parcel `JD-0042` reaches you on *Friday*:
@@ -139,11 +139,11 @@ def add_queue(ws: Workspace) -> None:
     config = QueueConfig(
         labels=("topic=order|payment|other",), tags=("rude",), overlap=3, instructions="Be fair."
     )
-    queue = create(ws, agent, "july", config, Selection())
+    queue = create(ws, agent, "july", config, QueueSelection())
     for rater in ("ann", "ben"):
         for number, item in enumerate(next_items(ws, queue, rater, 3).items):
-            verdict = Verdict(thumb=rater == "ann" or number > 0)
-            rate(ws, agent, Request(queue, item.id, rater, f"k{number}"), verdict)
+            verdict = RaterVerdict(thumb=rater == "ann" or number > 0)
+            rate(ws, agent, RatingRequest(queue, item.id, rater, f"k{number}"), verdict)
 
 
 @contextmanager

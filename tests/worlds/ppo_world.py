@@ -19,7 +19,7 @@ from thumbwheel.training.algorithm import Metrics, Parts
 from thumbwheel.training.algorithms.ppo import Ppo, PpoConfig
 from thumbwheel.training.judge import Reward
 from thumbwheel.training.memory import Budget
-from thumbwheel.training.online import Collected, Experience, RolloutPrompt
+from thumbwheel.training.online import AnswerBatch, Experience, RolloutPrompt
 from thumbwheel.training.online_step import EngineSweep
 from thumbwheel.training.step import means
 
@@ -43,7 +43,7 @@ class World:
     def __post_init__(self) -> None:
         self.config = self.method.config
 
-    def experience(self, collected: Collected) -> Experience:
+    def experience(self, collected: AnswerBatch) -> Experience:
         return self.method.experience(collected, self.sweep)
 
     def loss(
@@ -99,7 +99,7 @@ def world(base: Path, dtype: Any = "float32", shaken: float = 0.1, **changes: An
     )
 
 
-def answers(world: World, batch: Sequence[Sequence[Answer]] = BATCH, seed: int = 0) -> Collected:
+def answers(world: World, batch: Sequence[Sequence[Answer]] = BATCH, seed: int = 0) -> AnswerBatch:
     """Random tokens of these lengths; an answer that stopped ends with the end token."""
     chance, tokenizer = random.Random(seed), world.builder.tokenizer
     tasks, rollouts, rewards = [], [], []
@@ -122,7 +122,7 @@ def answers(world: World, batch: Sequence[Sequence[Answer]] = BATCH, seed: int =
             )
         rollouts.append(ppo)
         rewards.append([Reward(score, {}, {}, None) for _, _, score in several])
-    return Collected(tasks, rollouts, rewards)
+    return AnswerBatch(tasks, rollouts, rewards)
 
 
 def flat(parts: Experience, name: str) -> Any:

@@ -17,7 +17,7 @@ from thumbwheel.db import schema
 from thumbwheel.db.feedback_in_force import newest_words
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import require_agent
-from thumbwheel.review.queues import Selection, create
+from thumbwheel.review.queues import QueueSelection, create
 from thumbwheel.review.types import Queue, QueueConfig
 
 HOSTILE = (
@@ -46,10 +46,12 @@ def traces(count: int, prefix: str = "t") -> list[dict[str, Any]]:
     ]
 
 
-def queue_of(ws: Workspace, name: str, selection: Selection | None = None, **config: Any) -> Queue:
+def queue_of(
+    ws: Workspace, name: str, selection: QueueSelection | None = None, **config: Any
+) -> Queue:
     """A new queue of the agent."""
     agent = require_agent(ws, AGENT)
-    return create(ws, agent, name, QueueConfig(**config), selection or Selection())
+    return create(ws, agent, name, QueueConfig(**config), selection or QueueSelection())
 
 
 @contextmanager

@@ -31,15 +31,22 @@ from thumbwheel.deploy.routing import by_id
 from thumbwheel.deploy.switch import promote
 from thumbwheel.deploy.targets import TARGETS
 from thumbwheel.deploy.types import (
+    CanaryVerdict,
     DeploymentState,
     Endpoint,
     Health,
     TargetConfig,
-    Verdict,
 )
 from thumbwheel.evaluation import dev, responders
 from thumbwheel.evaluation.local_model import LocalModel
-from thumbwheel.evaluation.types import Answer, Answers, Ask, AskLikelihood, EvaluationConfig, Sums
+from thumbwheel.evaluation.types import (
+    Answers,
+    Ask,
+    AskLikelihood,
+    EvaluationConfig,
+    ModelAnswer,
+    Sums,
+)
 from thumbwheel.loop import cycle
 from thumbwheel.models import versions
 from thumbwheel.models.base import Base
@@ -183,7 +190,7 @@ class Wheel:
         deployment_id = ws.db.write(
             lambda connection: deployment_store.insert(connection, version, None, target, name, {})
         )
-        canary = Canary(Verdict.UNOPPOSED, (), 0, 0)
+        canary = Canary(CanaryVerdict.UNOPPOSED, (), 0, 0)
         deployment = by_id(ws, deployment_id)
         ws.db.write(
             lambda connection: deployment_store.set_state(
@@ -257,7 +264,7 @@ class RecordedTable:
         replies: list[Answers] = []
         for ask in asks:
             text = self.table.get(topic_of(ask.prompt), NO_ANSWER)
-            replies.append((Answer(text, "stop", tokens=_tokens(text)),) * ask.samples)
+            replies.append((ModelAnswer(text, "stop", tokens=_tokens(text)),) * ask.samples)
         return replies
 
     def log_probabilities(self, asks: Sequence[AskLikelihood]) -> list[Sums]:

@@ -46,7 +46,7 @@ class Act:
 
 
 @dataclass(frozen=True)
-class Head:
+class AuditHead:
     """The newest row, as the file of the home has it."""
 
     number: int
@@ -111,12 +111,12 @@ def sign_head(ws: Workspace, seal: Seal, entry: AuditEntry) -> None:
         log.logger.error("the head of the audit log is not written: %s", error)
 
 
-def read_head(path: Path, seal: Seal) -> Head | None:
+def read_head(path: Path, seal: Seal) -> AuditHead | None:
     """Return the head in the file; None without a file. Raises StorageError if it is forged or
     unreadable."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        head = Head(int(content["number"]), str(content["mac"]))
+        head = AuditHead(int(content["number"]), str(content["mac"]))
         signature = str(content["signature"])
     except FileNotFoundError:
         return None

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from thumbwheel.core.plugins import Table
+from thumbwheel.core.plugins import VariantTable
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-DIALECTS: Table[Callable[[APIRouter], None]] = Table("dialect", "thumbwheel.dialects", {})
+DIALECTS: VariantTable[Callable[[APIRouter], None]] = VariantTable(
+    "dialect", "thumbwheel.dialects", {}
+)
 
 
 def add_dialects(routes: APIRouter, names: Iterable[str]) -> None:

@@ -39,7 +39,7 @@ OLLAMA = "http://127.0.0.1:11434/api/version"
 FAULT = "This is a fault of Thumbwheel; please report it"
 
 
-class State(StrEnum):
+class FindingState(StrEnum):
     """State of what was examined."""
 
     GOOD = "good"
@@ -49,18 +49,18 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     """Result of an examination; `fix` is empty where nothing is to be done."""
 
     name: str
-    state: State
+    state: FindingState
     text: str
     fix: str = ""
 
 
-def examine(opener: Opener) -> Iterator[Finding]:
+def examine(opener: Opener) -> Iterator[DoctorFinding]:
     """Yield a finding for each check; an error raised by a check is a finding, too."""
-    checks: dict[str, Callable[[], Finding]] = {
+    checks: dict[str, Callable[[], DoctorFinding]] = {
         "installation": _installation,
         "training": _training,
         "machine": _machine,
@@ -78,17 +78,17 @@ def examine(opener: Opener) -> Iterator[Finding]:
         try:
             yield check()
         except ThumbwheelError as error:
-            yield Finding(name, State.WRONG, f"{error.what}: {error.why}", error.fix)
+            yield DoctorFinding(name, FindingState.WRONG, f"{error.what}: {error.why}", error.fix)
         except Exception as error:  # noqa: BLE001 - one examination that fails hides no other
-            yield Finding(name, State.WRONG, repr(error), FAULT)
+            yield DoctorFinding(name, FindingState.WRONG, repr(error), FAULT)
 
 
-def _installation() -> Finding:
+def _installation() -> DoctorFinding:
     text = f"thumbwheel {__version__}, Python {platform.python_version()}, {platform.platform()}"
-    return Finding("installation", State.GOOD, text)
+    return DoctorFinding("installation", FindingState.GOOD, text)
 
 
-def _training() -> Finding:
+def _training() -> DoctorFinding:
     versions, missing = [], []
     for package in TRAINING:
         try:
@@ -97,41 +97,45 @@ def _training() -> Finding:
             missing.append(package)
     if missing:
         text = f"{', '.join(missing)} missing: this installation records, imports and plans only"
-        return Finding("training", State.NOTE, text, "Run: pip install 'thumbwheel[train]'")
-    return Finding("training", State.GOOD, ", ".join(versions))
+        return DoctorFinding(
+            "training", FindingState.NOTE, text, "Run: pip install 'thumbwheel[train]'"
+        )
+    return DoctorFinding("training", FindingState.GOOD, ", ".join(versions))
 
 
-def _machine() -> Finding:
+def _machine() -> DoctorFinding:
     here = machine()
     memory = "memory unknown" if here.ram_gb is None else f"{here.ram_gb:.0f} GB of memory"
     gpus = ", ".join(f"{gpu.name} with {gpu.memory_gb:.0f} GB" for gpu in here.gpus or ())
-    return Finding("machine", State.GOOD, f"{here.threads} threads, {memory}, {gpus or 'no GPU'}")
+    return DoctorFinding(
+        "machine", FindingState.GOOD, f"{here.threads} threads, {memory}, {gpus or 'no GPU'}"
+    )
 
 
-def _home(folder: Path) -> Finding:
+def _home(folder: Path) -> DoctorFinding:
     if not folder.exists():
         fix = "The first command that stores makes it"
-        return Finding("home", State.NOTE, f"{folder} is not there yet", fix)
+        return DoctorFinding("home", FindingState.NOTE, f"{folder} is not there yet", fix)
     mode = folder.stat().st_mode & 0o777
     if mode & 0o077:
         text = f"{folder} can be read by others (mode {mode:o})"
-        return Finding("home", State.WRONG, text, f"Run: chmod 700 {folder}")
-    return Finding("home", State.GOOD, str(folder))
+        return DoctorFinding("home", FindingState.WRONG, text, f"Run: chmod 700 {folder}")
+    return DoctorFinding("home", FindingState.GOOD, str(folder))
 
 
-def _disk(folder: Path) -> Finding:
+def _disk(folder: Path) -> DoctorFinding:
     free = disk_free_gb(folder)
     text = f"{free:.1f} GB free at {folder}"
     if free < LEAST_DISK_GB:
         fix = "Free space, or name another folder by --home; thumbwheel db retain shows what is old"
-        return Finding("disk", State.WRONG, text, fix)
-    return Finding("disk", State.GOOD, text)
+        return DoctorFinding("disk", FindingState.WRONG, text, fix)
+    return DoctorFinding("disk", FindingState.GOOD, text)
 
 
-def _settings(opener: Opener) -> Finding:
+def _settings(opener: Opener) -> DoctorFinding:
     sources = opener.settings()
     text = f"{sources.path}: {', '.join(sources.file)}" if sources.file else "all by default"
-    return Finding("settings", State.GOOD, text)
+    return DoctorFinding("settings", FindingState.GOOD, text)
 
 
 def _backend(opener: Opener) -> Backend:
@@ -139,37 +143,43 @@ def _backend(opener: Opener) -> Backend:
     return backend_of(Home.at(opener.home), opener.settings().environment)
 
 
-def _database(opener: Opener) -> Finding:
+def _database(opener: Opener) -> DoctorFinding:
     backend = _backend(opener)
     where = "SQLite, in the home" if backend.address == SQLITE else backend.address
     if not backend.exists:
-        return Finding("database", State.NOTE, f"{where}: the first command that stores makes it")
+        return DoctorFinding(
+            "database", FindingState.NOTE, f"{where}: the first command that stores makes it"
+        )
     revision = revision_of(backend)
     if revision != HEAD:
         text = f"{where}: revision {revision}, this program writes {HEAD}"
         fix = "Run thumbwheel backup with the program that wrote it; the next command upgrades it"
-        return Finding("database", State.NOTE, text, fix)
-    return Finding("database", State.GOOD, f"{where}: revision {revision}")
+        return DoctorFinding("database", FindingState.NOTE, text, fix)
+    return DoctorFinding("database", FindingState.GOOD, f"{where}: revision {revision}")
 
 
-def _inbox(folder: Path) -> Finding:
+def _inbox(folder: Path) -> DoctorFinding:
     inbox = Home.at(folder).inbox
     rejected = inbox / REJECTED
     if rejected.exists() and rejected.stat().st_size:
         fix = f"Look at {rejected}: each line says why; delete it when it is dealt with"
-        return Finding("inbox", State.WRONG, "lines that cannot be stored are set aside", fix)
+        return DoctorFinding(
+            "inbox", FindingState.WRONG, "lines that cannot be stored are set aside", fix
+        )
     waiting, age = waiting_bytes(inbox), oldest_age(inbox)
     if age < -CLOCK_SECONDS:
         text = f"a line comes from {-age:.0f} s in the future"
-        return Finding("inbox", State.WRONG, text, "Set the clock of this machine, or of the app's")
+        return DoctorFinding(
+            "inbox", FindingState.WRONG, text, "Set the clock of this machine, or of the app's"
+        )
     text = f"{waiting} bytes wait, the oldest line for {max(age, 0):.0f} s" if waiting else "empty"
-    return Finding("inbox", State.GOOD, text)
+    return DoctorFinding("inbox", FindingState.GOOD, text)
 
 
-def _deployments(opener: Opener) -> Finding:
+def _deployments(opener: Opener) -> DoctorFinding:
     backend = _backend(opener)
     if not backend.exists or revision_of(backend) != HEAD:
-        return Finding("deployments", State.NOTE, "not looked at: see the database")
+        return DoctorFinding("deployments", FindingState.NOTE, "not looked at: see the database")
     silent, answering = [], 0
     with Workspace.open(Home.at(opener.home), opener.settings()) as ws:
         for agent in agents(ws):
@@ -182,31 +192,33 @@ def _deployments(opener: Opener) -> Finding:
                     silent.append(f"{agent.slug} on {deployment.target}: {state.why}")
     if silent:
         fix = "Run thumbwheel serve, which starts them, or: thumbwheel deploy VERSION --agent AGENT"
-        return Finding("deployments", State.WRONG, "; ".join(silent), fix)
-    return Finding("deployments", State.GOOD, f"{answering} answer" if answering else "none")
+        return DoctorFinding("deployments", FindingState.WRONG, "; ".join(silent), fix)
+    return DoctorFinding(
+        "deployments", FindingState.GOOD, f"{answering} answer" if answering else "none"
+    )
 
 
-def _sandbox() -> Finding:
+def _sandbox() -> DoctorFinding:
     report = canaries.examine()
     if not report.allowed:
         text = f"{report.reason or 'no level is reached'}: answers that are programs are not run"
-        return Finding("sandbox", State.NOTE, text, report.fix or "")
-    return Finding("sandbox", State.GOOD, f"level {report.level}")
+        return DoctorFinding("sandbox", FindingState.NOTE, text, report.fix or "")
+    return DoctorFinding("sandbox", FindingState.GOOD, f"level {report.level}")
 
 
-def _llama_cpp() -> Finding:
+def _llama_cpp() -> DoctorFinding:
     missing = [name for name in tools.FOR if tools.find(name) is None]
     if missing:
         text = f"{', '.join(missing)} missing, for GGUF"
-        return Finding("llama.cpp", State.NOTE, text, "Run: thumbwheel tools install")
-    return Finding("llama.cpp", State.GOOD, "all programs are there")
+        return DoctorFinding("llama.cpp", FindingState.NOTE, text, "Run: thumbwheel tools install")
+    return DoctorFinding("llama.cpp", FindingState.GOOD, "all programs are there")
 
 
-def _ollama() -> Finding:
+def _ollama() -> DoctorFinding:
     try:
         answer = httpx2.get(OLLAMA, timeout=2, trust_env=False)
         running = answer.json()["version"]
     except (httpx2.HTTPError, ValueError, KeyError):
         text = "none answers on this machine; it is needed for the target ollama alone"
-        return Finding("ollama", State.NOTE, text)
-    return Finding("ollama", State.GOOD, f"version {running}")
+        return DoctorFinding("ollama", FindingState.NOTE, text)
+    return DoctorFinding("ollama", FindingState.GOOD, f"version {running}")

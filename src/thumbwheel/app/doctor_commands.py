@@ -18,12 +18,12 @@ def doctor(
     everybody needs. Example: thumbwheel doctor
     """
 
-    from thumbwheel.app.doctor import State, examine
+    from thumbwheel.app.doctor import FindingState, examine
 
     findings = list(examine(ctx.obj))
     rows = [(finding.name, finding.state, finding.text) for finding in findings]
     parts: list[present.Part] = [present.Table("Findings", ("what", "state", "found"), rows)]
     parts += [present.Note(f"{finding.name}: {finding.fix}") for finding in findings if finding.fix]
     answer = present.page(findings, parts)
-    is_wrong = any(finding.state is State.WRONG for finding in findings)
+    is_wrong = any(finding.state is FindingState.WRONG for finding in findings)
     return answer.ending(1) if is_wrong else answer

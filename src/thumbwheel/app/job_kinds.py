@@ -1,6 +1,6 @@
 """The kinds of jobs: command path -> what a worker has to know. A kind is a spec class and a
 handler in the `jobs.py` of its stage; both are imported when they are first needed. A plugin brings
-a `Kind` by an entry point."""
+a `JobKind` by an entry point."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from thumbwheel.access.types import Verb
 from thumbwheel.core.errors import InputError
-from thumbwheel.core.plugins import Table, nearest
-from thumbwheel.jobs.types import HEAVY, Kind
+from thumbwheel.core.plugins import VariantTable, nearest
+from thumbwheel.jobs.types import HEAVY, JobKind
 
 CYCLE = "cycle of {agent}"
 """The resource of kinds that turn an agent's wheel: one turn at a time."""
@@ -51,7 +51,7 @@ LOCATIONS: Mapping[str, Location] = {
     "notify": Location("thumbwheel.notify.jobs", "NotifySpec", "run_notify", (), True, "own"),
 }
 
-PLUGINS: Table[Kind] = Table("job kind", "thumbwheel.job_kinds", {})
+PLUGINS: VariantTable[JobKind] = VariantTable("job kind", "thumbwheel.job_kinds", {})
 
 
 def _names() -> list[str]:
@@ -60,7 +60,7 @@ def _names() -> list[str]:
 
 
 @cache
-def job_kind(name: str) -> Kind:
+def job_kind(name: str) -> JobKind:
     """Return the kind with this name. Raises InputError."""
     names = _names()
     if name not in names:
@@ -74,7 +74,7 @@ def job_kind(name: str) -> Kind:
     location = LOCATIONS[name]
     module = import_module(location.module)
     spec, handler = getattr(module, location.spec), getattr(module, location.handler)
-    return Kind(spec, handler, location.needs, location.is_urgent)
+    return JobKind(spec, handler, location.needs, location.is_urgent)
 
 
 def verb_of(kind: str) -> Verb:
@@ -83,6 +83,6 @@ def verb_of(kind: str) -> Verb:
     return LOCATIONS[kind].verb if kind in LOCATIONS else "run"
 
 
-def job_kinds() -> dict[str, Kind]:
+def job_kinds() -> dict[str, JobKind]:
     """Return name -> kind for all kinds."""
     return {name: job_kind(name) for name in _names()}

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from thumbwheel.app.trial import Lineage, Trial
+from thumbwheel.app.trial import CallLineage, Trial
 from thumbwheel.capture.gateway.routing import Choice, Price, RoutingRequest, Upstream
 from thumbwheel.capture.gateway.settings import GatewayConfig
 from thumbwheel.core import log
@@ -63,7 +63,7 @@ class RoutingTable:
         self._changes = ws.db.changes()
         self._secrets = str(ws.home.secrets)
         self._routes = Routes()
-        self._lineage = Lineage()
+        self._lineage = CallLineage()
         self._seen: tuple[object, int] | None = None
         self._state = ""
         self._read_at = float("-inf")

@@ -22,7 +22,7 @@ from thumbwheel.jobs.queue import enqueue, follow, job, live_workers
 from thumbwheel.jobs.types import Job, JobState
 
 
-class Opener(Protocol):
+class HomeOpener(Protocol):
     """Opens the home; `app/open.py` has it."""
 
     def __call__(self) -> Workspace:
@@ -32,7 +32,7 @@ class Opener(Protocol):
         """Return a hash that is equal for two processes with the same settings."""
 
 
-def run_or_submit(opener: Opener, kind: str, spec: Config, *, here: bool = False) -> Any:
+def run_or_submit(opener: HomeOpener, kind: str, spec: Config, *, here: bool = False) -> Any:
     """Run a job of this kind and return its result. If workers with the same settings are alive on
     the home, one of them runs it and its progress is shown; else, or with `here`, this process runs
     it.
@@ -57,7 +57,7 @@ def checked_spec(kind: str, spec: Mapping[str, Any]) -> Config:
     return build(spec_class, spec, kind)
 
 
-def _is_served(ws: Workspace, opener: Opener) -> bool:
+def _is_served(ws: Workspace, opener: HomeOpener) -> bool:
     workers = live_workers(ws)
     if not workers:
         return False

@@ -11,7 +11,7 @@ from typing import Any
 
 from thumbwheel.app.command_table import load
 from thumbwheel.core.config import Config
-from thumbwheel.core.plugins import Table
+from thumbwheel.core.plugins import VariantTable
 from thumbwheel.deploy.targets import TARGETS
 from thumbwheel.training.algorithms import ALGORITHMS
 
@@ -39,7 +39,7 @@ STAGES = {
     "training": "thumbwheel.training.types:TrainingSwitch",
 }
 """Section of a stage -> "module:class"."""
-VARIANTS: Mapping[str, Table[Any]] = {"train": ALGORITHMS, "deploy": TARGETS}
+VARIANTS: Mapping[str, VariantTable[Any]] = {"train": ALGORITHMS, "deploy": TARGETS}
 """What the section of a variant begins with -> the table; the variant has its class as `Config`."""
 
 

@@ -22,7 +22,7 @@ REMEMBERED = 10_000
 
 
 @dataclass
-class Lineage:
+class CallLineage:
     """Whose call a trace was, so that a nested call, which names its parent only, gets the same
     arm."""
 
@@ -52,7 +52,7 @@ class Trial:
     """Arm -> the choice; an arm that answers nowhere is missing."""
     control: Choice
     """Who answers where no arm does: what the alias points at."""
-    lineage: Lineage
+    lineage: CallLineage
 
     @classmethod
     def of(
@@ -60,7 +60,7 @@ class Trial:
         experiment: Experiment,
         control: Choice,
         upstreams: Mapping[str, Upstream],
-        lineage: Lineage,
+        lineage: CallLineage,
     ) -> Trial:
         """Build the trial of an experiment. `upstreams`: arm -> upstream; `control`: the alias's
         own choice."""

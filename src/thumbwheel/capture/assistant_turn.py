@@ -16,7 +16,7 @@ from thumbwheel.capture.messages import Messages
 
 
 @dataclass(frozen=True)
-class Call:
+class ToolUse:
     """A tool that the model called, with its result; None where it is unknown."""
 
     id: str
@@ -40,11 +40,11 @@ class Call:
 
 
 @dataclass
-class Turn:
+class AssistantTurn:
     """What the assistant did in one turn: texts and calls in their order, and its thoughts."""
 
     thoughts: list[str] = field(default_factory=list)
-    parts: list[str | Call] = field(default_factory=list)
+    parts: list[str | ToolUse] = field(default_factory=list)
 
     @property
     def answer(self) -> str:

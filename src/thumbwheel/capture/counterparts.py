@@ -22,7 +22,7 @@ before or after it."""
 
 
 @dataclass(frozen=True)
-class RecordedAnswer:
+class SourceAnswer:
     """A trace with an answer that another source stored."""
 
     source: str
@@ -50,7 +50,7 @@ class Message:
     """The id that its input has where it is stored."""
 
 
-Recorded = Callable[[Sequence[TraceRecord]], Sequence[tuple[Message, Sequence[RecordedAnswer]]]]
+Recorded = Callable[[Sequence[TraceRecord]], Sequence[tuple[Message, Sequence[SourceAnswer]]]]
 """For each of these traces what other sources stored in its session, or of the same input."""
 
 
@@ -64,8 +64,8 @@ class MessageKeys:
 
 
 def counterpart(
-    message: Message, recorded: Sequence[RecordedAnswer], keys: MessageKeys
-) -> RecordedAnswer | None:
+    message: Message, recorded: Sequence[SourceAnswer], keys: MessageKeys
+) -> SourceAnswer | None:
     """Return the recorded answer that this message is, or None if none can be identified."""
     answers = [answer for answer in recorded if not answer.metadata.get(keys.task)]
 
@@ -97,7 +97,7 @@ def counterpart(
     return _nearest(message, [answer for answer in without_session if _is_near(message, answer)])
 
 
-def aimed(record: FeedbackRecord, recorded: Mapping[str, RecordedAnswer]) -> FeedbackRecord:
+def aimed(record: FeedbackRecord, recorded: Mapping[str, SourceAnswer]) -> FeedbackRecord:
     """Return a copy of the feedback with recorded answers as targets; `recorded` maps the names of
     traces of this source to them."""
     targets = []
@@ -123,11 +123,11 @@ def _text(text: str | None) -> str:
     return (text or "").strip()
 
 
-def _nearest(message: Message, answers: Sequence[RecordedAnswer]) -> RecordedAnswer | None:
+def _nearest(message: Message, answers: Sequence[SourceAnswer]) -> SourceAnswer | None:
     """Return an answer with the same input, else the nearest in time; None if there are no
     answers."""
 
-    def distance(answer: RecordedAnswer) -> tuple[bool, timedelta, str]:
+    def distance(answer: SourceAnswer) -> tuple[bool, timedelta, str]:
         between = _time_between(message, answer)
         is_other_input = answer.input_id != message.input_id
         return is_other_input, timedelta.max if between is None else between, answer.name
@@ -135,13 +135,13 @@ def _nearest(message: Message, answers: Sequence[RecordedAnswer]) -> RecordedAns
     return min(answers, key=distance, default=None)
 
 
-def _time_between(message: Message, answer: RecordedAnswer) -> timedelta | None:
+def _time_between(message: Message, answer: SourceAnswer) -> timedelta | None:
     time = message.trace.occurred_at
     if time is None or answer.occurred_at is None:
         return None
     return abs(time - answer.occurred_at)
 
 
-def _is_near(message: Message, answer: RecordedAnswer) -> bool:
+def _is_near(message: Message, answer: SourceAnswer) -> bool:
     between = _time_between(message, answer)
     return between is not None and between <= NEAR

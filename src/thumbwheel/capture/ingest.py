@@ -20,7 +20,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.capture import store
-from thumbwheel.capture.counterparts import Message, RecordedAnswer
+from thumbwheel.capture.counterparts import Message, SourceAnswer
 from thumbwheel.capture.detect import Options, advice, source_of
 from thumbwheel.capture.import_report import ImportReport
 from thumbwheel.capture.lines import OnPosition, ignore_position
@@ -79,7 +79,7 @@ def ingest(
     ids.slug(agent)
     options = options or Options()
     reader = source_of(source, options)
-    progress = Progress()
+    progress = ReadingProgress()
     if isinstance(reader, ReadsServers) and is_server(path):
         reader = reader.connected(_connection(ws, agent, source, path, options, progress))
     report = _new_report(reader, source, path, agent)
@@ -136,7 +136,7 @@ def _left_table(
 
 
 @dataclass
-class Progress:
+class ReadingProgress:
     """What the reading of a server has reached: everything before it has been yielded."""
 
     position: Position | None = None
@@ -146,7 +146,7 @@ class Progress:
 
 
 def _connection(
-    ws: Workspace, agent: str, source: str, path: Path, options: Options, progress: Progress
+    ws: Workspace, agent: str, source: str, path: Path, options: Options, progress: ReadingProgress
 ) -> Connection:
     """Return a connection that continues where the latest import of this address ended."""
     scope = Scope(ids.derived("agt", agent), agent, source)
@@ -157,7 +157,7 @@ def _connection(
         with ws.db.read() as connection:
             return store.stored_names(connection, scope, noun, names)
 
-    def recorded(traces: Sequence[TraceRecord]) -> list[tuple[Message, list[RecordedAnswer]]]:
+    def recorded(traces: Sequence[TraceRecord]) -> list[tuple[Message, list[SourceAnswer]]]:
         with ws.db.read() as connection:
             return store.recorded_answers(connection, scope, traces)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from thumbwheel.capture.assistant_turn import Call, Turn
+from thumbwheel.capture.assistant_turn import AssistantTurn, ToolUse
 from thumbwheel.capture.fields import content_text, unpacked
 from thumbwheel.capture.gateway.chat_messages import without_data
 from thumbwheel.capture.messages import Messages, converted
@@ -27,7 +27,7 @@ _QUOTED = re.compile(r"^> ?", re.MULTILINE)
 CODE = "code_interpreter"
 
 
-def read_turn(message: Row, key: str = "content") -> Turn:
+def read_turn(message: Row, key: str = "content") -> AssistantTurn:
     """Return the assistant's turn, from the text at `key` and the items in `output`."""
     text = content_text(message.get(key)) or ""
     turn = _of_text(text)
@@ -35,9 +35,9 @@ def read_turn(message: Row, key: str = "content") -> Turn:
     if not turn.answer:
         # the text is in the items alone
         return items if items.answer or not turn.parts else turn
-    has_call = any(isinstance(part, Call) for part in turn.parts)
+    has_call = any(isinstance(part, ToolUse) for part in turn.parts)
     if not has_call:
-        calls = [part for part in items.parts if isinstance(part, Call)]
+        calls = [part for part in items.parts if isinstance(part, ToolUse)]
         turn.parts = [*calls, *turn.parts]
     turn.thoughts = turn.thoughts or items.thoughts
     return turn
@@ -133,8 +133,8 @@ def _without_summary(body: str) -> str:
     return before.rstrip() + after if opening and closing else body
 
 
-def _of_text(text: str) -> Turn:
-    turn = Turn()
+def _of_text(text: str) -> AssistantTurn:
+    turn = AssistantTurn()
     position = 0
     for block in _blocks(text):
         _add_text(turn, text[position : block.start])
@@ -145,10 +145,10 @@ def _of_text(text: str) -> Turn:
         elif attributes.get("type") == CODE:
             code = _QUOTED.sub("", body).strip()
             result = unpacked(attributes.get("output"))
-            turn.parts.append(Call(f"call_{len(turn.parts)}", CODE, {"code": code}, result))
+            turn.parts.append(ToolUse(f"call_{len(turn.parts)}", CODE, {"code": code}, result))
         else:
             turn.parts.append(
-                Call(
+                ToolUse(
                     attributes.get("id") or f"call_{len(turn.parts)}",
                     attributes.get("name") or "tool",
                     unpacked(attributes.get("arguments") or "{}"),
@@ -160,7 +160,7 @@ def _of_text(text: str) -> Turn:
     return turn
 
 
-def _add_text(turn: Turn, text: str) -> None:
+def _add_text(turn: AssistantTurn, text: str) -> None:
     thought, text = without_thoughts(text)
     if thought:
         turn.thoughts.append(thought)
@@ -168,9 +168,9 @@ def _add_text(turn: Turn, text: str) -> None:
         turn.parts.append(text.strip())
 
 
-def _of_items(items: Any) -> Turn:
+def _of_items(items: Any) -> AssistantTurn:
     """Return the turn in items of OpenAI's Responses API, which Open WebUI stores since 0.10."""
-    turn = Turn()
+    turn = AssistantTurn()
     objects = list(_objects(items))
     results = {}
     for item in objects:
@@ -187,11 +187,11 @@ def _of_items(items: Any) -> Turn:
         elif kind == "function_call":
             call_id = str(item.get("call_id") or item.get("id") or f"call_{len(turn.parts)}")
             name, arguments = str(item.get("name") or "tool"), unpacked(item.get("arguments"))
-            turn.parts.append(Call(call_id, name, arguments or {}, results.get(call_id)))
+            turn.parts.append(ToolUse(call_id, name, arguments or {}, results.get(call_id)))
         elif kind == CODE:
             code = {"code": str(item.get("code") or "")}
             result = item.get("output")
-            turn.parts.append(Call(f"call_{len(turn.parts)}", CODE, code, result))
+            turn.parts.append(ToolUse(f"call_{len(turn.parts)}", CODE, code, result))
     return turn
 
 

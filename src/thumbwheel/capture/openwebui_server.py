@@ -37,7 +37,7 @@ _CHATS = "/api/v1/chats"
 
 
 @dataclass(frozen=True)
-class Entry:
+class ListedItem:
     """A rating or a chat of a list."""
 
     id: str
@@ -55,11 +55,11 @@ class OpenWebUiServer:
             raise api.not_this("it answers GET /api/version without a version")
         self._version = reply["version"][:20]
 
-    def ratings(self, after: int) -> list[Entry]:
+    def ratings(self, after: int) -> list[ListedItem]:
         """Return the ratings changed after this time, the oldest first."""
         return _settled(lambda: list(self._ratings(after)))
 
-    def _ratings(self, after: int) -> Iterator[Entry]:
+    def _ratings(self, after: int) -> Iterator[ListedItem]:
         try:
             reply = self._ask(f"{_RATINGS}/all/ids")
         except NotAllowed:
@@ -69,20 +69,20 @@ class OpenWebUiServer:
         entries = map(_entry, self._api.objects(reply))
         yield from (entry for entry in entries if entry.updated_at > after)
 
-    def rating(self, entry: Entry) -> Any:
+    def rating(self, entry: ListedItem) -> Any:
         """Return a rating with its snapshot of the chat, or None if it no longer exists."""
         try:
             return self._api.get(f"/api/v1/evaluations/feedback/{entry.id}")
         except NotThere:
             return None
 
-    def chats(self, whose: str, after: int) -> list[Entry]:
+    def chats(self, whose: str, after: int) -> list[ListedItem]:
         """Return the chats changed after this time, the oldest first."""
         if whose == "none":
             return []
         return _settled(lambda: list(self._chats(whose, after)))
 
-    def _chats(self, whose: str, after: int) -> Iterator[Entry]:
+    def _chats(self, whose: str, after: int) -> Iterator[ListedItem]:
         if whose == "own":
             parameters = {"include_pinned": "true", "include_folders": "true"}
             yield from self._pages(f"{_CHATS}/", parameters, None, after)
@@ -95,7 +95,7 @@ class OpenWebUiServer:
             fix = "An administrator's key, where ENABLE_ADMIN_CHAT_ACCESS is on, reads them"
             raise self._api.error(f"everybody's chats: {error.why}", fix) from None
 
-    def chat(self, entry: Entry) -> Any:
+    def chat(self, entry: ListedItem) -> Any:
         """Return a chat with its history, or None if it no longer exists."""
         try:
             return self._api.get(f"{_CHATS}/{entry.id}")
@@ -113,7 +113,7 @@ class OpenWebUiServer:
 
     def _pages(
         self, path: str, parameters: Mapping[str, Any], key: str | None, after: int
-    ) -> Iterator[Entry]:
+    ) -> Iterator[ListedItem]:
         """Yield the entries of a list sorted newest first, back to this time."""
         names: set[str] = set()
         page = 0
@@ -132,7 +132,7 @@ class OpenWebUiServer:
         )
 
 
-def _settled(listed: Callable[[], list[Entry]]) -> list[Entry]:
+def _settled(listed: Callable[[], list[ListedItem]]) -> list[ListedItem]:
     """Return the entries of a list, the oldest first. An entry that changes again within the second
     of its last change would keep its time, so wait until that second is over."""
     entries = listed()
@@ -143,11 +143,11 @@ def _settled(listed: Callable[[], list[Entry]]) -> list[Entry]:
     return sorted(entries, key=lambda entry: (entry.updated_at, entry.id))
 
 
-def _entry(row: Row) -> Entry:
+def _entry(row: Row) -> ListedItem:
     updated_at = row.get("updated_at")
     if isinstance(updated_at, bool) or not isinstance(updated_at, int):
         raise Unreadable(f"updated_at {updated_at!r} is no number of seconds")
-    return Entry(_id(row), updated_at)
+    return ListedItem(_id(row), updated_at)
 
 
 def _id(row: Row) -> str:

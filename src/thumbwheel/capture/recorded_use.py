@@ -34,7 +34,7 @@ NEUTRAL: dict[str, float] = {
 
 
 @dataclass(frozen=True)
-class RecordedCall:
+class AnsweredCall:
     """A call that was answered."""
 
     features: frozenset[CallFeature]
@@ -42,7 +42,7 @@ class RecordedCall:
     """Of prompt and answer; None where the server did not tell them."""
 
 
-def recent_calls(ws: Workspace, agent: Agent, since: datetime) -> list[RecordedCall]:
+def recent_calls(ws: Workspace, agent: Agent, since: datetime) -> list[AnsweredCall]:
     """Return the newest answered calls since then that the gateway recorded, at most
     MOST_CALLS."""
     with ws.db.read() as connection:
@@ -58,7 +58,7 @@ def recent_calls(ws: Workspace, agent: Agent, since: datetime) -> list[RecordedC
             features.add(CallFeature.MEDIA)
         counts = (row["prompt_tokens"], row["completion_tokens"])
         tokens = None if None in counts else sum(counts)
-        calls.append(RecordedCall(frozenset(features), tokens))
+        calls.append(AnsweredCall(frozenset(features), tokens))
     return calls
 
 

@@ -77,7 +77,7 @@ AGENT_PARAMETER = {
 
 
 @dataclass(frozen=True)
-class Operation:
+class RowsPath:
     """A path that takes rows, without the agent before it."""
 
     path: str
@@ -109,20 +109,20 @@ def router(segment: Segment, tokens: FeedbackTokens, admit: Admit = unbounded) -
     )
     durable = partial(_durable, segment, admit)
     operations = (
-        Operation(
+        RowsPath(
             "/api/traces",
             "call",
             partial(_rows, durable, meaning.trace_row),
             openapi.operation("Send traces", openapi.rows(openapi.TRACE), 202, openapi.IDS),
         ),
-        Operation(
+        RowsPath(
             "/api/feedback",
             "rate",
             partial(_feedback, durable, tokens),
             openapi.operation("Send feedback", openapi.rows(openapi.FEEDBACK), 202, openapi.IDS),
             elsewhere=is_feedback_token,
         ),
-        Operation(
+        RowsPath(
             "/api/feedback-tokens",
             "rate",
             partial(_token, tokens),
@@ -133,7 +133,7 @@ def router(segment: Segment, tokens: FeedbackTokens, admit: Admit = unbounded) -
                 openapi.TOKEN,
             ),
         ),
-        Operation(
+        RowsPath(
             "/feedback",
             "rate",
             partial(_tensorzero, durable),
@@ -144,7 +144,7 @@ def router(segment: Segment, tokens: FeedbackTokens, admit: Admit = unbounded) -
                 openapi.FEEDBACK_ID,
             ),
         ),
-        Operation(
+        RowsPath(
             "/api/public/scores",
             "rate",
             partial(_langfuse, durable),
@@ -152,7 +152,7 @@ def router(segment: Segment, tokens: FeedbackTokens, admit: Admit = unbounded) -
                 "Send a score as Langfuse spells it", openapi.row(openapi.LANGFUSE), 200, openapi.ID
             ),
         ),
-        Operation(
+        RowsPath(
             "/api/public/ingestion",
             "rate",
             partial(_langfuse_batch, durable),
@@ -163,7 +163,7 @@ def router(segment: Segment, tokens: FeedbackTokens, admit: Admit = unbounded) -
                 openapi.OF_EVENTS,
             ),
         ),
-        Operation(
+        RowsPath(
             "/api/public/otel/v1/traces",
             "call",
             partial(_spans, durable, span_lines),
@@ -174,7 +174,7 @@ def router(segment: Segment, tokens: FeedbackTokens, admit: Admit = unbounded) -
                 openapi.OTLP_ANSWER,
             ),
         ),
-        Operation(
+        RowsPath(
             "/v1/traces",
             "call",
             partial(_spans, durable, span_lines),
@@ -185,7 +185,7 @@ def router(segment: Segment, tokens: FeedbackTokens, admit: Admit = unbounded) -
                 openapi.OTLP_ANSWER,
             ),
         ),
-        Operation(
+        RowsPath(
             "/v1/logs",
             "rate",
             partial(_spans, durable, log_lines),
@@ -213,7 +213,7 @@ def router(segment: Segment, tokens: FeedbackTokens, admit: Admit = unbounded) -
 
 
 def _add(
-    routes: APIRouter, operation: Operation, prefix: str, parameters: list[dict[str, Any]]
+    routes: APIRouter, operation: RowsPath, prefix: str, parameters: list[dict[str, Any]]
 ) -> None:
     async def handle(request: Request) -> Response:
         return await operation.answer(request)

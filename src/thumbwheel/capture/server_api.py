@@ -167,7 +167,7 @@ class ServerUrl:
 
 
 @dataclass(frozen=True)
-class Reply:
+class ServerReply:
     """What a server answered."""
 
     status: int
@@ -234,7 +234,7 @@ class ServerApi:
             wait *= 2
         return self._content(f"{method} {path}", reply)
 
-    def _send(self, method: str, path: str, request: Mapping[str, Any]) -> Reply:
+    def _send(self, method: str, path: str, request: Mapping[str, Any]) -> ServerReply:
         """Return the reply. Raises InputError if its content is longer than LONGEST_REPLY."""
         with self._client.stream(method, f"{self.url.base}{path}", **request) as reply:
             content = bytearray()
@@ -245,9 +245,9 @@ class ServerApi:
                         f"{method} {path} answers with more than {LONGEST_REPLY:,} bytes",
                         "Export it into a file, and import that",
                     )
-            return Reply(reply.status_code, reply.headers, bytes(content))
+            return ServerReply(reply.status_code, reply.headers, bytes(content))
 
-    def _content(self, question: str, reply: Reply) -> Any:
+    def _content(self, question: str, reply: ServerReply) -> Any:
         status = reply.status
         if status in (401, 403):
             reason = f"HTTP {status} to {question}: {self._excerpt(reply)}"
@@ -273,7 +273,7 @@ class ServerApi:
             fix = f"Is it {self.product}? Give the address of its pages"
             raise NoJson(self._what, f"it answers {question}, and {error}", fix) from None
 
-    def _excerpt(self, reply: Reply) -> str:
+    def _excerpt(self, reply: ServerReply) -> str:
         secrets = (self.key.value, self.key.header().split()[-1]) if self.key else ()
         return reply.excerpt(secrets)
 
@@ -306,7 +306,7 @@ class ServerApi:
         return InputError(self._what, why, fix)
 
 
-def _wait(reply: Reply, seconds: float) -> float:
+def _wait(reply: ServerReply, seconds: float) -> float:
     asked = reply.headers.get("retry-after", "")
     return min(float(asked) if asked.isdecimal() else seconds, LONGEST_WAIT)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from thumbwheel.capture.counterparts import Message, RecordedAnswer, question_of
+from thumbwheel.capture.counterparts import Message, SourceAnswer, question_of
 from thumbwheel.capture.erased import NAME, Mark, any_erased, references
 from thumbwheel.capture.rows import (
     PREFIXES,
@@ -908,7 +908,7 @@ def stored_names(
 
 def recorded_answers(
     connection: sa.Connection, scope: Scope, records: Sequence[TraceRecord]
-) -> list[tuple[Message, list[RecordedAnswer]]]:
+) -> list[tuple[Message, list[SourceAnswer]]]:
     """Return each of these traces as a message, with the answers of other sources in the session of
     the same name, and to the same input."""
     messages_of_client = []
@@ -939,10 +939,10 @@ def recorded_answers(
             query_part = sa.select(traces).where(*of_others, column.in_(part))
             rows |= {row.id: row for row in connection.execute(query_part)}
     questions = _questions(connection, {row.input_id for row in rows.values()})
-    by_session: dict[str, list[RecordedAnswer]] = {}
-    by_input: dict[str, list[RecordedAnswer]] = {}
+    by_session: dict[str, list[SourceAnswer]] = {}
+    by_input: dict[str, list[SourceAnswer]] = {}
     for row in rows.values():
-        answer = RecordedAnswer(
+        answer = SourceAnswer(
             source=row.source,
             name=row.external_id,
             session=session_names.get(row.session_id) or row.session_id,

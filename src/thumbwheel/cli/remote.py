@@ -56,7 +56,7 @@ LOOK_EVERY = 0.5
 
 
 @dataclass(frozen=True)
-class Operation:
+class RemoteOperation:
     """A request that a command is."""
 
     method: str
@@ -201,7 +201,7 @@ class RemoteServer:
                     raise
             time.sleep(min(failures, 5))
 
-    def _operation(self, command: str, values: dict[str, Any]) -> Operation:
+    def _operation(self, command: str, values: dict[str, Any]) -> RemoteOperation:
         """Return the request of a command. A flag that chooses between several operations is
         removed from `values`. Raises NotFound if the server does not offer the command."""
         document = self._value(DOCUMENT)
@@ -270,7 +270,7 @@ def _stream(response: HTTPResponse) -> Iterator[tuple[str, str, Any]]:
             fields = {}
 
 
-def _described(document: Mapping[str, Any], operation_id: str) -> Operation | None:
+def _described(document: Mapping[str, Any], operation_id: str) -> RemoteOperation | None:
     """Return the operation with this id; None if the server does not have it."""
     for path, methods in document.get("paths", {}).items():
         for method, described in methods.items():
@@ -281,7 +281,7 @@ def _described(document: Mapping[str, Any], operation_id: str) -> Operation | No
 
 def _operation_of(
     document: Mapping[str, Any], method: str, path: str, described: Mapping[str, Any]
-) -> Operation:
+) -> RemoteOperation:
     names = {parameter["name"] for parameter in described.get("parameters", [])}
     content = described.get("requestBody", {}).get("content", {})
     schema = content.get("application/json", {}).get("schema", {})
@@ -294,7 +294,7 @@ def _operation_of(
     names |= set(properties)
     passwords = {name for name, value in properties.items() if _is_password(value)}
     about = described.get("x-thumbwheel", {})
-    return Operation(
+    return RemoteOperation(
         method.upper(),
         path,
         frozenset(names),
@@ -319,14 +319,14 @@ def _typed(parameters: list[Any], context: Any) -> dict[str, Any]:
     return typed
 
 
-def _passwords(operation: Operation, values: Mapping[str, Any]) -> dict[str, str]:
+def _passwords(operation: RemoteOperation, values: Mapping[str, Any]) -> dict[str, str]:
     """Prompt for the passwords; they must not appear on the command line."""
     if values.get(WITHOUT_PASSWORD):
         return {}
     return {name: typed_password(str(values.get("name"))) for name in operation.passwords}
 
 
-def _target(operation: Operation, values: dict[str, Any], context: Any) -> Path | None:
+def _target(operation: RemoteOperation, values: dict[str, Any], context: Any) -> Path | None:
     """Return the path to which the download is written, removed from `values`; None without one."""
     if operation.download is None:
         return None
@@ -334,7 +334,7 @@ def _target(operation: Operation, values: dict[str, Any], context: Any) -> Path 
     return None if path is None else Path(path)
 
 
-def _file(operation: Operation, values: dict[str, Any]) -> Path | None:
+def _file(operation: RemoteOperation, values: dict[str, Any]) -> Path | None:
     """Return the file to upload, None without one; `values` keeps its name. Raises InputError
     unless it is a file of this machine."""
     if operation.upload is None:
@@ -351,7 +351,7 @@ def _file(operation: Operation, values: dict[str, Any]) -> Path | None:
 
 
 def _request(
-    operation: Operation, values: dict[str, Any], command: str
+    operation: RemoteOperation, values: dict[str, Any], command: str
 ) -> tuple[str, bytes | None]:
     """Return (path with its query, body). Raises InputError for a value that the operation does not
     take or a missing path parameter."""

@@ -16,7 +16,7 @@ VARIANTS: Mapping[str, Mapping[str, str]] = {
         "n3": "thumbwheel.compat.n3.source:SOURCE",
     },
     "thumbwheel.reward_functions": {
-        "decision": "thumbwheel.compat.ocd.decision_function:Decision",
+        "decision": "thumbwheel.compat.ocd.decision_function:DecisionFunction",
     },
     "thumbwheel.reward_presets": {
         "isaa": "thumbwheel.compat.isaa.preset:PRESET",

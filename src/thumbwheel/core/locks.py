@@ -58,7 +58,7 @@ class FairLock:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._abandoned: _Turn | None = None
+        self._abandoned: _Place | None = None
 
     @contextmanager
     def hold(
@@ -72,7 +72,7 @@ class FairLock:
         """
         turn, self._abandoned = self._abandoned, None
         if turn is None or not turn.resume():
-            turn = _Turn(self.path)
+            turn = _Place(self.path)
         if not turn.came.wait(min(seconds, notice_after)):
             if seconds > notice_after:
                 notice()
@@ -86,7 +86,7 @@ class FairLock:
             turn.end()
 
 
-class _Turn:
+class _Place:
     """A place in the queue.
 
     The kernel's call that waits for a lock takes no time limit, so a thread makes it. Where the

@@ -31,7 +31,7 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     return f" Did you mean {matches[0]!r}?" if matches else ""
 
 
-class Table(Generic[T]):
+class VariantTable(Generic[T]):
     """The variants of one kind. `kind` is shown to people, `group` is the entry-point group."""
 
     def __init__(self, kind: str, group: str, built_in: Mapping[str, str]) -> None:

@@ -19,17 +19,17 @@ from thumbwheel.datasets.types import (
     REWARD,
     WITHHELD_JUDGEMENT,
     WITHHELD_VALUE,
-    Answer,
     Asked,
-    Case,
     DatasetConfig,
     Edge,
     Evidence,
+    JudgedText,
+    JudgingCase,
     Message,
     Tally,
 )
 from thumbwheel.rewards.aggregate import beside_verdict, count, people_first
-from thumbwheel.rewards.types import Comparison, Edit, Judgement, Value, Verdict
+from thumbwheel.rewards.types import Edit, Judgement, PairComparison, Value, Verdict
 
 INCOMPLETE = "the answer is not whole: the client left, the server failed, or it was too long"
 SEVERAL = "the answer took several model or tool steps"
@@ -72,7 +72,7 @@ class _AnswerDraft:
         """Whether it was called good or bad, and by no person."""
         return bool(self.votes) and all(vote.automatic for vote in self.votes)
 
-    def answer(self) -> Answer:
+    def answer(self) -> JudgedText:
         """Return the answer by the votes of all traces with this text, counted by the rule for
         raters (`rewards.aggregate`)."""
         self._prefer_people()
@@ -84,7 +84,7 @@ class _AnswerDraft:
             strongest = max([vote.weight for vote in votes.winners])
             strength = strongest * votes.margin(not votes.side)
         subject_ids = {trace.subject_id for trace in self.traces if trace.subject_id}
-        return Answer(
+        return JudgedText(
             text=self.text,
             good=votes.side,
             strength=strength,
@@ -141,7 +141,7 @@ class _AnswerDraft:
                 if not value.automatic or value.sides_with(good=False)
             ]
 
-    def _single_vote_answer(self) -> Answer:
+    def _single_vote_answer(self) -> JudgedText:
         """Return the answer of one trace with at most one vote, which is the usual case."""
         trace = self.traces[0]
         good, strength, origin = None, 0.0, ""
@@ -149,7 +149,7 @@ class _AnswerDraft:
         for vote in self.votes:
             good, strength, origin = vote.good, vote.weight, vote.origin
             feedback_ids = tuple(sorted(set(vote.feedback_ids)))
-        return Answer(
+        return JudgedText(
             text=self.text,
             good=good,
             strength=strength,
@@ -309,7 +309,7 @@ class PromptAggregator:
                 _TextEdge(text, original, "correction", 1.0, edit.feedback_ids, edit.automatic)
             )
 
-    def compare(self, comparison: Comparison) -> None:
+    def compare(self, comparison: PairComparison) -> None:
         """Add a comparison of two traces, at least one of which is of this prompt."""
         better = self._text_of_trace.get(comparison.better)
         worse = self._text_of_trace.get(comparison.worse)
@@ -337,7 +337,7 @@ class PromptAggregator:
             self._tally.drops["the compared answers are tied"] += 1
 
     def evidence(
-        self, prompt_id: str, tools: list[dict[str, Any]] | None, cases: tuple[Case, ...]
+        self, prompt_id: str, tools: list[dict[str, Any]] | None, cases: tuple[JudgingCase, ...]
     ) -> Evidence:
         """Return the evidence collected. The answers are in the order of a hash of their text, so
         that no choice depends on when or where they came from."""
@@ -376,7 +376,7 @@ class PromptAggregator:
             withheld_edges=len(edges) - len(permitted),
         )
 
-    def _below_min_reward(self, answers: Mapping[str, Answer]) -> set[str]:
+    def _below_min_reward(self, answers: Mapping[str, JudgedText]) -> set[str]:
         """Return the texts whose number is below `min_reward`, and texts that are only edits of
         them. A verdict is no number."""
         min_reward = self._config.min_reward
@@ -401,7 +401,7 @@ class PromptAggregator:
                 only_edits.add(text)
         return below | only_edits
 
-    def _without_withheld(self, answer: Answer) -> Answer:
+    def _without_withheld(self, answer: JudgedText) -> JudgedText:
         """Return the answer without judgements that may not be used: judgements by checkers and
         models alone cannot fill the gate, which has to catch the errors that they miss."""
         if self._split != "gate":
@@ -415,7 +415,7 @@ class PromptAggregator:
             withheld.add(WITHHELD_VALUE)
         return answer._replace(withheld=frozenset(withheld)) if withheld else answer
 
-    def _is_contradicted(self, edge: _TextEdge, answers: Mapping[str, Answer]) -> bool:
+    def _is_contradicted(self, edge: _TextEdge, answers: Mapping[str, JudgedText]) -> bool:
         """Return whether people called the better side of a computed comparison bad and the worse
         good."""
         better, worse = answers[edge.better], answers[edge.worse]
@@ -457,7 +457,7 @@ class PromptAggregator:
             )
 
 
-def _without_judgements(answer: Answer) -> Answer:
+def _without_judgements(answer: JudgedText) -> JudgedText:
     """Return the answer without its judgements, so that no shape makes a row of it."""
     return answer._replace(
         good=None, strength=0.0, origin="", feedback_ids=(), value=None, corrected=False

@@ -25,7 +25,7 @@ from thumbwheel.rewards import ledger
 from thumbwheel.rewards.cases import stored_cases
 from thumbwheel.rewards.functions.next_turn import NextTurnReward
 from thumbwheel.rewards.learn import groups_of, person_labels
-from thumbwheel.rewards.next_turn import KIND, Calibration, Reading
+from thumbwheel.rewards.next_turn import KIND, Calibration, ReplyReading
 
 NAME = "next_turn"
 FEWEST = 20
@@ -40,7 +40,7 @@ class JudgedTurn:
     split: str
     group: str
     """Answers of one prompt or session are one group."""
-    reading: Reading
+    reading: ReplyReading
     good: bool
 
 
@@ -52,7 +52,7 @@ def calibrate_next_turn(
     function = _function(ws, agent)
     with ws.db.read() as connection:
         turns = judged_turns(connection, agent, function, rules)
-    counts: dict[Reading, Counter[bool]] = {}
+    counts: dict[ReplyReading, Counter[bool]] = {}
     for turn in turns:
         if turn.split == "train":
             counts.setdefault(turn.reading, Counter())[turn.good] += 1
@@ -107,7 +107,7 @@ def judged_turns(
             prompt_id, group = prompts[trace_id]
             split = assignment.split_of(prompt_id)
             if len(readings) == 1 and split is not None:
-                reading = Reading(readings.pop())
+                reading = ReplyReading(readings.pop())
                 turns.append(JudgedTurn(trace_id, split, group, reading, labels[trace_id]))
     return turns
 

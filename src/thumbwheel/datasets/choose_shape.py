@@ -19,7 +19,7 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True)
-class Choice:
+class ShapeChoice:
     """A method, its shape, and the reasons, one sentence each."""
 
     method: str
@@ -33,7 +33,7 @@ def choose(
     learners: Mapping[str, Learner],
     method: str = AUTO,
     config: DatasetConfig | None = None,
-) -> Choice:
+) -> ShapeChoice:
     """Choose the shape for `method`; `auto` is the method that the data plan recommends.
 
     Raises InputError for an unknown method, DataError if the agent has no data for it or no method
@@ -48,11 +48,11 @@ def choose(
         )
     plan = data_plan(ws, agent, learners, config)
     if method != AUTO:
-        return Choice(method, *_shape(plan, learners, method))
+        return ShapeChoice(method, *_shape(plan, learners, method))
     if plan.recommended is None:
         raise DataError(f"feedback of agent {agent!r}", plan.why, plan.to_words()[-1])
     shape, why = _shape(plan, learners, plan.recommended)
-    return Choice(
+    return ShapeChoice(
         plan.recommended, shape, [f"{plan.recommended} is recommended, because {plan.why}", *why]
     )
 

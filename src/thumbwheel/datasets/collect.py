@@ -28,7 +28,7 @@ from thumbwheel.core.errors import StorageError
 from thumbwheel.datasets import store
 from thumbwheel.datasets.evidence import merge_prompts, read_evidence
 from thumbwheel.datasets.files import SpillWriter
-from thumbwheel.datasets.ledger_rewards import Reward
+from thumbwheel.datasets.ledger_rewards import TraceReward
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.split_assignment import (
     SplitAssignment,
@@ -70,7 +70,7 @@ class CollectionJob:
 
 
 @dataclass
-class Collected:
+class CollectedRows:
     """The folders of the rows, and what was counted on the way. `prompts` counts the prompts with a
     row, by split."""
 
@@ -95,8 +95,8 @@ def collect(
     config: DatasetConfig,
     as_of: datetime | None,
     folder: Path,
-    values: Mapping[str, Reward] | None,
-) -> Collected:
+    values: Mapping[str, TraceReward] | None,
+) -> CollectedRows:
     """Spill the rows of `shape` below `folder`; `values`, trace id -> reward, are the ledger's
     rewards if `config` asks for them.
 
@@ -106,7 +106,7 @@ def collect(
     job = CollectionJob(agent.slug, shape, config.model_dump(mode="json"), until)
     shape_class = SHAPES.get(shape)
     with db.read() as connection:
-        collected = Collected(
+        collected = CollectedRows(
             watermark=store.watermark(connection, job.learner.id, as_of),
             loudest=dominant_rater(connection, agent, as_of, config.scope()),
         )
@@ -118,7 +118,7 @@ def collect(
         if cuts:
             bounds = pairwise([None, *cuts, None])
             jobs = [replace(job, first=first, last=last) for first, last in bounds]
-            source = _Source(
+            source = _RowSource(
                 db.backend.secret_address,
                 db.snapshot(connection),
                 store.state(connection, job.learner.id),
@@ -145,7 +145,7 @@ def _cuts(connection: sa.Connection, agent_id: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Source:
+class _RowSource:
     """What the workers read: a database, and the state that they have to see."""
 
     address: str = field(repr=False)
@@ -157,11 +157,11 @@ class _Source:
 
 
 def _collect_in_workers(
-    source: _Source,
+    source: _RowSource,
     jobs: Sequence[CollectionJob],
     folder: Path,
     config: DatasetConfig,
-    collected: Collected,
+    collected: CollectedRows,
 ) -> bool:
     """Run each job in a worker. Returns False, with nothing collected, if one of them sees another
     state of the database."""
@@ -186,7 +186,7 @@ def _collect_in_workers(
 class _Worker:
     """A worker process and its folder. Messages are JSON lines; it ends when its input closes."""
 
-    def __init__(self, source: _Source, job: CollectionJob, folder: Path) -> None:
+    def __init__(self, source: _RowSource, job: CollectionJob, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
         command = [
@@ -245,7 +245,7 @@ def _spill(
     job: CollectionJob,
     assignment: SplitAssignment,
     folder: Path,
-    values: Mapping[str, Reward] | None = None,
+    values: Mapping[str, TraceReward] | None = None,
 ) -> dict[str, Counter[str]]:
     """Write the rows of a job into `folder`; return counters of drops, notes, and prompts by
     split."""
@@ -295,7 +295,7 @@ def main(folder: Path) -> None:
         sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()
 
-    source = _Source(**json.loads(sys.stdin.readline()))
+    source = _RowSource(**json.loads(sys.stdin.readline()))
     job = CollectionJob(**json.loads(sys.stdin.readline()))
     config = DatasetConfig.model_validate(job.config)
     database = Database(opened_at(source.address))

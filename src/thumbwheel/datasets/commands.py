@@ -182,7 +182,7 @@ def dataset_page(dataset: Dataset) -> Iterator[present.Part]:
 def _figures(manifest: dict[str, Any]) -> Iterator[str]:
     """Yield lines about contradictions, a dominant rater, and the rows."""
     from thumbwheel.datasets.dataplan import contradictions
-    from thumbwheel.datasets.row_stats import Scores
+    from thumbwheel.datasets.row_stats import ScoreStatistics
     from thumbwheel.rewards.types import DominantRater
 
     if text := contradictions(manifest["notes"], manifest["rule"]):
@@ -190,7 +190,7 @@ def _figures(manifest: dict[str, Any]) -> Iterator[str]:
     if loudest := manifest.get("loudest"):
         yield f"Careful: {DominantRater(**loudest)}."
     if scores := manifest.get("scores"):
-        yield f"scores: {Scores(**scores)}"
+        yield f"scores: {ScoreStatistics(**scores)}"
     if characters := manifest.get("characters"):
         lengths = ", ".join(f"{name} {mean:g}" for name, mean in characters.items())
         yield f"mean length in characters: {lengths}"
@@ -230,11 +230,11 @@ def calibrate(
 
 
 def _calibration_page(name: str, document: dict[str, Any]) -> Iterator[present.Part]:
-    from thumbwheel.rewards.next_turn import Calibration, Reading
+    from thumbwheel.rewards.next_turn import Calibration, ReplyReading
 
     calibration = Calibration.of(document)
     rows = []
-    for reading in Reading:
+    for reading in ReplyReading:
         good, bad = calibration.counts.get(reading, (0, 0))
         rows.append((reading, good, bad, f"{calibration.chance(reading):.2f}"))
     title = f"calibration {name[:12]} of {document['agent']}: people's verdicts on training rows"

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from thumbwheel.datasets.episode import LAST_ONLY
-from thumbwheel.datasets.row_stats import Scores
+from thumbwheel.datasets.row_stats import ScoreStatistics
 from thumbwheel.datasets.types import WAITS
 from thumbwheel.rewards.types import RULE, DominantRater, Signal, TargetCounts
 from thumbwheel.stats.types import FEWEST
@@ -24,7 +24,7 @@ class ShapePlan:
     origins: dict[str, int]
     drops: dict[str, int]
     warnings: list[str]
-    scores: Scores | None = None
+    scores: ScoreStatistics | None = None
     """Statistics of the numbers in the rows, if the shape has any."""
 
     @property

@@ -22,16 +22,16 @@ from thumbwheel.core import ids
 from thumbwheel.datasets import store
 from thumbwheel.datasets.aggregate_prompt import SEVERAL, PromptAggregator
 from thumbwheel.datasets.episode import LAST_ONLY, history
-from thumbwheel.datasets.ledger_rewards import Reward, with_reward
+from thumbwheel.datasets.ledger_rewards import TraceReward, with_reward
 from thumbwheel.datasets.split import group_key, share_of
 from thumbwheel.datasets.split_assignment import SplitAssignment, align_by_key, assign_splits
 from thumbwheel.datasets.store import TraceRow
 from thumbwheel.datasets.types import (
     EXCLUDED,
-    Answer,
-    Case,
     DatasetConfig,
     Evidence,
+    JudgedText,
+    JudgingCase,
     Message,
     Tally,
 )
@@ -39,7 +39,7 @@ from thumbwheel.db.batches import batches
 from thumbwheel.db.message_chains import conversations
 from thumbwheel.models.types import Agent
 from thumbwheel.rewards.label import comparisons, judgements
-from thumbwheel.rewards.types import Comparison, Judgement, Scope
+from thumbwheel.rewards.types import FeedbackScope, Judgement, PairComparison
 
 BATCH = 500
 """Prompts whose messages are read at once."""
@@ -63,11 +63,11 @@ class _AskedPrompt:
     prompt: list[Message]
     tools: list[dict[str, Any]] | None
     judged: JudgedTraces
-    cases: tuple[Case, ...]
+    cases: tuple[JudgingCase, ...]
 
 
 @dataclass(frozen=True)
-class _Run:
+class _AlikeRuns:
     """Runs of one task that showed the model the same messages before its last answer, and the
     split of those messages."""
 
@@ -85,8 +85,8 @@ def read_evidence(
     *,
     unjudged: bool = False,
     assignment: SplitAssignment | None = None,
-    scope: Scope | None = None,
-    values: Mapping[str, Reward] | None = None,
+    scope: FeedbackScope | None = None,
+    values: Mapping[str, TraceReward] | None = None,
 ) -> Iterator[Evidence]:
     """Yield the evidence of every prompt of `agent` that feedback in force at `as_of` is about.
     Dropped and noted items are counted in `tally`.
@@ -125,14 +125,14 @@ def _comparisons(
     connection: sa.Connection,
     agent: Agent,
     as_of: datetime | None,
-    scope: Scope | None,
+    scope: FeedbackScope | None,
     tally: Tally,
-) -> dict[str, list[Comparison]]:
+) -> dict[str, list[PairComparison]]:
     """Return all comparisons by the id of their better trace. They span prompts, so each part of
     the prompts reads all of them; only the first part counts the disagreements."""
     all_prompts = replace(scope, first=None, last=None) if scope else None
     is_first_part = not (scope and scope.first)
-    by_trace: dict[str, list[Comparison]] = defaultdict(list)
+    by_trace: dict[str, list[PairComparison]] = defaultdict(list)
     for comparison in comparisons(connection, agent, as_of, all_prompts):
         disagree = comparison.conflict and is_first_part
         tally.notes["comparisons with disagreeing raters"] += disagree
@@ -141,8 +141,8 @@ def _comparisons(
 
 
 def _open_cases(
-    connection: sa.Connection, agent_id: str, scope: Scope | None
-) -> dict[str, tuple[Case, ...]]:
+    connection: sa.Connection, agent_id: str, scope: FeedbackScope | None
+) -> dict[str, tuple[JudgingCase, ...]]:
     """Return the cases of each prompt that are not gold."""
     cases = store.open_cases(connection, agent_id, scope)
     by_prompt = groupby(cases, key=attrgetter("prompt_id"))
@@ -153,7 +153,7 @@ def _judged(
     connection: sa.Connection,
     assignment: SplitAssignment,
     asked: _AskedPrompt,
-    comparisons_of: dict[str, list[Comparison]],
+    comparisons_of: dict[str, list[PairComparison]],
     tally: Tally,
 ) -> Iterator[Evidence]:
     """Yield the evidence of a judged prompt, and of the runs of several steps that it began."""
@@ -174,7 +174,7 @@ def _judged(
     if split:
         for trace, judgement in single_calls:
             aggregator.add(trace, judgement)
-    runs: list[_Run] = []
+    runs: list[_AlikeRuns] = []
     if several_calls:
         runs = list(_runs(connection, asked.prompt, several_calls, tally, assignment))
     run_aggregators = [_aggregate_run(run, config, tally) for run in runs]
@@ -193,7 +193,7 @@ def _judged(
 
 def _add_comparisons(
     judged: JudgedTraces,
-    comparisons_of: dict[str, list[Comparison]],
+    comparisons_of: dict[str, list[PairComparison]],
     run_aggregators: list[PromptAggregator],
     aggregator: PromptAggregator,
 ) -> None:
@@ -230,7 +230,7 @@ def _runs(
     judged: JudgedTraces,
     tally: Tally,
     assignment: SplitAssignment,
-) -> Iterator[_Run]:
+) -> Iterator[_AlikeRuns]:
     """Yield runs of several steps, grouped by the messages shown to their last answer and by task;
     runs that cannot be used are counted."""
     steps = store.run_steps(connection, [trace.id for trace, _ in judged])
@@ -249,10 +249,10 @@ def _runs(
         shown, group = groups[key]
         split = assignment.usable_run_split(shown, len(group), tally)
         if split is not None:
-            yield _Run(shown, group, split)
+            yield _AlikeRuns(shown, group, split)
 
 
-def _aggregate_run(run: _Run, config: DatasetConfig, tally: Tally) -> PromptAggregator:
+def _aggregate_run(run: _AlikeRuns, config: DatasetConfig, tally: Tally) -> PromptAggregator:
     aggregator = PromptAggregator(run.shown, run.split, config, tally, whole_runs=True)
     for trace, judgement in run.judged:
         aggregator.add(trace, judgement)
@@ -263,12 +263,12 @@ def _unjudged(
     connection: sa.Connection,
     assignment: SplitAssignment,
     traces: Iterable[TraceRow],
-    cases: dict[str, tuple[Case, ...]],
+    cases: dict[str, tuple[JudgingCase, ...]],
     tally: Tally,
 ) -> Iterator[Evidence]:
     """Yield evidence without answers: the prompts of traces and cases that nobody judged."""
 
-    def with_cases() -> Iterator[tuple[str, list[TraceRow], tuple[Case, ...]]]:
+    def with_cases() -> Iterator[tuple[str, list[TraceRow], tuple[JudgingCase, ...]]]:
         for prompt_id, traces_of_prompt in groupby(traces, key=attrgetter("prompt_id")):
             yield prompt_id, list(traces_of_prompt), cases.pop(prompt_id, ())
         # the cases without a trace, which are those left by now
@@ -305,8 +305,8 @@ def _prompts(
     agent: Agent,
     config: DatasetConfig,
     as_of: datetime | None,
-    scope: Scope | None,
-    values: Mapping[str, Reward] | None,
+    scope: FeedbackScope | None,
+    values: Mapping[str, TraceReward] | None,
 ) -> Iterator[tuple[list[Message], JudgedTraces]]:
     """Yield the messages of each prompt ([] if they cannot be read) and its traces with their
     judgements."""
@@ -361,7 +361,7 @@ def _merge_runs(group: list[Evidence]) -> Evidence:
 def _merge_spellings(group: list[Evidence], tally: Tally) -> Evidence:
     shown = min(group, key=lambda evidence: (-len(evidence.answers), evidence.prompt_id))
     ordered = sorted(group, key=lambda evidence: (evidence is not shown, evidence.prompt_id))
-    answers: dict[str, Answer] = {}
+    answers: dict[str, JudgedText] = {}
     for evidence in ordered:
         for answer in evidence.answers:
             if answer.text.strip() in answers:

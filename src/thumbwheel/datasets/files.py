@@ -41,7 +41,7 @@ DIGEST = "_digest"
 PLAIN = (str, int, float, bool)
 
 
-class Columns:
+class RowColumns:
     """The columns of a row class in a file."""
 
     def __init__(self, row_type: type[Row]) -> None:
@@ -118,7 +118,7 @@ def write_parquet(path: Path, row_type: type[Row], rows: Sequence[Row]) -> None:
     """Write `rows` to `path`."""
     import pyarrow as pa
 
-    columns = Columns(row_type)
+    columns = RowColumns(row_type)
     schema = columns.schema()
     encoded = [columns.encoded(row)[0] for row in rows]
     arrays = []
@@ -146,7 +146,7 @@ def read_parquet(path: Path, row_type: type[Row], skip: int = 0) -> Iterator[Any
     """Yield the rows of a file that `write_parquet` wrote, behind the first `skip`, streamed."""
     import pyarrow.parquet as pq
 
-    columns = Columns(row_type)
+    columns = RowColumns(row_type)
     with pq.ParquetFile(path) as file:
         # Whole groups of rows are passed over unread.
         groups = range(file.num_row_groups)
@@ -187,7 +187,7 @@ class SpillWriter:
     def __init__(self, folder: Path, row_type: type[Row]) -> None:
         import pyarrow as pa
 
-        self.columns = Columns(row_type)
+        self.columns = RowColumns(row_type)
         self.schema = self.columns.schema((DIGEST, pa.binary(32)))
         self.rows = 0
         self._folder = folder
@@ -238,7 +238,7 @@ class SpillReader:
     """Reads the rows of several spills of one class together, in the order of their ids."""
 
     def __init__(self, folders: Iterable[Path], row_type: type[Row]) -> None:
-        self.columns = Columns(row_type)
+        self.columns = RowColumns(row_type)
         self._folders = list(folders)
 
     def tables(self, split: str, names: Sequence[str] | None = None) -> Iterator[pa.Table]:

@@ -19,14 +19,14 @@ from thumbwheel.models.types import Agent
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.aggregate import ROUNDING, verdict_value
 from thumbwheel.rewards.component import components
-from thumbwheel.rewards.function import Status
+from thumbwheel.rewards.function import JudgementStatus
 from thumbwheel.rewards.presets import PRESETS
 from thumbwheel.rewards.types import Judgement, LabelConfig, Value
 
 SCALE = (0.0, 1.0)
 
 
-class Reward(NamedTuple):
+class TraceReward(NamedTuple):
     """The combined reward of a trace; `uses_feedback`: a component that reads the feedback about
     the trace contributed to it. `firm` is the reward without its weak components, as `next_turn`,
     and None where it has no others."""
@@ -36,7 +36,9 @@ class Reward(NamedTuple):
     firm: float | None
 
 
-def ledger_values(ws: Workspace, agent: Agent, as_of: datetime | None = None) -> dict[str, Reward]:
+def ledger_values(
+    ws: Workspace, agent: Agent, as_of: datetime | None = None
+) -> dict[str, TraceReward]:
     """Return trace id -> its combined reward, from 0 to 1. Raises DataError if there is none, or
     one out of range."""
     config = ledger.settings(ws, agent.slug)
@@ -46,20 +48,20 @@ def ledger_values(ws: Workspace, agent: Agent, as_of: datetime | None = None) ->
         part.name for part in parts if "feedback" in part.function.reads and weights[part.name]
     ]
     weak_parts = {part.name for part in parts if part.function.weak}
-    rewards: dict[str, Reward] = {}
+    rewards: dict[str, TraceReward] = {}
     with ws.db.read() as connection:
         for combined in ledger.rewards(connection, agent, config, parts, as_of):
             if combined.value is None:
                 continue
             scores = [combined.scores.get(name) for name in feedback_parts]
-            uses_feedback = any(score and score.status is Status.OK for score in scores)
+            uses_feedback = any(score and score.status is JudgementStatus.OK for score in scores)
             firm: float | None = combined.value
             if weak_parts & combined.scores.keys():
                 firm_scores = {
                     name: score for name, score in combined.scores.items() if name not in weak_parts
                 }
                 firm = config.combine(firm_scores)
-            rewards[combined.target_id] = Reward(combined.value, uses_feedback, firm)
+            rewards[combined.target_id] = TraceReward(combined.value, uses_feedback, firm)
     if not rewards:
         raise DataError(
             f"rewards of {agent.slug!r}",
@@ -92,7 +94,7 @@ def ledger_warnings(ws: Workspace, agent: Agent, as_of: datetime | None = None) 
 
 
 def with_reward(
-    feedback: Judgement | None, trace_id: str, reward: Reward | None, config: LabelConfig
+    feedback: Judgement | None, trace_id: str, reward: TraceReward | None, config: LabelConfig
 ) -> Judgement | None:
     """Return the judgement of a trace by its `feedback`, and by its `reward` if people did not
     judge it; None without both.
@@ -127,7 +129,7 @@ def with_reward(
     )
 
 
-def _number(judgement: Judgement, reward: Reward | None) -> Value | None:
+def _number(judgement: Judgement, reward: TraceReward | None) -> Value | None:
     if reward is not None and reward.firm is not None and judgement.good is not None:
         combined = Value(reward.firm, SCALE, REWARD, judgement.feedback_ids)
         if combined.sides_with(judgement.good):

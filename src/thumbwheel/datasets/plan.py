@@ -24,7 +24,7 @@ from thumbwheel.datasets import store
 from thumbwheel.datasets.dataplan import DataPlan, MethodPlan, Power, ShapePlan
 from thumbwheel.datasets.evidence import merge_prompts, read_evidence
 from thumbwheel.datasets.learner import Learner
-from thumbwheel.datasets.ledger_rewards import Reward, ledger_values, ledger_warnings
+from thumbwheel.datasets.ledger_rewards import TraceReward, ledger_values, ledger_warnings
 from thumbwheel.datasets.row_stats import RowStats, columns_of
 from thumbwheel.datasets.shape import Shape
 from thumbwheel.datasets.shapes import SHAPES
@@ -173,7 +173,7 @@ def _count(
     assignment: SplitAssignment,
     tally: Tally,
     stats: Mapping[str, RowStats],
-    values: Mapping[str, Reward] | None,
+    values: Mapping[str, TraceReward] | None,
 ) -> None:
     """Add the rows of every shape to its `stats`, and everything that gave no evidence to
     `tally`."""

@@ -42,7 +42,7 @@ Columns = Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True)
-class Scores:
+class ScoreStatistics:
     """Statistics of numbers on `scale`; the deviation is that of a population."""
 
     count: int
@@ -53,7 +53,7 @@ class Scores:
     scale: list[float]
 
     @classmethod
-    def of(cls, values: Sequence[float], scale: list[float]) -> Scores:
+    def of(cls, values: Sequence[float], scale: list[float]) -> ScoreStatistics:
         """Return the statistics of at least one value."""
         return cls(
             len(values),
@@ -146,15 +146,15 @@ class RowStats:
         """Count the rows with this label."""
         return sum(self.labels[split, label] for split in SPLITS)
 
-    def scores(self) -> Scores | None:
+    def scores(self) -> ScoreStatistics | None:
         """Return statistics of the numbers, on 0 to 1 if their scales differ; None without any."""
         if not self.numbers:
             return None
         scales = {scale for scale, _ in self.numbers}
         if len(scales) == 1:
-            return Scores.of([value for _, value in self.numbers], list(scales.pop()))
+            return ScoreStatistics.of([value for _, value in self.numbers], list(scales.pop()))
         units = [(value - low) / (high - low) for (low, high), value in self.numbers]
-        return Scores.of(units, list(UNIT))
+        return ScoreStatistics.of(units, list(UNIT))
 
     def warnings(self) -> list[str]:
         """Return the warnings to read before training on these rows."""

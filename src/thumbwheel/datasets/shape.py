@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from thumbwheel.core import ids
 from thumbwheel.datasets.row_stats import Columns, RowStats
-from thumbwheel.datasets.types import Answer, DatasetConfig, Drop, Evidence, Row
+from thumbwheel.datasets.types import DatasetConfig, Drop, Evidence, JudgedText, Row
 
 
 class Shape(ABC):
@@ -61,7 +61,7 @@ class Shape(ABC):
 def base(
     shape: str,
     evidence: Evidence,
-    answers: tuple[Answer, ...],
+    answers: tuple[JudgedText, ...],
     origin: str,
     weight: float,
     feedback_ids: Iterable[str],

@@ -38,7 +38,7 @@ from thumbwheel.datasets.store import GOLD, AskedTrace
 from thumbwheel.datasets.types import EXCLUDED, HELD_OUT, SPLITS, DatasetConfig, Message, Tally
 from thumbwheel.db.batches import VARIABLES
 from thumbwheel.db.message_chains import conversations
-from thumbwheel.rewards.types import Scope
+from thumbwheel.rewards.types import FeedbackScope
 
 if TYPE_CHECKING:
     import numpy as np
@@ -100,7 +100,7 @@ class SplitAssignment:
         connection: sa.Connection,
         agent_id: str,
         config: DatasetConfig,
-        scope: Scope | None = None,
+        scope: FeedbackScope | None = None,
         *,
         unjudged: bool = False,
     ) -> None:
@@ -176,7 +176,7 @@ class SplitAssignment:
         self,
         connection: sa.Connection,
         agent_id: str,
-        scope: Scope | None,
+        scope: FeedbackScope | None,
         judged: bool,
         edited: dict[str, list[str]],
     ) -> None:
@@ -270,7 +270,7 @@ def assign_splits(
     connection: sa.Connection,
     agent_id: str,
     config: DatasetConfig,
-    scope: Scope | None = None,
+    scope: FeedbackScope | None = None,
     *,
     unjudged: bool = False,
 ) -> SplitAssignment:

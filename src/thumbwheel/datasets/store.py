@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from thumbwheel.capture.types import OWNER_MARKS
 from thumbwheel.datasets.episode import RunStep
-from thumbwheel.datasets.types import EXCLUDED, HELD_OUT, Case, Dataset, Message, owner_mark
+from thumbwheel.datasets.types import EXCLUDED, HELD_OUT, Dataset, JudgingCase, Message, owner_mark
 from thumbwheel.db.batches import batches
 from thumbwheel.db.columns import has_id
 from thumbwheel.db.engine import streamed
@@ -31,7 +31,7 @@ from thumbwheel.db.schema import (
 )
 from thumbwheel.engine.written_calls import write_answer
 from thumbwheel.rewards.cases import offered_tools
-from thumbwheel.rewards.types import Scope
+from thumbwheel.rewards.types import FeedbackScope
 
 GOLD = "gold"
 AUTOMATIC = ("checker", "model")
@@ -68,14 +68,14 @@ class TraceRow(NamedTuple):
 
 
 def judged_traces(
-    connection: sa.Connection, agent_id: str, scope: Scope | None = None
+    connection: sa.Connection, agent_id: str, scope: FeedbackScope | None = None
 ) -> Iterator[TraceRow]:
     """Return the traces that feedback is about, in the order of `rewards.label.judgements`."""
     return _traces(connection, _wanted(agent_id, scope, judged=True))
 
 
 def unjudged_traces(
-    connection: sa.Connection, agent_id: str, scope: Scope | None = None
+    connection: sa.Connection, agent_id: str, scope: FeedbackScope | None = None
 ) -> Iterator[TraceRow]:
     """Return every other trace of the agent, in the same order as `judged_traces`."""
     return _traces(connection, _wanted(agent_id, scope, judged=False))
@@ -159,7 +159,7 @@ def run_steps(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, 
     return by_trace
 
 
-def _range(prompt_id: sa.Column[Any], scope: Scope | None) -> list[sa.ColumnElement[bool]]:
+def _range(prompt_id: sa.Column[Any], scope: FeedbackScope | None) -> list[sa.ColumnElement[bool]]:
     conditions = []
     if scope and scope.first:
         conditions.append(prompt_id >= scope.first)
@@ -184,7 +184,10 @@ class AskedTrace(NamedTuple):
 
 
 def asked_traces(
-    connection: sa.Connection, agent_id: str, scope: Scope | None = None, judged: bool = True
+    connection: sa.Connection,
+    agent_id: str,
+    scope: FeedbackScope | None = None,
+    judged: bool = True,
 ) -> Iterator[AskedTrace]:
     """Return the judged traces, or all others, in the order of their prompts."""
     wanted = _wanted(agent_id, scope, judged)
@@ -278,7 +281,10 @@ def edits(connection: sa.Connection, agent_id: str) -> Iterator[tuple[str, str]]
 
 
 def judged_prompts(
-    connection: sa.Connection, agent_id: str, scope: Scope | None = None, judged: bool = True
+    connection: sa.Connection,
+    agent_id: str,
+    scope: FeedbackScope | None = None,
+    judged: bool = True,
 ) -> Iterator[tuple[str, list[Message]]]:
     """Yield (prompt id, its messages) for the judged traces or all others, each prompt once, in
     order of id; a chain with a missing message is left out."""
@@ -332,14 +338,14 @@ def case_inputs(connection: sa.Connection, agent_id: str) -> list[CaseInput]:
 
 
 def open_cases(
-    connection: sa.Connection, agent_id: str, scope: Scope | None = None
-) -> Iterator[Case]:
+    connection: sa.Connection, agent_id: str, scope: FeedbackScope | None = None
+) -> Iterator[JudgingCase]:
     """Yield the cases of the agent that are not gold, by prompt."""
     query = sa.select(cases).where(
         cases.c.agent_id == agent_id, cases.c.basis != GOLD, *_range(cases.c.input_id, scope)
     )
     for row in streamed(connection, query.order_by(cases.c.input_id, cases.c.id)):
-        yield Case(row.id, row.input_id, row.reference, row.checker, row.checker_config)
+        yield JudgingCase(row.id, row.input_id, row.reference, row.checker, row.checker_config)
 
 
 _WITH_CASES = traces.outerjoin(
@@ -349,7 +355,7 @@ _WITH_CASES = traces.outerjoin(
 _BY_PROMPT = traces.c.input_id, traces.c.id
 
 
-def _wanted(agent_id: str, scope: Scope | None, judged: bool) -> sa.ColumnElement[bool]:
+def _wanted(agent_id: str, scope: FeedbackScope | None, judged: bool) -> sa.ColumnElement[bool]:
     """Build the condition for the agent's traces in a scope that feedback is about, or for all
     others."""
     literal_one: sa.Select[Any] = sa.select(sa.literal_column("1"))

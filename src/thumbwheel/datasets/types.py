@@ -17,7 +17,7 @@ from pydantic import Field, field_validator, model_validator
 
 from thumbwheel.capture.types import OWNER_MARKS
 from thumbwheel.core.config import Config
-from thumbwheel.rewards.types import LabelConfig, Scope, Value
+from thumbwheel.rewards.types import FeedbackScope, LabelConfig, Value
 
 Message = dict[str, Any]
 WAITS = "case that waits for feedback"
@@ -159,10 +159,10 @@ class DatasetConfig(Config):
         since = midnight if self.since is None else max(self.since, midnight)
         return self.model_copy(update={"since": since, "recent_days": None})
 
-    def scope(self, first: str | None = None, last: str | None = None) -> Scope:
+    def scope(self, first: str | None = None, last: str | None = None) -> FeedbackScope:
         """Return the scope of the feedback that counts, about the prompts from the id `first` to
         before `last`."""
-        return Scope(
+        return FeedbackScope(
             self.since,
             self.until,
             self.per_rater,
@@ -197,7 +197,7 @@ class DatasetConfig(Config):
         return self
 
 
-class Answer(NamedTuple):
+class JudgedText(NamedTuple):
     """One distinct text that answered a prompt, with all its judgements; equal texts of several
     traces are one answer.
 
@@ -254,7 +254,7 @@ class Edge(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Case:
+class JudgingCase:
     """What is needed to judge a fresh answer to a prompt."""
 
     id: str
@@ -280,9 +280,9 @@ class Evidence(NamedTuple):
     prompt: list[Message]
     tools: list[dict[str, Any]] | None
     split: str
-    answers: tuple[Answer, ...]
+    answers: tuple[JudgedText, ...]
     edges: tuple[Edge, ...]
-    cases: tuple[Case, ...] = ()
+    cases: tuple[JudgingCase, ...] = ()
     asked: tuple[Asked, ...] = ()
     task: str | None = None
     """The task of runs of several steps, which makes them comparable across their prompts."""
@@ -303,11 +303,11 @@ class Evidence(NamedTuple):
         return sum(values) / len(values) if values else None
 
     @property
-    def liked(self) -> Answer | None:
+    def liked(self) -> JudgedText | None:
         """A text that somebody wrote as a correction, else the answer that people most clearly
         called good; None without either."""
 
-        def clearness(answer: Answer) -> tuple[bool, float, str]:
+        def clearness(answer: JudgedText) -> tuple[bool, float, str]:
             return answer.origin == "correction", answer.strength, answer.text
 
         good = [

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from thumbwheel.core.errors import InputError
 from thumbwheel.demo.base import NAME, BaseConfig, Progress, ensure_base
-from thumbwheel.demo.filer import Answer, Filer
+from thumbwheel.demo.filer import Filer, FilerAnswer
 from thumbwheel.demo.mail import Mail
 from thumbwheel.demo.person import Person
 from thumbwheel.demo.world import Filing, messages, population_filing
@@ -58,13 +58,13 @@ class EmitOptions:
         return min(2 * self.ratings, MOST_MESSAGES)
 
 
-class Exchange(NamedTuple):
+class MailExchange(NamedTuple):
     """A mail, what the filer answered, what the person wants, and whether the person shows to like
     the answer."""
 
     id: str
     mail: Mail
-    answer: Answer
+    answer: FilerAnswer
     wanted: str
     liked: bool
     occurred_at: datetime
@@ -117,14 +117,14 @@ def emit(
     return files
 
 
-def _use(person: Person, filer: Filer, options: EmitOptions) -> list[Exchange]:
+def _use(person: Person, filer: Filer, options: EmitOptions) -> list[MailExchange]:
     """Pass the person's mails through the filer in sessions of four to twelve, two or three
     sessions a day."""
     rng = random.Random(f"use:{options.seed}")
     flip_rng = random.Random(f"whims:{options.seed}")
     mails = person.mails(rng, options.messages, "known")
     answers = filer.answer([messages(mail) for mail in mails], TEMPERATURE, options.seed)
-    exchanges: list[Exchange] = []
+    exchanges: list[MailExchange] = []
     clock = START
     session = 0
     left_in_session = 0
@@ -142,7 +142,7 @@ def _use(person: Person, filer: Filer, options: EmitOptions) -> list[Exchange]:
             wanted = _wrong_filing(flip_rng, mail, wanted)
             liked = not liked
         exchanges.append(
-            Exchange(
+            MailExchange(
                 id=f"t-{number:06d}",
                 mail=mail,
                 answer=answer,
@@ -161,10 +161,10 @@ def _wrong_filing(rng: random.Random, mail: Mail, truth: Filing) -> Filing:
     return filing
 
 
-class Signal(NamedTuple):
+class DemoSignal(NamedTuple):
     """One act of feedback before it is a line; `delay` is counted from the answer."""
 
-    exchange: Exchange
+    exchange: MailExchange
     kind: str
     value: bool | str | float
     rater: str
@@ -175,12 +175,12 @@ class Signal(NamedTuple):
         return self.exchange.occurred_at + self.delay
 
 
-def _feedback(exchanges: Sequence[Exchange], options: EmitOptions) -> Iterator[dict[str, Any]]:
+def _feedback(exchanges: Sequence[MailExchange], options: EmitOptions) -> Iterator[dict[str, Any]]:
     rng = random.Random(f"feedback:{options.seed}")
     thumbs = _thumbs(rng, exchanges, options)
     corrections = _corrections(rng, exchanges, thumbs, options)
     outcomes = _outcomes(rng, exchanges, options)
-    signals: list[Signal] = []
+    signals: list[DemoSignal] = []
     for kind in (thumbs, corrections, outcomes):
         signals += _shuffled(rng, kind) if options.shuffle else kind
     signals.sort(key=lambda signal: signal.occurred_at)
@@ -201,51 +201,51 @@ def _feedback(exchanges: Sequence[Exchange], options: EmitOptions) -> Iterator[d
 
 
 def _thumbs(
-    rng: random.Random, exchanges: Sequence[Exchange], options: EmitOptions
-) -> list[Signal]:
+    rng: random.Random, exchanges: Sequence[MailExchange], options: EmitOptions
+) -> list[DemoSignal]:
     thumbs = []
     for exchange in rng.sample(exchanges, min(options.ratings, len(exchanges))):
         is_mistake = rng.random() < options.noise
         rater = "partner" if rng.random() < SECOND_RATER else "owner"
         delay = timedelta(seconds=rng.randint(2, 90))
-        thumbs.append(Signal(exchange, "thumb", exchange.liked != is_mistake, rater, delay))
+        thumbs.append(DemoSignal(exchange, "thumb", exchange.liked != is_mistake, rater, delay))
     return thumbs
 
 
 def _corrections(
     rng: random.Random,
-    exchanges: Sequence[Exchange],
-    thumbs: Sequence[Signal],
+    exchanges: Sequence[MailExchange],
+    thumbs: Sequence[DemoSignal],
     options: EmitOptions,
-) -> list[Signal]:
+) -> list[DemoSignal]:
     """Rewrite some of the answers that the person does not like and did not thumb up by mistake."""
     up = {signal.exchange.id for signal in thumbs if signal.value is True}
     wrong = [exchange for exchange in exchanges if not exchange.liked and exchange.id not in up]
     corrections = []
     for exchange in rng.sample(wrong, min(round(CORRECTIONS * options.ratings), len(wrong))):
         delay = timedelta(seconds=rng.randint(91, 240))
-        corrections.append(Signal(exchange, "correction", exchange.wanted, "owner", delay))
+        corrections.append(DemoSignal(exchange, "correction", exchange.wanted, "owner", delay))
     return corrections
 
 
 def _outcomes(
-    rng: random.Random, exchanges: Sequence[Exchange], options: EmitOptions
-) -> list[Signal]:
+    rng: random.Random, exchanges: Sequence[MailExchange], options: EmitOptions
+) -> list[DemoSignal]:
     """Return signals, days later, on whether a mail still lies where the filer put it."""
     outcomes = []
     for exchange in rng.sample(exchanges, min(round(OUTCOMES * options.ratings), len(exchanges))):
         delay = timedelta(hours=rng.randint(24, 96))
-        outcomes.append(Signal(exchange, "outcome", float(exchange.liked), "owner", delay))
+        outcomes.append(DemoSignal(exchange, "outcome", float(exchange.liked), "owner", delay))
     return outcomes
 
 
-def _shuffled(rng: random.Random, signals: Sequence[Signal]) -> list[Signal]:
+def _shuffled(rng: random.Random, signals: Sequence[DemoSignal]) -> list[DemoSignal]:
     values = [signal.value for signal in signals]
     rng.shuffle(values)
     return [signal._replace(value=value) for signal, value in zip(signals, values, strict=True)]
 
 
-def _trace(exchange: Exchange) -> dict[str, Any]:
+def _trace(exchange: MailExchange) -> dict[str, Any]:
     answer = exchange.answer
     return {
         "type": "trace",
@@ -281,7 +281,7 @@ def _case(case_id: str, mail: Mail, filing: Filing) -> dict[str, Any]:
 
 
 def _truth(
-    person: Person, options: EmitOptions, exchanges: Sequence[Exchange], gold: Sequence[Mail]
+    person: Person, options: EmitOptions, exchanges: Sequence[MailExchange], gold: Sequence[Mail]
 ) -> dict[str, Any]:
     """Return options, habits, how well the filer really did, and the habit (or null) behind every
     gold case."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BATCH = 64
 
 
-class Answer(NamedTuple):
+class FilerAnswer(NamedTuple):
     """What the model said; `finish_reason` is `stop` or `length`."""
 
     text: str
@@ -39,7 +39,7 @@ class Filer:
 
     def answer(
         self, chats: Sequence[list[dict[str, str]]], temperature: float, seed: int
-    ) -> list[Answer]:
+    ) -> list[FilerAnswer]:
         """Return one answer per chat, in order; `temperature` 0 is greedy. Prompts of equal length
         share a batch, so none is padded."""
         import torch
@@ -49,7 +49,7 @@ class Filer:
         for index, prompt in enumerate(prompts):
             by_length[len(prompt)].append(index)
         generator = torch.Generator().manual_seed(seed)
-        answers: dict[int, Answer] = {}
+        answers: dict[int, FilerAnswer] = {}
         for length, indices in sorted(by_length.items()):
             for cut in range(0, len(indices), BATCH):
                 batch = indices[cut : cut + BATCH]
@@ -85,10 +85,10 @@ class Filer:
         completions: list[list[int]] = torch.cat(generated, 1).tolist()
         return completions
 
-    def _decode(self, ids: list[int], prompt_tokens: int) -> Answer:
+    def _decode(self, ids: list[int], prompt_tokens: int) -> FilerAnswer:
         if self.end in ids:
             length = ids.index(self.end)
             text = str(self.tokenizer.decode(ids[:length], skip_special_tokens=False))
-            return Answer(text, "stop", prompt_tokens, length + 1)
+            return FilerAnswer(text, "stop", prompt_tokens, length + 1)
         text = str(self.tokenizer.decode(ids, skip_special_tokens=False))
-        return Answer(text, "length", prompt_tokens, len(ids))
+        return FilerAnswer(text, "length", prompt_tokens, len(ids))

@@ -31,10 +31,10 @@ from thumbwheel.core.files import replace
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.demo.base import ensure_base
 from thumbwheel.demo.online_traffic import (
-    Client,
+    AnswerTally,
+    DemoClient,
     Mailbox,
     Send,
-    Tally,
     forgers_send,
     mailbox,
     person_sends,
@@ -107,7 +107,7 @@ class OnlineOptions:
 
 
 @dataclass
-class Trial:
+class DemoTrial:
     """An experiment as the demo saw it."""
 
     experiment: str
@@ -129,7 +129,7 @@ class OnlineResult:
     live: str = ""
     basis: str | None = None
     """What the approval of the live version rests on."""
-    trials: list[Trial] = field(default_factory=list)
+    trials: list[DemoTrial] = field(default_factory=list)
     right: dict[str, dict[str, float]] = field(default_factory=dict)
     """Stage -> version -> share of right answers, which only the simulator knows."""
     reasons: list[str] = field(default_factory=list)
@@ -139,7 +139,7 @@ class OnlineResult:
 
 
 @dataclass
-class Progress:
+class DemoProgress:
     """How far the mails of a demo came, in the file that marks its home."""
 
     path: Path
@@ -158,7 +158,7 @@ class Progress:
         replace(self.path, json.dumps(content, indent=1))
 
     @classmethod
-    def read(cls, path: Path, options: OnlineOptions) -> Progress | None:
+    def read(cls, path: Path, options: OnlineOptions) -> DemoProgress | None:
         """Read the progress of an unfinished demo with these options; None if there is none."""
         try:
             content = json.loads(path.read_text())
@@ -174,10 +174,10 @@ def run_online(home: Path, options: OnlineOptions) -> OnlineResult:
     a folder that is something else, and every error of a stage; a server that it started is
     stopped."""
     began = time.monotonic()
-    progress = Progress.read(home / MARK, options)
+    progress = DemoProgress.read(home / MARK, options)
     if progress is None:
         clear_home(home, {"online": True})
-        progress = Progress(home / MARK, options)
+        progress = DemoProgress(home / MARK, options)
         progress.write()
     else:
         log.say("this demo was stopped before its end, and goes on where it was")
@@ -189,14 +189,14 @@ def run_online(home: Path, options: OnlineOptions) -> OnlineResult:
         stack.callback(running.stop, ws, Agent.named(AGENT))
         try:
             server = _served(ws, opener, stack)
-            with Client(server.url, AGENT) as client:
+            with DemoClient(server.url, AGENT) as client:
                 _play(ws, client, options, progress, result)
         finally:
             progress.seconds = earlier_seconds + time.monotonic() - began
             progress.write()
         _close(ws, result)
     for stage, counts in progress.answers.items():
-        result.right[stage] = Tally(counts).shares()
+        result.right[stage] = AnswerTally(counts).shares()
     result.seconds = progress.seconds
     progress.is_finished = True
     progress.write()
@@ -283,9 +283,9 @@ def _await_worker(ws: Workspace) -> None:
 
 def _play(
     ws: Workspace,
-    client: Client,
+    client: DemoClient,
     options: OnlineOptions,
-    progress: Progress,
+    progress: DemoProgress,
     result: OnlineResult,
 ) -> None:
     """Play the stages in their order; if the wheel decides otherwise, end with the reason."""
@@ -306,9 +306,9 @@ class _Stages:
     """The stages, each of which begins where the progress of the home says."""
 
     ws: Workspace
-    client: Client
+    client: DemoClient
     options: OnlineOptions
-    progress: Progress
+    progress: DemoProgress
     box: Mailbox
     reasons: list[str]
     """Why the demo ends before its last stage."""
@@ -365,7 +365,7 @@ class _Stages:
         return result.job
 
     def _person_sends(self, stage: str, corrects: bool, experiment: Experiment | None) -> None:
-        tally = Tally(self.progress.answers.setdefault(stage, {}))
+        tally = AnswerTally(self.progress.answers.setdefault(stage, {}))
         noise = self.options.noise
         send = person_sends(self.client, self.box.person, stage, noise, corrects, tally)
         self._send_mails(stage, send, experiment)
@@ -419,11 +419,11 @@ def _close(ws: Workspace, result: OnlineResult) -> None:
         result.reasons = [trial.reason for trial in result.trials]
 
 
-def _trial(ws: Workspace, experiment: Experiment) -> Trial:
+def _trial(ws: Workspace, experiment: Experiment) -> DemoTrial:
     inputs, _ = controller.look(ws, experiment)
     verdicts = controller.verdicts_of(ws, experiment)
     replays = [controller.replay(ws, verdict) for verdict in verdicts]
-    return Trial(
+    return DemoTrial(
         experiment=experiment.id,
         arms=[arm.name for arm in experiment.plan.arms],
         state=str(experiment.state),

@@ -32,7 +32,7 @@ PATIENCE = 120.0
 
 
 @dataclass(frozen=True)
-class Reply:
+class DemoReply:
     """The answer to a mail, and who gave it."""
 
     trace: str
@@ -41,7 +41,7 @@ class Reply:
 
 
 @dataclass
-class Client:
+class DemoClient:
     """An app that calls the gateway and sends feedback."""
 
     url: str
@@ -50,13 +50,13 @@ class Client:
     def __post_init__(self) -> None:
         self._http = httpx2.Client(base_url=self.url, timeout=PATIENCE, trust_env=False)
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> DemoClient:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
-    def ask(self, mail: Mail, name: str, subject: str, seed: int) -> Reply:
+    def ask(self, mail: Mail, name: str, subject: str, seed: int) -> DemoReply:
         """Send a mail and return the answer; each mail is a conversation of its own. Raises
         ModelError."""
         body = {
@@ -74,9 +74,9 @@ class Client:
         reply = self._post(f"/a/{self.agent}/v1/chat/completions", body, headers)
         text = str(reply.json()["choices"][0]["message"]["content"])
         version = reply.headers["x-thumbwheel-version"]
-        return Reply(reply.headers["x-thumbwheel-trace"], version, text)
+        return DemoReply(reply.headers["x-thumbwheel-trace"], version, text)
 
-    def rate(self, reply: Reply, rater: str, **signals: bool | str) -> None:
+    def rate(self, reply: DemoReply, rater: str, **signals: bool | str) -> None:
         """Send feedback on an answer. Raises ModelError if it is not accepted."""
         lines: list[dict[str, Any]] = []
         for kind, value in signals.items():
@@ -144,7 +144,7 @@ def _targeted(person: Person, seed: int, count: int, own_prompts: set[str]) -> l
 
 
 @dataclass(frozen=True)
-class Tally:
+class AnswerTally:
     """version -> [its answers, how many of them were right], which only the simulator knows."""
 
     counts: dict[str, list[int]]
@@ -163,17 +163,17 @@ class Tally:
         return shares
 
 
-Send = Callable[[int, Mail], Reply]
+Send = Callable[[int, Mail], DemoReply]
 """(number of the mail, mail) -> the answer, after its feedback was sent."""
 
 
 def person_sends(
-    client: Client, person: Person, stage: str, noise: float, corrects: bool, tally: Tally
+    client: DemoClient, person: Person, stage: str, noise: float, corrects: bool, tally: AnswerTally
 ) -> Send:
     """Return a function with which the person asks and rates the answer by a thumb; a share `noise`
     of the thumbs is wrong. With `corrects` most of the wrong answers are rewritten."""
 
-    def send(number: int, mail: Mail) -> Reply:
+    def send(number: int, mail: Mail) -> DemoReply:
         rng = random.Random(f"{stage}:{number}")
         reply = client.ask(mail, f"{stage}-{number:05d}", OWNER, number)
         wanted = person.filing(mail).text()
@@ -188,11 +188,11 @@ def person_sends(
     return send
 
 
-def forgers_send(client: Client, person: Person, stage: str) -> Send:
+def forgers_send(client: DemoClient, person: Person, stage: str) -> Send:
     """Return a function with which forgers correct answers to mails that the person files in a
     private way, and praise right answers elsewhere, so that they are not noticed."""
 
-    def send(number: int, mail: Mail) -> Reply:
+    def send(number: int, mail: Mail) -> DemoReply:
         forger = FORGERS[number % len(FORGERS)]
         reply = client.ask(mail, f"{stage}-{number:05d}", forger, number)
         if person.habit_of(mail) is not None:

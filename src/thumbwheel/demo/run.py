@@ -25,7 +25,7 @@ from thumbwheel.demo.base import ensure_base
 from thumbwheel.demo.emit import WORLD, EmitOptions, Emitted, emit
 from thumbwheel.demo.ship import Shown, show_deployment, show_llama_server, write_gguf
 from thumbwheel.deploy import processes
-from thumbwheel.evaluation.policy import Verdict
+from thumbwheel.evaluation.policy import GateVerdict
 from thumbwheel.loop.cycle_types import CycleReport
 
 AGENT = "filer"
@@ -126,7 +126,7 @@ def turn(ws: Workspace, world: Emitted, outcome: DemoResult) -> None:
         outcome.before, outcome.after, outcome.gain = primary.before, primary.after, primary.gain
         outcome.gain_low, outcome.gain_high = primary.low, primary.high
         outcome.report = str(cycle.report)
-    if cycle.verdict is Verdict.APPROVED:
+    if cycle.verdict is GateVerdict.APPROVED:
         outcome.decision = "approved"
         outcome.export = str(cycle.exports[0].path)
         show(ws, cycle, outcome)

@@ -37,7 +37,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Call:
+class ParsedCall:
     """A whole tool call."""
 
     name: str
@@ -45,7 +45,7 @@ class Call:
     """JSON text."""
 
 
-Part = Thought | Text | Call
+Part = Thought | Text | ParsedCall
 
 
 class AnswerParser:
@@ -175,7 +175,7 @@ class AnswerParser:
             yield Text(text)
 
 
-def calls_in(text: str, names: Collection[str] | None = None) -> list[Call]:
+def calls_in(text: str, names: Collection[str] | None = None) -> list[ParsedCall]:
     """Return the calls that the JSON values of a text are; none if it holds anything else, or a
     call of none of the tools `names`.
 
@@ -184,7 +184,7 @@ def calls_in(text: str, names: Collection[str] | None = None) -> list[Call]:
     >>> calls_in('{"name": "Ann"}', ["move"])
     []
     """
-    calls: list[Call] = []
+    calls: list[ParsedCall] = []
     position = _after_space(text, 0)
     while position < len(text):
         try:
@@ -205,7 +205,7 @@ def _after_space(text: str, position: int) -> int:
     return match.end() if match else position
 
 
-def _call(value: Any) -> Call | None:
+def _call(value: Any) -> ParsedCall | None:
     """Return the call that an object is, with its arguments under either name."""
     if isinstance(value, dict) and isinstance(value.get("function"), dict):
         value = value["function"]
@@ -214,7 +214,7 @@ def _call(value: Any) -> Call | None:
     arguments = value.get("arguments", value.get("parameters"))
     if not isinstance(arguments, dict):
         return None
-    return Call(value["name"], json.dumps(arguments, ensure_ascii=False))
+    return ParsedCall(value["name"], json.dumps(arguments, ensure_ascii=False))
 
 
 def _split(text: str, held: int) -> tuple[str, str]:

@@ -41,11 +41,11 @@ from thumbwheel.core import log
 from thumbwheel.core.errors import ModelError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.prepare import common_system, prompts
-from thumbwheel.deploy.types import Endpoint, Verdict
+from thumbwheel.deploy.types import CanaryVerdict, Endpoint
 from thumbwheel.evaluation.local_model import LocalModel, LocalResponder
 from thumbwheel.evaluation.responder import ask
 from thumbwheel.evaluation.responders import base_of
-from thumbwheel.evaluation.types import Answer, Ask, AskLikelihood, EvaluationConfig
+from thumbwheel.evaluation.types import Ask, AskLikelihood, EvaluationConfig, ModelAnswer
 from thumbwheel.export.parity import PROBES
 from thumbwheel.llm.client import Client
 from thumbwheel.models.types import ModelVersion
@@ -89,7 +89,7 @@ class Duel:
 class Canary:
     """The result. It holds no text: prompts are people's data."""
 
-    verdict: Verdict
+    verdict: CanaryVerdict
     duels: tuple[Duel, ...]
     same: int
     """How many of the `asked` served answers are the trained model's to the letter."""
@@ -149,7 +149,9 @@ def check(
     """Ask the model at `endpoint`, which should be `model_version`, and compare. Raises ModelError
     if it does not answer."""
     if model_version.endpoint is not None:
-        return Canary(Verdict.UNOPPOSED, (), 0, 0, ("somebody else serves it: nothing to compare",))
+        return Canary(
+            CanaryVerdict.UNOPPOSED, (), 0, 0, ("somebody else serves it: nothing to compare",)
+        )
 
     # Greedy answers of all references to all prompts.
     trained, others = _references(ws, model_version, previous)
@@ -185,15 +187,15 @@ def check(
         duels.append(Duel(other.name, len(telling), votes[other.name], control_votes))
 
     if not all(duel.passed for duel in duels):
-        return Canary(Verdict.FAILED, tuple(duels), same, len(telling))
+        return Canary(CanaryVerdict.FAILED, tuple(duels), same, len(telling))
     undetectable = [duel.other for duel in duels if duel.control_passed]
     if undetectable:
         note = (
             f"{' and '.join(undetectable)} in another precision would pass as well, so these "
             "prompts cannot tell"
         )
-        return Canary(Verdict.INCONCLUSIVE, tuple(duels), same, len(telling), (note,))
-    return Canary(Verdict.PASSED, tuple(duels), same, len(telling))
+        return Canary(CanaryVerdict.INCONCLUSIVE, tuple(duels), same, len(telling), (note,))
+    return Canary(CanaryVerdict.PASSED, tuple(duels), same, len(telling))
 
 
 def _telling(trained: _Reference, others: Sequence[_Reference]) -> list[int]:
@@ -257,10 +259,10 @@ def _control(
 def _undecided(others: Sequence[_Reference], telling: int, same: int) -> Canary:
     if not others:
         note = "nothing else could be served: it is the base, and nothing was before it"
-        return Canary(Verdict.UNOPPOSED, (), same, telling, (note,))
+        return Canary(CanaryVerdict.UNOPPOSED, (), same, telling, (note,))
     names = " and ".join(other.name for other in others)
     note = f"only {telling} prompts tell it from {names}, and {ENOUGH} are needed"
-    return Canary(Verdict.INCONCLUSIVE, (), same, telling, (note,))
+    return Canary(CanaryVerdict.INCONCLUSIVE, (), same, telling, (note,))
 
 
 def _votes(
@@ -361,7 +363,7 @@ def _logp_vote(
     return (to_trained < to_other) - (to_trained > to_other)
 
 
-def _comparable(answers: tuple[Answer, ...]) -> str:
+def _comparable(answers: tuple[ModelAnswer, ...]) -> str:
     """Return an answer in the form in which answers are compared; empty if there is none."""
     return "" if not answers else _marked(answers[0].text, answers[0].finish)
 

@@ -20,7 +20,7 @@ from thumbwheel.jobs.request import JobRequest
 from thumbwheel.models.types import Switch
 
 if TYPE_CHECKING:
-    from thumbwheel.deploy.prepare import Plan
+    from thumbwheel.deploy.prepare import DeploymentPlan
 
 Agent = Annotated[str, typer.Option(help="The agent.")]
 Version = Annotated[str, typer.Argument(help="v3, an alias, or latest.")]
@@ -127,7 +127,7 @@ def _settings(options: list[str]) -> dict[str, Any]:
     return settings
 
 
-def _plan_answer(deploy_plan: Plan, alias: str | None) -> present.Answer[DeployPlan]:
+def _plan_answer(deploy_plan: DeploymentPlan, alias: str | None) -> present.Answer[DeployPlan]:
     export = deploy_plan.export
     planned = DeployPlan(
         version=deploy_plan.version,
@@ -143,7 +143,7 @@ def _plan_answer(deploy_plan: Plan, alias: str | None) -> present.Answer[DeployP
     return present.record(planned, title, _plan_rows(deploy_plan, alias))
 
 
-def _plan_rows(deploy_plan: Plan, alias: str | None) -> list[present.Row]:
+def _plan_rows(deploy_plan: DeploymentPlan, alias: str | None) -> list[present.Row]:
     ends: list[present.Row] = [
         ("alias", f"{alias} -> {deploy_plan.version}" if alias else "none: kept warm")
     ]

@@ -17,18 +17,18 @@ from thumbwheel.core.errors import Conflict, DataError, ModelError, NotFound, Th
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import canary, fitness, prepare, store
 from thumbwheel.deploy.canary import Canary
-from thumbwheel.deploy.prepare import Plan
+from thumbwheel.deploy.prepare import DeploymentPlan
 from thumbwheel.deploy.routing import by_id, deployments, route, warm_deployments
 from thumbwheel.deploy.running import for_each
 from thumbwheel.deploy.switch import promote
 from thumbwheel.deploy.targets import TARGETS
 from thumbwheel.deploy.types import (
+    CanaryVerdict,
     Deployment,
     DeploymentState,
     Endpoint,
     Package,
     RemoteModel,
-    Verdict,
 )
 from thumbwheel.export.types import Acceptance
 from thumbwheel.models import versions
@@ -50,7 +50,7 @@ def plan(
     target: str,
     alias: str | None = LIVE,
     quant: str | None = None,
-) -> Plan:
+) -> DeploymentPlan:
     """Return what `deploy` would do. Raises the errors that it would raise before it changes
     anything."""
     prepare.require_servable(ws, model_version, alias)
@@ -119,14 +119,14 @@ def deploy(
     except BaseException:
         _mark_failed(ws, deployment, endpoint, None)
         raise
-    if result.verdict is Verdict.FAILED:
+    if result.verdict is CanaryVerdict.FAILED:
         _mark_failed(ws, deployment, endpoint, result)
         raise ModelError(
             f"{deployment.name} on {target}",
             f"what answers is not the promoted version: {result.summary()}",
             "The alias was not moved. Export the version anew, or in a finer precision",
         )
-    if result.verdict is Verdict.INCONCLUSIVE and acceptance:
+    if result.verdict is CanaryVerdict.INCONCLUSIVE and acceptance:
         result = canary.accepted(result, f"{acceptance.name}: {acceptance.reason}")
     deployment = _set_state(ws, deployment, DeploymentState.WARM, endpoint, result)
     if alias is not None and not deployment.is_accepted:

@@ -29,7 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from thumbwheel.core import ids, log
 from thumbwheel.core.config import build
 from thumbwheel.core.errors import DataError, InputError, MissingExtra, NotFound, ThumbwheelError
-from thumbwheel.deploy.answer_parser import THINK, AnswerParser, Call, Part, Thought
+from thumbwheel.deploy.answer_parser import THINK, AnswerParser, ParsedCall, Part, Thought
 from thumbwheel.deploy.constraint import AnswerForm
 from thumbwheel.deploy.processes import write
 from thumbwheel.deploy.streaming_generator import (
@@ -234,7 +234,7 @@ def _load_request(name: str, model: Any) -> LoadRequest:
     return LoadRequest(lora_name=name, lora_path=model)
 
 
-class Server:
+class EmbeddedServer:
     """The models of this process, which are listed in its folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -280,7 +280,7 @@ class Server:
         write(self._file, json.dumps(stored, indent=1))
         self._models = models
 
-    def begin(self, completion: CompletionRequest, chat: bool) -> Reply:
+    def begin(self, completion: CompletionRequest, chat: bool) -> EmbeddedReply:
         """Start computing an answer."""
         completion.check()
         self.generator.check(completion.model)
@@ -300,7 +300,7 @@ class Server:
 
         answers = Answers(answer, completion.n or 1)
         opens_thought = chat and self._opens_thought(prompt)
-        return Reply(
+        return EmbeddedReply(
             completion, chat, len(prompt), self.generator.tokenizer, answers, opens_thought
         )
 
@@ -414,7 +414,7 @@ class Answers:
             stream.close()
 
 
-class Reply:
+class EmbeddedReply:
     """An answer, or several, in the form of OpenAI's API, made from the pieces of the
     generator."""
 
@@ -563,7 +563,7 @@ class _ChatMessage:
         """Add parts; return the deltas that say so, at least one."""
         deltas: list[dict[str, Any]] = []
         for part in parts:
-            if isinstance(part, Call):
+            if isinstance(part, ParsedCall):
                 function = {"name": part.name, "arguments": part.arguments}
                 call = {"id": ids.new("call"), "type": "function", "function": function}
                 deltas.append({"tool_calls": [{"index": len(self._calls), **call}]})
@@ -595,10 +595,10 @@ def _event(value: dict[str, Any]) -> str:
     return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
 
 
-def application(server: Server, token: str) -> FastAPI:
+def application(server: EmbeddedServer, token: str) -> FastAPI:
     """Return the app of `server`; every path needs the token."""
     app = FastAPI(openapi_url=None)
-    app.add_middleware(Guard, token=token)
+    app.add_middleware(TokenGuard, token=token)
 
     app.add_exception_handler(ThumbwheelError, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse_fields)
@@ -656,7 +656,7 @@ def _refuse_fields(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _reply(
-    server: Server, completion: CompletionRequest, request: Request, chat: bool
+    server: EmbeddedServer, completion: CompletionRequest, request: Request, chat: bool
 ) -> Any:
     """Reply to a completion request, whole or streamed. A client that leaves stops the computation
     of either."""
@@ -679,7 +679,7 @@ class EventStream(StreamingResponse):
     """A reply as server-sent events. However the response ends, it stops the computation at once,
     and not when the garbage collector finds the reply."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: EmbeddedReply) -> None:
         super().__init__(reply.events(), media_type="text/event-stream")
         self._reply = reply
 
@@ -691,7 +691,7 @@ class EventStream(StreamingResponse):
             self._reply.answers.close()
 
 
-class Guard:
+class TokenGuard:
     """Middleware: every request needs the token, and none may be larger than `MAX_BODY`. It works
     on ASGI messages, so that a body is measured while it arrives."""
 
@@ -738,7 +738,7 @@ def main(arguments: list[str]) -> None:
 
     load_libraries()
     folder, port = Path(arguments[0]), int(arguments[1])
-    app = application(Server(folder), os.environ.pop(TOKEN))
+    app = application(EmbeddedServer(folder), os.environ.pop(TOKEN))
     uvicorn.run(app, host=HOST, port=port, log_level="warning")
 
 

@@ -27,14 +27,14 @@ from thumbwheel.models.base import gguf_file, locate, require_training
 from thumbwheel.models.gguf.base import file_hash
 from thumbwheel.models.settings import may_be_private
 from thumbwheel.models.template_settings import AS_IT_IS, template_settings
-from thumbwheel.models.types import ModelVersion, State, require_untainted
+from thumbwheel.models.types import ModelVersion, VersionState, require_untainted
 
 PROMPTS = 48
 """Prompts of the agent that the canary looks at."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class DeploymentPlan:
     """What a deployment would do."""
 
     version: str
@@ -56,7 +56,7 @@ def plan(
     target: str,
     kinds: Sequence[ModelKind],
     quant: str | None,
-) -> Plan:
+) -> DeploymentPlan:
     """Choose the format in which `model_version` is deployed: the first one, in the order of
     `kinds`, which the target takes, that the version can have."""
     if model_version.endpoint is not None:
@@ -83,15 +83,17 @@ def plan(
     kind = FORMATS.get(format).kind
     if _is_plain_base(model_version, format):
         base_folder = locate(model_version.base)[1]
-        return Plan(model_version.name, target, format, kind, None, None, base_folder)
+        return DeploymentPlan(model_version.name, target, format, kind, None, None, base_folder)
 
     quant = precision(format, quant)
     usable = _usable_export(ws, model_version, format, quant)
     if usable is not None:
-        return Plan(model_version.name, target, usable.format, kind, quant, usable, usable.path)
+        return DeploymentPlan(
+            model_version.name, target, usable.format, kind, quant, usable, usable.path
+        )
     parts = [model_version.agent, model_version.name, format, quant]
     folder = ws.home.path / "exports" / "-".join(part for part in parts if part)
-    return Plan(model_version.name, target, format, kind, quant, None, folder)
+    return DeploymentPlan(model_version.name, target, format, kind, quant, None, folder)
 
 
 def _usable_export(
@@ -117,7 +119,9 @@ def _usable_export(
     return same_format or same_kind
 
 
-def _remote_plan(model_version: ModelVersion, target: str, kinds: Sequence[ModelKind]) -> Plan:
+def _remote_plan(
+    model_version: ModelVersion, target: str, kinds: Sequence[ModelKind]
+) -> DeploymentPlan:
     if ENDPOINT not in kinds:
         url = (model_version.endpoint or {}).get("url")
         raise Conflict(
@@ -125,7 +129,7 @@ def _remote_plan(model_version: ModelVersion, target: str, kinds: Sequence[Model
             f"it is served elsewhere ({url}), and its weights are not here",
             "Deploy it with --target remote, or a version that was trained here",
         )
-    return Plan(model_version.name, target, ENDPOINT.name, ENDPOINT, None, None, None)
+    return DeploymentPlan(model_version.name, target, ENDPOINT.name, ENDPOINT, None, None, None)
 
 
 def require_servable(ws: Workspace, model_version: ModelVersion, alias: str | None) -> None:
@@ -139,7 +143,7 @@ def require_servable(ws: Workspace, model_version: ModelVersion, alias: str | No
         require_approval(ws, model_version, alias)
         return
     require_untainted(model_version.tainted, what, "Deploy another version")
-    if model_version.state in (State.REJECTED, State.RETIRED):
+    if model_version.state in (VersionState.REJECTED, VersionState.RETIRED):
         raise Conflict(what, f"it is {model_version.state}", "Deploy another version")
 
 
@@ -155,7 +159,10 @@ def _format_with(kinds: Sequence[ModelKind], quantised: bool) -> str | None:
 
 
 def package(
-    ws: Workspace, model_version: ModelVersion, deploy_plan: Plan, accept: str | None = None
+    ws: Workspace,
+    model_version: ModelVersion,
+    deploy_plan: DeploymentPlan,
+    accept: str | None = None,
 ) -> Package | RemoteModel:
     """Return the verified files of `deploy_plan`, exported if they do not exist yet; for a version
     that somebody else serves, its address.
@@ -185,7 +192,10 @@ def _remote_model(ws: Workspace, model_version: ModelVersion, target: str) -> Re
 
 
 def files(
-    ws: Workspace, model_version: ModelVersion, deploy_plan: Plan, accept: str | None = None
+    ws: Workspace,
+    model_version: ModelVersion,
+    deploy_plan: DeploymentPlan,
+    accept: str | None = None,
 ) -> Package:
     """Return the package of a version whose weights are here; raises as `package` does."""
     destination = deploy_plan.folder
@@ -245,7 +255,7 @@ def _is_plain_base(model_version: ModelVersion, format: str) -> bool:
 def _exported_base(
     ws: Workspace,
     model_version: ModelVersion,
-    deploy_plan: Plan,
+    deploy_plan: DeploymentPlan,
     kind: ModelKind,
     accept: str | None,
 ) -> Path:

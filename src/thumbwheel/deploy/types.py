@@ -101,7 +101,7 @@ class Health:
     why: str = ""
 
 
-class Verdict(StrEnum):
+class CanaryVerdict(StrEnum):
     """Of a canary. `unopposed`: nothing else could be served, for it is the base and nothing was
     live; or its weights are not here."""
 
@@ -151,7 +151,7 @@ class Deployment:
     def is_accepted(self) -> bool:
         """Whether its canary passed, or somebody accepted an inconclusive one."""
         result = self.canary or {}
-        if result.get("verdict") != Verdict.INCONCLUSIVE:
+        if result.get("verdict") != CanaryVerdict.INCONCLUSIVE:
             return True
         return any("accepted by" in note for note in result["notes"])
 

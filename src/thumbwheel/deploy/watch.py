@@ -67,7 +67,7 @@ def _is_ours(deployment: Deployment) -> bool:
     return ENDPOINT not in TARGETS.get(deployment.target).kinds
 
 
-class Watch:
+class DeploymentWatch:
     """Start it by `with`. `served` returns the deployments that answer calls; `command` is followed
     by agent and deployment and starts one, and without it nothing is started; `changed` is called
     when one ceases to answer, or answers again."""
@@ -87,7 +87,7 @@ class Watch:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="deployments", daemon=True)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> DeploymentWatch:
         self._thread.start()
         return self
 

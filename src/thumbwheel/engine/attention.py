@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.engine import block_attention
-from thumbwheel.engine.trie import Run
+from thumbwheel.engine.trie import RowRun
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +34,7 @@ than the time."""
 class TreeMask:
     """The runs of one batch, how its rows are cut, and the additive masks that the layers share."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[RowRun, ...]
     cuts: list[int]  # lengths of the pieces between all borders of runs and prefixes
     pieces: list[range]  # of each run: the pieces that it consists of
     prefix_pieces: list[list[int]]  # of each run: the pieces before it on its path, in path order
@@ -46,7 +46,7 @@ class TreeMask:
 
     @classmethod
     def of(
-        cls, runs: Sequence[Run], n_rows: int, read_rows: torch.Tensor | None = None
+        cls, runs: Sequence[RowRun], n_rows: int, read_rows: torch.Tensor | None = None
     ) -> TreeMask:
         """Build the mask of a batch of `n_rows` rows; `read_rows` are the rows whose output is
         read."""

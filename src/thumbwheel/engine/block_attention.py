@@ -19,7 +19,7 @@ from thumbwheel.core.log import say
 if TYPE_CHECKING:
     import torch
 
-    from thumbwheel.engine.trie import Run
+    from thumbwheel.engine.trie import RowRun
 
 BLOCK = 128
 """Rows of a block, in queries and in keys."""
@@ -46,7 +46,7 @@ def usable(query: torch.Tensor) -> bool:
     return kernel(query.device.type) is not None
 
 
-def block_mask(runs: Sequence[Run], rows: int, window: int | None, device: torch.device) -> Any:
+def block_mask(runs: Sequence[RowRun], rows: int, window: int | None, device: torch.device) -> Any:
     """Return torch's BlockMask of the tree of `runs`, which has `rows` rows. `window` counts
     distances along a path."""
     import torch
@@ -85,7 +85,7 @@ def block_mask(runs: Sequence[Run], rows: int, window: int | None, device: torch
     ).to(device)
 
 
-def _ends_and_positions(runs: Sequence[Run], rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _ends_and_positions(runs: Sequence[RowRun], rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return, for each row, the end of the subtree below it and its distance from the root. Rows
     after the last run see only themselves."""
     import torch
@@ -164,11 +164,11 @@ def _difference(attention: Kernel, device: torch.device) -> str:
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
-    from thumbwheel.engine.trie import Run
+    from thumbwheel.engine.trie import RowRun
 
     # three blocks, of which the last is not full; forks and ends of runs lie inside blocks
     rows, fork, second = 3 * BLOCK - BLOCK // 6, 3 * BLOCK // 4, 3 * BLOCK // 2
-    runs = [Run(0, second, ()), Run(second, rows, ((0, fork),))]
+    runs = [RowRun(0, second, ()), RowRun(second, rows, ((0, fork),))]
     ends, _ = _ends_and_positions(runs, rows)
     row = torch.arange(rows)
     dense = ((row[None] <= row[:, None]) & (row[:, None] < ends[None])).to(device)

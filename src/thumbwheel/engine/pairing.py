@@ -12,7 +12,7 @@ from typing import Any
 
 from thumbwheel.core.errors import DataError, ModelError
 from thumbwheel.engine.messages import Message
-from thumbwheel.engine.prompt import Fitted, PromptBuilder, Target, TokenRow
+from thumbwheel.engine.prompt import Fitted, PromptBuilder, TargetText, TokenRow
 from thumbwheel.models.template_settings import TemplateSettings
 
 
@@ -34,7 +34,7 @@ class PairBuilder(PromptBuilder):
     def fit(
         self,
         messages: Sequence[Message],
-        targets: Sequence[Target],
+        targets: Sequence[TargetText],
         max_length: int,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> Fitted:
@@ -43,7 +43,7 @@ class PairBuilder(PromptBuilder):
     def _rows(
         self,
         messages: Sequence[Message],
-        targets: Sequence[Target],
+        targets: Sequence[TargetText],
         tools: Sequence[Mapping[str, Any]] | None,
     ) -> list[TokenRow]:
         text = self._escaped(messages, tools)

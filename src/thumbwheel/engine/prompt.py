@@ -34,7 +34,7 @@ ARGUMENTS = {"Qx7": "a"}
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetText:
     """An answer to learn from: its text, why it ended, and its token ids where they were captured,
     which are used if they decode to the text."""
 
@@ -256,13 +256,13 @@ class PromptBuilder:
         """Return prompt and completion ids; the completion ends with the turn-end token unless it
         was cut (`finish_reason`)."""
         captured = None if captured_ids is None else tuple(captured_ids)
-        target = Target(completion, finish_reason, captured)
+        target = TargetText(completion, finish_reason, captured)
         return self._rows(messages, [target], tools)[0]
 
     def fit(
         self,
         messages: Sequence[Message],
-        targets: Sequence[Target],
+        targets: Sequence[TargetText],
         max_length: int,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> Fitted:
@@ -318,7 +318,7 @@ class PromptBuilder:
     def _rows(
         self,
         messages: Sequence[Message],
-        targets: Sequence[Target],
+        targets: Sequence[TargetText],
         tools: Sequence[Mapping[str, Any]] | None,
     ) -> list[TokenRow]:
         text = self._escaped(messages, tools)
@@ -354,7 +354,7 @@ class PromptBuilder:
         return completion
 
     def _target_row(
-        self, text: str, prompt: tuple[int, ...], target: Target, rendered: str | None
+        self, text: str, prompt: tuple[int, ...], target: TargetText, rendered: str | None
     ) -> TokenRow:
         """Return the row of `target`; `rendered` is the answer as the template has it, with the end
         of its turn."""

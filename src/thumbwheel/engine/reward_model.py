@@ -32,7 +32,7 @@ from thumbwheel.engine.load import (
 from thumbwheel.engine.messages import Message
 from thumbwheel.engine.out_of_memory import out_of_memory
 from thumbwheel.engine.pairing import PairBuilder
-from thumbwheel.engine.prompt import Fitted, PromptBuilder, Target, TokenRow
+from thumbwheel.engine.prompt import Fitted, PromptBuilder, TargetText, TokenRow
 from thumbwheel.engine.score import LAST, Role, RoleModel, ScoreEngine
 from thumbwheel.engine.tree import Branch, Example, TreeBatch
 from thumbwheel.models.base import loadable
@@ -46,7 +46,7 @@ HEAD = "base_model.model.score.weight"
 
 
 @dataclass(frozen=True)
-class Scale:
+class RewardScale:
     """The raw unit of a regression: the model's own runs from -1 at `low` to 1 at `high`."""
 
     low: float
@@ -70,7 +70,7 @@ class RewardModelCard:
     base: str
     base_fingerprint: str
     max_length: int
-    scale: Scale | None = None
+    scale: RewardScale | None = None
     dev: Mapping[str, float] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
@@ -81,7 +81,7 @@ class RewardModelCard:
         """Read the card of the reward model in `folder`. Raises ModelError if there is none."""
         try:
             fields = json.loads((folder / CARD).read_text(encoding="utf-8"))
-            scale = Scale(**fields["scale"]) if fields["scale"] else None
+            scale = RewardScale(**fields["scale"]) if fields["scale"] else None
             return cls(**fields | {"scale": scale})
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ModelError(
@@ -164,7 +164,7 @@ class RewardModel:
         return cls(engine, tokenizer, RewardModelCard.read(folder))
 
     @property
-    def scale(self) -> Scale | None:
+    def scale(self) -> RewardScale | None:
         """How its output becomes raw units; None where it has none."""
         return self.card.scale
 
@@ -207,7 +207,7 @@ class RewardModel:
         return dict(zip(readable, rows, strict=True)) if rows else {}
 
     def _fit(self, answers: Sequence[RewardInput]) -> Fitted:
-        targets = [Target(answer.text, answer.finish) for answer in answers]
+        targets = [TargetText(answer.text, answer.finish) for answer in answers]
         return self._builder.fit(answers[0].prompt, targets, self.card.max_length, answers[0].tools)
 
     def _scores(self, examples: Sequence[Example]) -> list[tuple[int, float]]:

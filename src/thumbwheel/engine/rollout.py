@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from thumbwheel.core.plugins import Table
+from thumbwheel.core.plugins import VariantTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ class StopCondition:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
-SOURCES: Table[Any] = Table(
+SOURCES: VariantTable[Any] = VariantTable(
     "rollout source",
     "thumbwheel.rollout_sources",
     {

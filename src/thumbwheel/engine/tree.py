@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from thumbwheel.engine.trie import Node, Run, Trie, common_prefix_length
+from thumbwheel.engine.trie import Node, RowRun, Trie, common_prefix_length
 
 if TYPE_CHECKING:
     import torch
@@ -110,7 +110,7 @@ class TreeBatch:
     example_of: torch.Tensor  # [n_branches]
     read_rows: torch.Tensor | None  # that predict a target or end a branch; None: nearly all
     branch_slices: tuple[slice, ...]  # of [M]
-    runs: tuple[Run, ...] = field(default=())
+    runs: tuple[RowRun, ...] = field(default=())
     lengths: tuple[int, ...] = field(default=())
 
     @property
@@ -293,7 +293,7 @@ def _assemble(
     ids: list[int],
     positions: list[int],
     paths: Sequence[_Path],
-    runs: tuple[Run, ...] = (),
+    runs: tuple[RowRun, ...] = (),
     lengths: tuple[int, ...] = (),
 ) -> TreeBatch:
     import torch

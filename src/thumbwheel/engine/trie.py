@@ -1,7 +1,7 @@
 """The compressed prefix tree under a TreeBatch, and its layout in rows.
 
 Sequences are inserted; the nodes are laid out depth first, so that each leftmost chain of nodes is
-one contiguous `Run` whose attention is plain causal. Examples and tensors are tree.py's.
+one contiguous `RowRun` whose attention is plain causal. Examples and tensors are tree.py's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RowRun:
     """Rows [start, stop) that attend causally to themselves and wholly to the `prefix` intervals,
     in path order."""
 
@@ -77,18 +77,18 @@ class Trie:
             matched += common
         return node
 
-    def lay_out(self) -> tuple[list[int], tuple[Run, ...]]:
+    def lay_out(self) -> tuple[list[int], tuple[RowRun, ...]]:
         """Assign rows to every node; return the token of each row and the runs that partition the
         rows."""
         ids: list[int] = []
-        runs: list[Run] = []
+        runs: list[RowRun] = []
         for node, opens_run in self._walk():
             node.start = len(ids)
             ids += node.ids
             if opens_run:
-                runs.append(Run(node.start, len(ids), _intervals(node.ancestors())))
+                runs.append(RowRun(node.start, len(ids), _intervals(node.ancestors())))
             else:
-                runs[-1] = Run(runs[-1].start, len(ids), runs[-1].prefix)
+                runs[-1] = RowRun(runs[-1].start, len(ids), runs[-1].prefix)
         return ids, tuple(runs)
 
     def positions(self) -> list[int]:

@@ -15,15 +15,15 @@ import sqlalchemy as sa
 from thumbwheel.core.errors import Conflict
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
-from thumbwheel.evaluation.policy import StoredDecision, Verdict
+from thumbwheel.evaluation.policy import GateVerdict, StoredDecision
 from thumbwheel.evaluation.signing import WHY, genuine
 from thumbwheel.evaluation.traffic import WON, TrafficVerdict
 from thumbwheel.models.types import LIVE, Basis, ModelVersion
 
 ENOUGH = {
-    Basis.GOLD: (Verdict.APPROVED,),
-    Basis.FEEDBACK: (Verdict.APPROVED, Verdict.CANARY),
-    Basis.TRAFFIC: (Verdict.APPROVED, Verdict.CANARY),
+    Basis.GOLD: (GateVerdict.APPROVED,),
+    Basis.FEEDBACK: (GateVerdict.APPROVED, GateVerdict.CANARY),
+    Basis.TRAFFIC: (GateVerdict.APPROVED, GateVerdict.CANARY),
 }
 """Basis of an approval -> the verdicts that give it."""
 

@@ -23,13 +23,13 @@ from thumbwheel.evaluation.types import (
     NLL_LIKED,
     RANKING,
     RANKING_PER_TOKEN,
-    Answer,
-    Case,
     ChangedAnswer,
     Guard,
-    Judged,
+    HeldOutCase,
+    JudgedAnswer,
     Measure,
     Message,
+    ModelAnswer,
     RecordedAnswer,
     Serving,
     Spread,
@@ -51,7 +51,7 @@ OPINION = "mean score by "
 class Pair(NamedTuple):
     """A case with the values of both answers to it."""
 
-    case: Case
+    case: HeldOutCase
     before: float
     after: float
 
@@ -261,7 +261,10 @@ def _area(
 
 
 def generation_guards(
-    before: Sequence[Judged], after: Sequence[Judged], groups: Sequence[str], level: float
+    before: Sequence[JudgedAnswer],
+    after: Sequence[JudgedAnswer],
+    groups: Sequence[str],
+    level: float,
 ) -> tuple[Guard, ...]:
     """Return guards on whether fresh answers still end, keep their format, and keep their length
     (counted where the answer before ended)."""
@@ -310,7 +313,7 @@ class Rates(NamedTuple):
     hour: float | None = None
 
 
-def serving(side: str, success: float, answers: Sequence[Answer], rates: Rates) -> Serving:
+def serving(side: str, success: float, answers: Sequence[ModelAnswer], rates: Rates) -> Serving:
     """Return quality, tokens, time and price of one responder's answers."""
     tokens = [answer.tokens for answer in answers if answer.tokens is not None]
     seconds = sorted(answer.seconds for answer in answers if answer.seconds is not None)
@@ -325,7 +328,7 @@ def serving(side: str, success: float, answers: Sequence[Answer], rates: Rates) 
     )
 
 
-def _cost(rates: Rates, answers: Sequence[Answer]) -> float | None:
+def _cost(rates: Rates, answers: Sequence[ModelAnswer]) -> float | None:
     """Return the price of 1,000 answers; None if a price or a measurement is missing."""
     prompt_tokens = [answer.prompt_tokens for answer in answers if answer.prompt_tokens is not None]
     tokens = [answer.tokens for answer in answers if answer.tokens is not None]

@@ -59,7 +59,7 @@ Replies = Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True)
-class _Run:
+class _Evaluation:
     """An evaluation in progress."""
 
     ws: Workspace
@@ -114,7 +114,7 @@ def evaluate(
         # Another version may run today than when it was measured.
         update = {"aside": aside, "limit": _limit(ws, responders, aside)}
         return signed_evaluation(ws, stored.model_copy(update=update))
-    run = _Run(ws, responders, rows, config, suites, leading, aside)
+    run = _Evaluation(ws, responders, rows, config, suites, leading, aside)
     try:
         evaluation = _measure(run, key)
     finally:
@@ -286,7 +286,7 @@ def _key(
     )
 
 
-def _measure(run: _Run, key: str) -> Evaluation:
+def _measure(run: _Evaluation, key: str) -> Evaluation:
     responders = run.responders
     candidate, incumbent = responders.candidate, responders.incumbent
 
@@ -374,7 +374,7 @@ def _measure(run: _Run, key: str) -> Evaluation:
     )
 
 
-def _guards(run: _Run, outcomes: Mapping[str, SuiteMeasures]) -> tuple[Guard, ...]:
+def _guards(run: _Evaluation, outcomes: Mapping[str, SuiteMeasures]) -> tuple[Guard, ...]:
     """Return the guards of all suites. Guards in nats per token also get the value of a uniform
     guess over the base's vocabulary."""
     guards = {}
@@ -388,7 +388,7 @@ def _guards(run: _Run, outcomes: Mapping[str, SuiteMeasures]) -> tuple[Guard, ..
     return tuple(guards.values())
 
 
-def _basis(run: _Run, suite: str, questions: Sequence[Any]) -> Basis:
+def _basis(run: _Evaluation, suite: str, questions: Sequence[Any]) -> Basis:
     """Return the basis of the primary measure: gold if every question is that of a gold case, or if
     answers are ranked beside such cases."""
     if suite == "preference":
@@ -401,7 +401,7 @@ def _basis(run: _Run, suite: str, questions: Sequence[Any]) -> Basis:
     return Basis.FEEDBACK
 
 
-def _check_prompts(run: _Run) -> None:
+def _check_prompts(run: _Evaluation) -> None:
     """Raise DataError for a case whose prompt the local model's chat template refuses, before
     minutes are spent on the others."""
     local = len(run.responders.served) < len(run.responders.both)
@@ -416,7 +416,7 @@ def _check_prompts(run: _Run) -> None:
 
 
 def _replies(
-    run: _Run, responder: Responder, questions: Questions, what: str
+    run: _Evaluation, responder: Responder, questions: Questions, what: str
 ) -> dict[str, list[Any]]:
     """Ask `responder` every question and return suite -> replies. A question that several suites
     share is asked once. `what`: before or after, for the progress line."""
@@ -443,7 +443,7 @@ def _replies(
     return replies
 
 
-def _leading_suite(run: _Run) -> str | None:
+def _leading_suite(run: _Evaluation) -> str | None:
     """Return the suite that should give the primary measure; None if no suite may."""
     for name in (*run.leading, *run.config.suite):
         if name in run.suites:
@@ -451,7 +451,7 @@ def _leading_suite(run: _Run) -> str | None:
     return None
 
 
-def _check_answers(run: _Run) -> None:
+def _check_answers(run: _Evaluation) -> None:
     """Raise DataError if no answer could give the primary measure, before the first one is asked
     for."""
     suite = run.suites.get(_leading_suite(run) or "")
@@ -459,7 +459,7 @@ def _check_answers(run: _Run) -> None:
         raise _nothing_to_judge(run, why, run.rows.dropped)
 
 
-def _primary_suite(run: _Run, outcomes: Mapping[str, SuiteMeasures]) -> str:
+def _primary_suite(run: _Evaluation, outcomes: Mapping[str, SuiteMeasures]) -> str:
     """Return the suite that gives the primary measure. Raises DataError if it could judge
     nothing."""
     name = _leading_suite(run)
@@ -470,7 +470,7 @@ def _primary_suite(run: _Run, outcomes: Mapping[str, SuiteMeasures]) -> str:
     raise _nothing_to_judge(run, why or "nothing could be judged", dropped)
 
 
-def _nothing_to_judge(run: _Run, why: str, dropped: Counter[str]) -> DataError:
+def _nothing_to_judge(run: _Evaluation, why: str, dropped: Counter[str]) -> DataError:
     reasons = ", ".join(f"{count} x {reason}" for reason, count in dropped.most_common(3))
     candidate = run.responders.candidate
     return DataError(
@@ -504,7 +504,7 @@ def _suite_results(outcomes: Mapping[str, SuiteMeasures], level: float) -> tuple
     return tuple(results)
 
 
-def _against_prompting(run: _Run, replies: Replies) -> Measure | None:
+def _against_prompting(run: _Evaluation, replies: Replies) -> Measure | None:
     """Compare the candidate with its base that has good training answers in the prompt; None if
     they cannot be compared."""
     suite, config, responders = run.suites.get("success"), run.config, run.responders
@@ -533,7 +533,7 @@ def _against_prompting(run: _Run, replies: Replies) -> Measure | None:
 
 
 def _serving(
-    run: _Run,
+    run: _Evaluation,
     suite: str,
     questions: Questions,
     before: Replies,
@@ -575,7 +575,7 @@ def _rates(config: EvaluationConfig, version: ModelVersion, form: str | None) ->
     return compare.Rates(endpoint.get("price_in"), endpoint.get("price_out"), config.hour_price)
 
 
-def _notes(run: _Run, primary: Measure, blocked: int) -> list[str]:
+def _notes(run: _Evaluation, primary: Measure, blocked: int) -> list[str]:
     responders, notes = run.responders, []
     templates = set()
     for responder in responders.both:

@@ -25,7 +25,13 @@ from thumbwheel.evaluation.guards import (
     guard_reason,
     guard_state,
 )
-from thumbwheel.evaluation.policy import Decision, GateInputs, GatePolicy, StoredDecision, Verdict
+from thumbwheel.evaluation.policy import (
+    GateDecision,
+    GateInputs,
+    GatePolicy,
+    GateVerdict,
+    StoredDecision,
+)
 from thumbwheel.evaluation.signing import (
     WHY,
     check_decision,
@@ -36,13 +42,13 @@ from thumbwheel.evaluation.signing import (
 from thumbwheel.evaluation.suite_context import optimised_by
 from thumbwheel.evaluation.types import Evaluation, Guard
 from thumbwheel.models import versions
-from thumbwheel.models.types import Basis, ModelVersion, State
+from thumbwheel.models.types import Basis, ModelVersion, VersionState
 from thumbwheel.stats.multiple import look_level
 
 POWER = 0.8
 
 
-def decide(inputs: GateInputs, policy: GatePolicy) -> Decision:
+def decide(inputs: GateInputs, policy: GatePolicy) -> GateDecision:
     """Return the verdict on `inputs` under `policy`, from these two alone. Reasons begin with the
     ones that decided, then name the other observations."""
     failures = _failures(inputs, policy)
@@ -63,12 +69,12 @@ def decide(inputs: GateInputs, policy: GatePolicy) -> Decision:
     if forgot:
         failures.append(FORGOTTEN_HINT)
     if failures:
-        return Decision(verdict=Verdict.REJECTED, reasons=(*failures, *remarks))
+        return GateDecision(verdict=GateVerdict.REJECTED, reasons=(*failures, *remarks))
     gain = (
         f"{inputs.measure} gains {inputs.gain:+.4f}, at least {inputs.low:+.4f} at {_level(inputs)}"
     )
-    verdict = Verdict.CANARY if limits else Verdict.APPROVED
-    return Decision(verdict=verdict, reasons=(gain, *limits, *remarks))
+    verdict = GateVerdict.CANARY if limits else GateVerdict.APPROVED
+    return GateDecision(verdict=verdict, reasons=(gain, *limits, *remarks))
 
 
 def _failures(inputs: GateInputs, policy: GatePolicy) -> list[str]:
@@ -272,7 +278,11 @@ def gate(ws: Workspace, evaluation: Evaluation, policy: GatePolicy | None = None
 def _without_false_approval(ws: Workspace, version: ModelVersion) -> ModelVersion:
     """Return the version, made a candidate again if it is marked approved without a signed
     decision."""
-    if version.state is not State.APPROVED or version.adapter is None or approvals(ws, version):
+    if (
+        version.state is not VersionState.APPROVED
+        or version.adapter is None
+        or approvals(ws, version)
+    ):
         return version
     log.say(
         f"note: {version.name} was marked {version.state} without a signed decision; it counts as "
@@ -285,18 +295,18 @@ def _update_state(ws: Workspace, version: ModelVersion, stored: StoredDecision) 
     """Set the state that the verdict gives the version. Too few cases never reject a version for
     good, and a version that was approved for a canary may be approved fully later."""
     verdict = stored.decision.verdict
-    not_on_gold = version.state is State.APPROVED and version.basis is not Basis.GOLD
-    if not_on_gold and verdict is Verdict.APPROVED:
+    not_on_gold = version.state is VersionState.APPROVED and version.basis is not Basis.GOLD
+    if not_on_gold and verdict is GateVerdict.APPROVED:
         versions.confirm(ws, version, Basis.GOLD)
-    if version.state is not State.CANDIDATE:
+    if version.state is not VersionState.CANDIDATE:
         return
     enough_cases = stored.inputs.clusters >= stored.policy.min_cases
-    if verdict is Verdict.APPROVED:
-        versions.move(ws, version, State.APPROVED, Basis.GOLD)
-    elif verdict is Verdict.CANARY:
-        versions.move(ws, version, State.APPROVED, Basis.FEEDBACK)
+    if verdict is GateVerdict.APPROVED:
+        versions.move(ws, version, VersionState.APPROVED, Basis.GOLD)
+    elif verdict is GateVerdict.CANARY:
+        versions.move(ws, version, VersionState.APPROVED, Basis.FEEDBACK)
     elif enough_cases or version.tainted:
-        versions.move(ws, version, State.REJECTED)
+        versions.move(ws, version, VersionState.REJECTED)
 
 
 def decisions_of(ws: Workspace, version: ModelVersion) -> list[StoredDecision]:
@@ -307,7 +317,7 @@ def decisions_of(ws: Workspace, version: ModelVersion) -> list[StoredDecision]:
     return [decision for decision in stored if genuine(ws, decision)]
 
 
-def replay(ws: Workspace, decision_id: str) -> tuple[StoredDecision, Decision]:
+def replay(ws: Workspace, decision_id: str) -> tuple[StoredDecision, GateDecision]:
     """Return the stored decision and the one that its stored inputs and policy give now; they
     differ only if the gate's code changed.
 

@@ -42,7 +42,7 @@ class GuardState(StrEnum):
     NEAR_CHANCE = "near chance"
 
 
-class Rule(NamedTuple):
+class GuardRule(NamedTuple):
     """How a guard is judged. `better`: 1 where more is better, -1 where less is, 0 where it should
     stay. `words` follow "may be" or "is", and contain the margin."""
 
@@ -51,18 +51,22 @@ class Rule(NamedTuple):
     words: str
 
 
-RULES: dict[str, Rule] = {
-    NLL_LIKED: Rule(
+RULES: dict[str, GuardRule] = {
+    NLL_LIKED: GuardRule(
         -1,
         "margin_nll",
         "more than {:g} nats a token worse on answers that the app gave and people liked",
     ),
-    NLL: Rule(-1, "margin_nll", "more than {:g} nats a token worse"),
-    EOS: Rule(1, "margin_eos", "down by more than {:g}: fewer answers end"),
-    FORMAT: Rule(1, "margin_format", "down by more than {:g}: fewer answers are well-formed"),
-    LENGTH: Rule(0, "max_growth", "changed by more than a factor of {:g}"),
-    ANCHOR_NLL: Rule(-1, "margin_anchors", "more than {:g} nats a token worse on general text"),
-    ANCHOR_TASKS: Rule(1, "margin_tasks", "down by more than {:g}: fewer general tasks are solved"),
+    NLL: GuardRule(-1, "margin_nll", "more than {:g} nats a token worse"),
+    EOS: GuardRule(1, "margin_eos", "down by more than {:g}: fewer answers end"),
+    FORMAT: GuardRule(1, "margin_format", "down by more than {:g}: fewer answers are well-formed"),
+    LENGTH: GuardRule(0, "max_growth", "changed by more than a factor of {:g}"),
+    ANCHOR_NLL: GuardRule(
+        -1, "margin_anchors", "more than {:g} nats a token worse on general text"
+    ),
+    ANCHOR_TASKS: GuardRule(
+        1, "margin_tasks", "down by more than {:g}: fewer general tasks are solved"
+    ),
 }
 """Guards with a margin; others are shown and decide nothing. Forgetting shows first on the agent's
 own traffic, so NLL_LIKED comes first."""
@@ -153,7 +157,7 @@ def _highest_ability(guard: Guard, share: float) -> float:
     return wilson(round(share * groups), groups).high
 
 
-def margin_of(rule: Rule, before: float, policy: GatePolicy) -> float:
+def margin_of(rule: GuardRule, before: float, policy: GatePolicy) -> float:
     """Return how much worse the candidate may be than the incumbent, whose value is `before`.
 
     In nats: the margin, or `relative_nats` of `before` if that is more. For a share: the margin,
@@ -200,7 +204,7 @@ def guard_reason(guard: Guard, words: str) -> str:
     return f"guard {guard.name}: {values}, {words}"
 
 
-def _loss(rule: Rule, before: float, after: float) -> float:
+def _loss(rule: GuardRule, before: float, after: float) -> float:
     """Return how much worse the value became, in the unit of the margin."""
     if rule.better:
         return rule.better * (before - after)

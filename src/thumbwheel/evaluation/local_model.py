@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any
 from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, ModelError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.evaluation.types import Answer, Answers, Ask, AskLikelihood, EvaluationConfig, Sums
+from thumbwheel.evaluation.types import (
+    Answers,
+    Ask,
+    AskLikelihood,
+    EvaluationConfig,
+    ModelAnswer,
+    Sums,
+)
 from thumbwheel.models.template_settings import AS_IT_IS, TemplateSettings, template_settings
 from thumbwheel.models.types import ModelVersion
 from thumbwheel.models.versions import adapter_folder
@@ -208,7 +215,7 @@ class LocalResponder:
         for prompt, group in zip(prompts, groups, strict=True):
             answers = []
             for sample in group:
-                answer = Answer(
+                answer = ModelAnswer(
                     sample.text,
                     sample.finish,
                     tokens=len(sample.ids),
@@ -248,14 +255,14 @@ class LocalResponder:
 
     def _example(self, ask: AskLikelihood) -> Example | None:
         """Return the prompt with its texts as branches; None if it does not fit the model."""
-        from thumbwheel.engine.prompt import Target
+        from thumbwheel.engine.prompt import TargetText
         from thumbwheel.engine.tree import Branch, Example
 
         if not ask.prompt:
             return self._example_of_text(ask.texts[0])
         finish_reasons = ask.finish or (None,) * len(ask.texts)
         targets = [
-            Target(text, reason) for text, reason in zip(ask.texts, finish_reasons, strict=True)
+            TargetText(text, reason) for text, reason in zip(ask.texts, finish_reasons, strict=True)
         ]
         max_length = self.local_model.config.max_length
         fitted = self.builder.fit(ask.prompt, targets, max_length, ask.tools)

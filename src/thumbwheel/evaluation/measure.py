@@ -10,19 +10,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from thumbwheel.core.errors import ConfigError, NotFound
-from thumbwheel.evaluation.types import Answer, Answers, Case, Judged
+from thumbwheel.evaluation.types import Answers, HeldOutCase, JudgedAnswer, ModelAnswer
 from thumbwheel.rewards import function as rewards
 from thumbwheel.rewards.checker import OwnerSettings, checker, checker_of
-from thumbwheel.rewards.function import Score, Status
+from thumbwheel.rewards.function import JudgementStatus, Score
 
 REASON = 200
 """Characters of a stored reason."""
-UNANSWERED = Judged(
+UNANSWERED = JudgedAnswer(
     "", None, None, False, None, {"status": "unanswered", "reason": "this side has no answer"}
 )
 
 
-def judge(cases: Sequence[Case], replies: Sequence[Answers], owner: OwnerSettings) -> list[Judged]:
+def judge(
+    cases: Sequence[HeldOutCase], replies: Sequence[Answers], owner: OwnerSettings
+) -> list[JudgedAnswer]:
     """Judge the first answer to each case by the case's checker with the settings of its owner."""
     answered = [index for index, reply in enumerate(replies) if reply]
     answers = [replies[index][0] for index in answered]
@@ -34,8 +36,8 @@ def judge(cases: Sequence[Case], replies: Sequence[Answers], owner: OwnerSetting
     return judged
 
 
-def _judged(answer: Answer, text: str, score: Score) -> Judged:
-    return Judged(
+def _judged(answer: ModelAnswer, text: str, score: Score) -> JudgedAnswer:
+    return JudgedAnswer(
         text,
         score.value,
         score.well_formed,
@@ -45,7 +47,7 @@ def _judged(answer: Answer, text: str, score: Score) -> Judged:
     )
 
 
-def score(cases: Sequence[Case], texts: Sequence[str], owner: OwnerSettings) -> list[Score]:
+def score(cases: Sequence[HeldOutCase], texts: Sequence[str], owner: OwnerSettings) -> list[Score]:
     """Return one score per answer, by the checker that its case names, else by the default for the
     kind of its reference.
 
@@ -55,7 +57,9 @@ def score(cases: Sequence[Case], texts: Sequence[str], owner: OwnerSettings) -> 
     scores: list[Score | None] = [None] * len(cases)
     for group in _checker_groups(cases, owner):
         if isinstance(group.checker, str):
-            group_scores = [Score.none(Status.NOT_APPLICABLE, group.checker)] * len(group.indices)
+            group_scores = [Score.none(JudgementStatus.NOT_APPLICABLE, group.checker)] * len(
+                group.indices
+            )
         else:
             answered = [
                 rewards.Case(texts[index], cases[index].reference, cases[index].prompt)
@@ -67,7 +71,7 @@ def score(cases: Sequence[Case], texts: Sequence[str], owner: OwnerSettings) -> 
     return [case_score for case_score in scores if case_score is not None]
 
 
-def checkers(cases: Sequence[Case], owner: OwnerSettings) -> list[str]:
+def checkers(cases: Sequence[HeldOutCase], owner: OwnerSettings) -> list[str]:
     """Return the checkers of the cases with their versions, and the reasons why some cannot be
     used. The list changes when a missing checker is installed."""
     names = set()
@@ -88,7 +92,7 @@ class _CheckerGroup:
     indices: list[int]
 
 
-def _checker_groups(cases: Sequence[Case], owner: OwnerSettings) -> Iterator[_CheckerGroup]:
+def _checker_groups(cases: Sequence[HeldOutCase], owner: OwnerSettings) -> Iterator[_CheckerGroup]:
     indices_of: dict[tuple[str, str], list[int]] = {}
     for index, case in enumerate(cases):
         name = case.checker or checker_of(case.reference)
@@ -104,7 +108,7 @@ def _checker_groups(cases: Sequence[Case], owner: OwnerSettings) -> Iterator[_Ch
             yield _CheckerGroup(function, indices)
 
 
-def blocked(judgements: Iterable[Score | Judged]) -> Counter[str]:
+def blocked(judgements: Iterable[Score | JudgedAnswer]) -> Counter[str]:
     """Return reason -> judgements that failed because their judge was not available."""
     reasons = Counter[str]()
     for judgement in judgements:
@@ -112,7 +116,7 @@ def blocked(judgements: Iterable[Score | Judged]) -> Counter[str]:
             status: Any = judgement.status
         else:
             status = judgement.evidence["status"]
-        if status == Status.BLOCKED:
+        if status == JudgementStatus.BLOCKED:
             reasons[str(judgement.evidence.get("reason"))[:REASON]] += 1
     return reasons
 
@@ -126,7 +130,7 @@ class PairedValue:
     after: float
 
 
-def paired(before: Sequence[Judged], after: Sequence[Judged]) -> Iterator[PairedValue]:
+def paired(before: Sequence[JudgedAnswer], after: Sequence[JudgedAnswer]) -> Iterator[PairedValue]:
     """Yield the values of the cases that count: at least one answer could be judged.
 
     An answer on which the checker failed (too deep, too long), or that has nothing to judge (no
@@ -141,14 +145,19 @@ def paired(before: Sequence[Judged], after: Sequence[Judged]) -> Iterator[Paired
             yield PairedValue(index, float(value_before), float(value_after))
 
 
-def _value(judged: Judged) -> float | None:
-    could_not_judge = judged.evidence["status"] in (Status.FAILED, Status.NOT_APPLICABLE)
+def _value(judged: JudgedAnswer) -> float | None:
+    could_not_judge = judged.evidence["status"] in (
+        JudgementStatus.FAILED,
+        JudgementStatus.NOT_APPLICABLE,
+    )
     if judged.value is None and judged is not UNANSWERED and could_not_judge:
         return 0.0
     return judged.value
 
 
-def unjudged(before: Sequence[Judged], after: Sequence[Judged], counted: set[int]) -> Counter[str]:
+def unjudged(
+    before: Sequence[JudgedAnswer], after: Sequence[JudgedAnswer], counted: set[int]
+) -> Counter[str]:
     """Return reason -> cases that do not count: those whose index is not in `counted`."""
     reasons = Counter[str]()
     for index, (first, second) in enumerate(zip(before, after, strict=True)):
@@ -157,7 +166,7 @@ def unjudged(before: Sequence[Judged], after: Sequence[Judged], counted: set[int
     return reasons
 
 
-def _why_unjudged(before: Judged, after: Judged) -> str:
+def _why_unjudged(before: JudgedAnswer, after: JudgedAnswer) -> str:
     if before is UNANSWERED or after is UNANSWERED:
         return "a side has no answer"
     if blocked_reasons := blocked((before, after)):

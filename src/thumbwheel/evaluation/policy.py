@@ -15,7 +15,7 @@ from thumbwheel.models.types import Basis
 from thumbwheel.stats.types import FEWEST
 
 
-class Verdict(StrEnum):
+class GateVerdict(StrEnum):
     """What the gate may say."""
 
     APPROVED = "approved"
@@ -116,10 +116,10 @@ class GateInputs(Config):
     """Fingerprint of the base and the adapter files that were measured."""
 
 
-class Decision(Config):
+class GateDecision(Config):
     """The verdict with its reasons, in words."""
 
-    verdict: Verdict
+    verdict: GateVerdict
     reasons: tuple[str, ...]
 
 
@@ -130,7 +130,7 @@ class StoredDecision(Config):
     id: str
     version_id: str
     evaluation_id: str
-    decision: Decision
+    decision: GateDecision
     inputs: GateInputs
     policy: GatePolicy
     signature: str | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from thumbwheel.core import ids
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
-from thumbwheel.evaluation.types import Answer, Answers, Ask, AskLikelihood, Case, Sums
+from thumbwheel.evaluation.types import Answers, Ask, AskLikelihood, HeldOutCase, ModelAnswer, Sums
 from thumbwheel.models.types import ModelVersion
 
 
@@ -19,7 +19,7 @@ class RecordedResponder:
 
     name: str
     identity: str
-    by_prompt: Mapping[str, Answer]
+    by_prompt: Mapping[str, ModelAnswer]
     """Canonical prompt -> its answer."""
     batch: int = 1000
     scores: bool = False
@@ -39,7 +39,7 @@ class RecordedResponder:
 
 
 def recorded(
-    ws: Workspace, version: ModelVersion, name: str, cases: Sequence[Case]
+    ws: Workspace, version: ModelVersion, name: str, cases: Sequence[HeldOutCase]
 ) -> RecordedResponder:
     """Return a responder that gives the newest answer of `version` to the prompt of each case. An
     answer whose model was not recorded counts as the version's."""

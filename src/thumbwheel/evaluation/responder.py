@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from thumbwheel.core import ids, log
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
-from thumbwheel.evaluation.types import Answer, Answers, Ask, AskLikelihood, Sums
+from thumbwheel.evaluation.types import Answers, Ask, AskLikelihood, ModelAnswer, Sums
 
 LENGTH_RATIO = 2
 SHORT = 200
@@ -128,7 +128,7 @@ def _length(question: Ask | AskLikelihood) -> int:
 
 
 def _to_json(reply: Sequence[Any]) -> list[Any]:
-    return [asdict(part) if isinstance(part, Answer) else part for part in reply]
+    return [asdict(part) if isinstance(part, ModelAnswer) else part for part in reply]
 
 
 def _from_json(kind: str, value: list[Any]) -> tuple[Any, ...]:
@@ -137,5 +137,5 @@ def _from_json(kind: str, value: list[Any]) -> tuple[Any, ...]:
     answers = []
     for fields in value:
         token_ids = None if fields["ids"] is None else tuple(fields["ids"])
-        answers.append(Answer(**fields | {"ids": token_ids}))
+        answers.append(ModelAnswer(**fields | {"ids": token_ids}))
     return tuple(answers)

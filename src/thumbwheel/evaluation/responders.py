@@ -19,7 +19,7 @@ from thumbwheel.evaluation.local_model import LocalModel, exported
 from thumbwheel.evaluation.recorded import recorded
 from thumbwheel.evaluation.responder import Responder
 from thumbwheel.evaluation.served import endpoint, gguf
-from thumbwheel.evaluation.types import Case, EvaluationConfig
+from thumbwheel.evaluation.types import EvaluationConfig, HeldOutCase
 from thumbwheel.models import versions
 from thumbwheel.models.settings import may_be_private
 from thumbwheel.models.types import Agent, ModelVersion
@@ -34,7 +34,7 @@ class Responders:
 
     ws: Workspace
     config: EvaluationConfig
-    cases: Sequence[Case]
+    cases: Sequence[HeldOutCase]
     candidate: ModelVersion
     incumbent: ModelVersion
     form: str | None = None

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from thumbwheel.evaluation.policy import Decision, GateInputs, GatePolicy, StoredDecision
+from thumbwheel.evaluation.policy import GateDecision, GateInputs, GatePolicy, StoredDecision
 from thumbwheel.evaluation.types import Evaluation
 
 
-class PolicyDecision(Decision):
+class PolicyDecision(GateDecision):
     """A decision with its id, and the policy that it was made by."""
 
     id: str
     policy: GatePolicy
 
 
-class ReplayedDecision(Decision):
+class ReplayedDecision(GateDecision):
     """A stored decision that was made again from its inputs."""
 
     id: str

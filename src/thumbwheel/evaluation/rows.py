@@ -21,7 +21,7 @@ from thumbwheel.datasets.split_assignment import assign_splits
 from thumbwheel.datasets.types import ChatRow, Dataset, DatasetConfig, LabelRow, PairRow
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
-from thumbwheel.evaluation.types import Case, Message, RecordedAnswer
+from thumbwheel.evaluation.types import HeldOutCase, Message, RecordedAnswer
 from thumbwheel.models import versions
 from thumbwheel.models.types import Basis, ModelVersion
 
@@ -35,7 +35,7 @@ class HeldOut:
     """What a version may be judged on, and what was left out, by reason."""
 
     basis: Basis
-    cases: list[Case]
+    cases: list[HeldOutCase]
     recorded_answers: list[RecordedAnswer]
     dropped: Counter[str] = field(default_factory=Counter)
 
@@ -90,7 +90,9 @@ def _datasets_of_lineage(ws: Workspace, version: ModelVersion) -> Iterator[Datas
         ancestor = versions.by_id(ws, ancestor.parent_id) if ancestor.parent_id else None
 
 
-def train_rows(ws: Workspace, version: ModelVersion, cases: Sequence[Case]) -> list[RecordedAnswer]:
+def train_rows(
+    ws: Workspace, version: ModelVersion, cases: Sequence[HeldOutCase]
+) -> list[RecordedAnswer]:
     """Return recorded answers that `version` may have learned from, except answers to a prompt of
     `cases`; none for an untrained version."""
     dataset = dataset_of(ws, version)

@@ -20,9 +20,9 @@ import httpx2
 
 from thumbwheel.core import ids, log
 from thumbwheel.core.errors import InputError, ModelError
-from thumbwheel.evaluation.types import Answer, Answers, Ask, AskLikelihood, Sums
+from thumbwheel.evaluation.types import Answers, Ask, AskLikelihood, ModelAnswer, Sums
 from thumbwheel.llm.checked_transport import CheckedTransport
-from thumbwheel.llm.client import Client, Refused
+from thumbwheel.llm.client import Client, RequestRefused
 
 LISTING_TIMEOUT = 5.0
 """Seconds to wait for a server's list of models."""
@@ -31,7 +31,7 @@ CONTENT = ("digest", "root", "parent", "meta")
 
 
 @dataclass
-class Connection:
+class ServedClient:
     """A client, and how to close it together with the server that was started for it."""
 
     client: Client
@@ -44,11 +44,11 @@ class ServedResponder:
 
     name: str
     identity: str
-    connect: Callable[[], Connection]
+    connect: Callable[[], ServedClient]
     parallel: int
     batch: int = 32
     scores: bool = False
-    _connection: Connection | None = None
+    _connection: ServedClient | None = None
 
     def answers(self, asks: Sequence[Ask]) -> list[Answers]:
         """Generate answers, one request each, `parallel` at once. A question that the server
@@ -62,7 +62,7 @@ class ServedResponder:
             replies = list(
                 pool.map(lambda request: _answer(client, request[0], request[1], workers), requests)
             )
-        refusals = [reply for reply in replies if isinstance(reply, Refused)]
+        refusals = [reply for reply in replies if isinstance(reply, RequestRefused)]
         if refusals:
             log.say(
                 f"{self.name} gives no answer to {len(refusals)} of {len(replies)} questions: "
@@ -73,7 +73,7 @@ class ServedResponder:
         for ask in asks:
             samples = replies[start : start + ask.samples]
             start += ask.samples
-            answered = tuple(sample for sample in samples if isinstance(sample, Answer))
+            answered = tuple(sample for sample in samples if isinstance(sample, ModelAnswer))
             answers.append(answered if len(answered) == ask.samples else ())
         return answers
 
@@ -106,9 +106,9 @@ def endpoint(
     def transport() -> httpx2.BaseTransport | None:
         return None if private is None else CheckedTransport(private=private)
 
-    def connect() -> Connection:
+    def connect() -> ServedClient:
         client = Client(url, model, api_key=api_key, transport=transport())
-        return Connection(client, client.close)
+        return ServedClient(client, client.close)
 
     address = url.rstrip("/")
     content = _model_content(address, model, api_key, transport())
@@ -153,7 +153,7 @@ def gguf(name: str, file: Path) -> ServedResponder:
             "Make one: thumbwheel export VERSION --format gguf",
         )
 
-    def connect() -> Connection:
+    def connect() -> ServedClient:
         server = LlamaServer(file)
         server.start()
         client = Client(server.url, file.stem)
@@ -162,12 +162,12 @@ def gguf(name: str, file: Path) -> ServedResponder:
             client.close()
             server.stop()
 
-        return Connection(client, close)
+        return ServedClient(client, close)
 
     return ServedResponder(name, ids.fingerprint(["gguf", ids.file_hash(file)]), connect, 1)
 
 
-def _answer(client: Client, ask: Ask, seed: int, workers: int) -> Answer | Refused:
+def _answer(client: Client, ask: Ask, seed: int, workers: int) -> ModelAnswer | RequestRefused:
     """Send one request, of which `workers` run at once, and return the answer or the refusal."""
     body = {
         "messages": ask.prompt,
@@ -178,7 +178,7 @@ def _answer(client: Client, ask: Ask, seed: int, workers: int) -> Answer | Refus
     began = time.perf_counter()
     try:
         reply = client.post("chat/completions", body)
-    except Refused as error:
+    except RequestRefused as error:
         return error
     seconds = time.perf_counter() - began
     try:
@@ -191,7 +191,7 @@ def _answer(client: Client, ask: Ask, seed: int, workers: int) -> Answer | Refus
             "Check that it is a chat endpoint",
         ) from None
     usage: dict[str, Any] = reply.get("usage") or {}
-    return Answer(
+    return ModelAnswer(
         text,
         finish,
         usage.get("completion_tokens"),

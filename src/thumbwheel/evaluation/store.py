@@ -30,15 +30,21 @@ from thumbwheel.db.schema import (
 from thumbwheel.db.schema import declarations as declarations_
 from thumbwheel.db.schema import traffic_verdicts as traffic_verdicts_
 from thumbwheel.evaluation.policy import (
-    Decision,
     Declaration,
+    GateDecision,
     GateInputs,
     GatePolicy,
     Look,
     StoredDecision,
 )
 from thumbwheel.evaluation.traffic import TrafficVerdict
-from thumbwheel.evaluation.types import Answer, Case, Evaluation, EvaluationConfig, Measure
+from thumbwheel.evaluation.types import (
+    Evaluation,
+    EvaluationConfig,
+    HeldOutCase,
+    Measure,
+    ModelAnswer,
+)
 from thumbwheel.models.types import ModelVersion
 
 MODEL_FUNCTIONS = {"reward_model", "learned", "judge"}
@@ -56,7 +62,7 @@ CALL_COLUMNS = (
 """What is read of a recorded model call."""
 
 
-def judgeable(connection: sa.Connection, agent_id: str, basis: str) -> list[Case]:
+def judgeable(connection: sa.Connection, agent_id: str, basis: str) -> list[HeldOutCase]:
     """Return the cases of this basis that have a reference or a checker, by id. A case whose prompt
     lacks a message has an empty prompt."""
     query = (
@@ -72,7 +78,7 @@ def judgeable(connection: sa.Connection, agent_id: str, basis: str) -> list[Case
     prompts = conversations(connection, {row["input_id"] for row in rows})
     judgeable_cases = []
     for row in rows:
-        case = Case(
+        case = HeldOutCase(
             row["id"],
             row["group_key"] or row["input_id"],
             row["input_id"],
@@ -121,7 +127,7 @@ def store_answers(
 
 def recorded(
     connection: sa.Connection, version: ModelVersion, prompt_ids: Collection[str]
-) -> dict[str, Answer]:
+) -> dict[str, ModelAnswer]:
     """Return prompt id -> the newest answer that the app recorded, with the token counts of its
     last model call. Answers of another model than `version` are left out."""
     last_calls = (
@@ -135,7 +141,7 @@ def recorded(
         steps, is_last_call
     )
     columns = [traces.c.input_id, traces.c.output, *(steps.c[name] for name in CALL_COLUMNS)]
-    newest: dict[str, Answer] = {}
+    newest: dict[str, ModelAnswer] = {}
     for batch in batches(sorted(prompt_ids)):
         query = (
             sa.select(*columns)
@@ -173,10 +179,10 @@ def _same_model(name: str, other: str) -> bool:
     return long.startswith(short) and re.fullmatch(r"(-\d[\d.-]*|:latest)?", suffix) is not None
 
 
-def _answer(row: sa.RowMapping) -> Answer:
+def _answer(row: sa.RowMapping) -> ModelAnswer:
     timed = row["started_at"] is not None and row["ended_at"] is not None
     seconds = (row["ended_at"] - row["started_at"]).total_seconds() if timed else None
-    return Answer(
+    return ModelAnswer(
         row["output"],
         row["finish_reason"] or "stop",
         row["completion_tokens"],
@@ -324,7 +330,7 @@ def _decision(row: sa.RowMapping) -> StoredDecision | None:
             id=row["id"],
             version_id=row["version_id"],
             evaluation_id=row["evaluation_id"],
-            decision=Decision(verdict=row["decision"], reasons=row["reasons"]),
+            decision=GateDecision(verdict=row["decision"], reasons=row["reasons"]),
             inputs=GateInputs(**row["inputs"]),
             policy=GatePolicy(**row["policy"]),
             signature=row["signature"],

@@ -15,21 +15,21 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from thumbwheel.evaluation.types import (
-    Answer,
     Ask,
     AskLikelihood,
-    Case,
     ChangedAnswer,
     EvaluationConfig,
     Guard,
+    HeldOutCase,
     Measure,
+    ModelAnswer,
     RecordedAnswer,
 )
 from thumbwheel.rewards import function as rewards
 from thumbwheel.rewards.checker import OwnerSettings
 from thumbwheel.rewards.function import Score
 
-RewardModelScorer = Callable[[Sequence[Any], Sequence[Sequence[Answer]]], list[list[float]]]
+RewardModelScorer = Callable[[Sequence[Any], Sequence[Sequence[ModelAnswer]]], list[list[float]]]
 """Scores the answers of several responders to the prompts: a list of scores for each responder."""
 Scorer = Callable[[rewards.RewardFunction[Any], Sequence[rewards.Case]], list[Score]]
 """Scores answers by a function, one score each."""
@@ -39,7 +39,7 @@ Scorer = Callable[[rewards.RewardFunction[Any], Sequence[rewards.Case]], list[Sc
 class SuiteContext:
     """What the suites of one evaluation may use."""
 
-    cases: Sequence[Case]
+    cases: Sequence[HeldOutCase]
     recorded_answers: Sequence[RecordedAnswer]
     config: EvaluationConfig
     rewards: Callable[[Sequence[rewards.Case]], Mapping[str, list[Score]]] = lambda cases: {}

@@ -13,14 +13,14 @@ from thumbwheel.evaluation import store
 from thumbwheel.evaluation.measure import blocked
 from thumbwheel.evaluation.rows import HeldOut
 from thumbwheel.evaluation.suite import RewardModelScorer, Scorer, SuiteContext
-from thumbwheel.evaluation.types import Answer, EvaluationConfig
+from thumbwheel.evaluation.types import EvaluationConfig, ModelAnswer
 from thumbwheel.models import reward_models
 from thumbwheel.models.types import ModelVersion, RewardModelRecord
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.cases import StoredCase
 from thumbwheel.rewards.combine import RewardConfig
 from thumbwheel.rewards.component import components, resolve_paths
-from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
+from thumbwheel.rewards.function import Case, JudgementStatus, RewardFunction, Score
 from thumbwheel.rewards.presets import CHECKER, ComponentConfig
 
 CHUNK = 32
@@ -121,7 +121,9 @@ def _reward_scorer(
         for index in range(len(cases)):
             value = combine({name: scores[index] for name, scores in scores_of.items()})
             if value is None:
-                combined.append(Score.none(Status.NOT_APPLICABLE, "no reward function applies"))
+                combined.append(
+                    Score.none(JudgementStatus.NOT_APPLICABLE, "no reward function applies")
+                )
             else:
                 combined.append(Score(value))
         return {"": combined, **scores_of}
@@ -170,7 +172,9 @@ def _reward_model_scorer(ws: Workspace, reward_model: RewardModelRecord) -> Rewa
     """Return a scorer by a reward model: it reads the answers of all responders to a prompt after
     the same turns of it. An answer that is too long scores nan."""
 
-    def score(prompts: Sequence[Any], responders: Sequence[Sequence[Answer]]) -> list[list[float]]:
+    def score(
+        prompts: Sequence[Any], responders: Sequence[Sequence[ModelAnswer]]
+    ) -> list[list[float]]:
         from thumbwheel.core.hardware import device
         from thumbwheel.engine.reward_model import RewardInput, RewardModel
 

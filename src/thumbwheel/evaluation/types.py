@@ -99,7 +99,7 @@ class EvaluationConfig(Config):
 
 
 @dataclass(frozen=True)
-class Case:
+class HeldOutCase:
     """An input with what judges an answer. `group` is the cluster of the interval."""
 
     id: str
@@ -153,7 +153,7 @@ class AskLikelihood:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ModelAnswer:
     """One answer of a responder. Tokens and seconds are None where they were not counted, `ids`
     where the server does not return tokens.
 
@@ -170,7 +170,7 @@ class Answer:
     """Machine seconds: this answer's share where several are answered at once."""
 
 
-Answers = tuple[Answer, ...]
+Answers = tuple[ModelAnswer, ...]
 """The reply to one `Ask`: as many answers as were asked for; empty where there is no answer."""
 Sums = tuple[tuple[float, int], ...]
 """The reply to one `AskLikelihood`: (summed log-probability, tokens) of each text; empty where they
@@ -178,7 +178,7 @@ do not fit the model."""
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedAnswer:
     """A fresh answer with its checker's judgement. `value` is None where it could not be judged."""
 
     text: str

@@ -29,11 +29,11 @@ Params = Mapping[str, Any]
 """A check as it stands in the YAML file: its type and its parameters."""
 Outcome = tuple[bool | None, str]
 """Whether it passed (None: skipped), and why."""
-Validator = Callable[[Params, "Reply"], Outcome]
+Validator = Callable[[Params, "CheckedReply"], Outcome]
 
 
 @dataclass(frozen=True)
-class Reply:
+class CheckedReply:
     """What is checked. `tool_calls`: name, args and result of each; None where no tools were
     offered."""
 
@@ -45,7 +45,7 @@ class Reply:
     judge: Callable[[str], bool | None] | None = field(default=None, compare=False)
 
 
-def check(params: Params, reply: Reply) -> dict[str, Any]:
+def check(params: Params, reply: CheckedReply) -> dict[str, Any]:
     """Return the result of one check: validator, passed, detail, skipped."""
     passed, detail = VALIDATORS[str(params["type"])](params, reply)
     return {
@@ -69,7 +69,7 @@ def require_valid(params: Any, where: str) -> None:
     for inner in params.get("checks") or ():
         require_valid(inner, where)
     try:
-        VALIDATORS[params["type"]](params, Reply("", tool_calls=()))
+        VALIDATORS[params["type"]](params, CheckedReply("", tool_calls=()))
     except (KeyError, TypeError, ValueError, re.error) as error:
         raise ConfigError(
             f"check {params['type']!r} of {where}",
@@ -91,7 +91,7 @@ def _number(params: Params, *names: str) -> float:
     return float(_text(params, *names))
 
 
-def _contains(params: Params, reply: Reply) -> Outcome:
+def _contains(params: Params, reply: CheckedReply) -> Outcome:
     wanted = _text(params, "text", "substring")
     detail = f"looked for {wanted!r}"
     if params.get("case_sensitive", False):
@@ -99,12 +99,12 @@ def _contains(params: Params, reply: Reply) -> Outcome:
     return wanted.casefold() in reply.text.casefold(), detail
 
 
-def _equals(params: Params, reply: Reply) -> Outcome:
+def _equals(params: Params, reply: CheckedReply) -> Outcome:
     wanted = _text(params, "text", "expected")
     return reply.text.strip() == wanted.strip(), f"expected {wanted!r}"
 
 
-def _regex(params: Params, reply: Reply) -> Outcome:
+def _regex(params: Params, reply: CheckedReply) -> Outcome:
     pattern = _text(params, "pattern")
     ignore_case = bool(params.get("ignore_case", False))
     function = FUNCTIONS.get("regex").create({"pattern": pattern, "ignore_case": ignore_case})
@@ -115,21 +115,21 @@ def _regex(params: Params, reply: Reply) -> Outcome:
 def _characters(sign: int) -> Validator:
     """Return a validator for at least (1) or at most (-1) so many characters."""
 
-    def validate(params: Params, reply: Reply) -> Outcome:
+    def validate(params: Params, reply: CheckedReply) -> Outcome:
         excess = len(reply.text) - _number(params, "count", "n")
         return sign * excess >= 0, f"{len(reply.text)} characters"
 
     return validate
 
 
-def _tokens(params: Params, reply: Reply) -> Outcome:
+def _tokens(params: Params, reply: CheckedReply) -> Outcome:
     limit = _number(params, "max", "n")
     if reply.tokens is None:
         return None, "nobody counted tokens"
     return reply.tokens <= limit, f"{reply.tokens} tokens"
 
 
-def _latency(params: Params, reply: Reply) -> Outcome:
+def _latency(params: Params, reply: CheckedReply) -> Outcome:
     limit = _number(params, "ms", "max_ms")
     if reply.seconds is None:
         return None, "nobody measured it"
@@ -144,11 +144,11 @@ def _json(text: str) -> Any:
         return ...
 
 
-def _json_valid(params: Params, reply: Reply) -> Outcome:
+def _json_valid(params: Params, reply: CheckedReply) -> Outcome:
     return _json(reply.text) is not ..., "parsed as JSON"
 
 
-def _json_has_key(params: Params, reply: Reply) -> Outcome:
+def _json_has_key(params: Params, reply: CheckedReply) -> Outcome:
     value, path = _json(reply.text), _text(params, "key")
     for key in path.split("."):
         value = value[key] if isinstance(value, dict) and key in value else ...
@@ -158,7 +158,7 @@ def _json_has_key(params: Params, reply: Reply) -> Outcome:
 def _combined(decide: Callable[[list[bool]], bool]) -> Validator:
     """Return a validator that decides over inner checks; skipped ones do not count."""
 
-    def validate(params: Params, reply: Reply) -> Outcome:
+    def validate(params: Params, reply: CheckedReply) -> Outcome:
         results = [check(inner, reply) for inner in params["checks"]]
         decided = [result["passed"] for result in results if not result["skipped"]]
         detail = "; ".join(f"{result['validator']}: {result['detail']}" for result in results)
@@ -167,7 +167,7 @@ def _combined(decide: Callable[[list[bool]], bool]) -> Validator:
     return validate
 
 
-def _judge(params: Params, reply: Reply) -> Outcome:
+def _judge(params: Params, reply: CheckedReply) -> Outcome:
     criteria = _text(params, "criteria", "prompt", "question")
     passed = reply.judge(criteria) if reply.judge else None
     if passed is None:
@@ -178,10 +178,10 @@ def _judge(params: Params, reply: Reply) -> Outcome:
 ToolCalls = Sequence[Mapping[str, Any]]
 
 
-def _tool(holds: Callable[[Params, ToolCalls, Reply], bool]) -> Validator:
+def _tool(holds: Callable[[Params, ToolCalls, CheckedReply], bool]) -> Validator:
     """Return a validator of the tool calls; it is skipped if no tools were offered."""
 
-    def validate(params: Params, reply: Reply) -> Outcome:
+    def validate(params: Params, reply: CheckedReply) -> Outcome:
         if reply.tool_calls is None:
             return None, "no tools were offered"
         names = ", ".join(_names(reply.tool_calls))
@@ -194,7 +194,7 @@ def _names(calls: ToolCalls) -> list[str]:
     return [str(call.get("name")) for call in calls]
 
 
-def _called_with(params: Params, calls: ToolCalls, reply: Reply) -> bool:
+def _called_with(params: Params, calls: ToolCalls, reply: CheckedReply) -> bool:
     arguments = dict(params.get("args") or {})
     for call in calls:
         same_tool = call.get("name") == _text(params, "tool", "name")
@@ -203,7 +203,7 @@ def _called_with(params: Params, calls: ToolCalls, reply: Reply) -> bool:
     return False
 
 
-def _order(params: Params, calls: ToolCalls, reply: Reply) -> bool:
+def _order(params: Params, calls: ToolCalls, reply: CheckedReply) -> bool:
     names = iter(_names(calls))
     return all(tool in names for tool in params["tools"])
 
@@ -212,19 +212,19 @@ def _results(calls: ToolCalls) -> list[str]:
     return [str(call.get("result")) for call in calls if call.get("result") not in (None, "")]
 
 
-def _in_response(params: Params, calls: ToolCalls, reply: Reply) -> bool:
+def _in_response(params: Params, calls: ToolCalls, reply: CheckedReply) -> bool:
     tool = params.get("tool")
     chosen = [call for call in calls if not tool or call.get("name") == tool]
     return any(result.strip() in reply.text for result in _results(chosen))
 
 
-def _uses_data(params: Params, calls: ToolCalls, reply: Reply) -> bool:
+def _uses_data(params: Params, calls: ToolCalls, reply: CheckedReply) -> bool:
     words = set(re.findall(r"\w{3,}", reply.text.casefold()))
     words_of_results = set(re.findall(r"\w{3,}", " ".join(_results(calls)).casefold()))
     return not words.isdisjoint(words_of_results)
 
 
-def _no_invention(params: Params, reply: Reply) -> Outcome:
+def _no_invention(params: Params, reply: CheckedReply) -> Outcome:
     """Check that all numbers of the answer appear in the ground truth, the facts, or a tool's
     result."""
     facts = [str(fact) for fact in params.get("facts") or ()]
@@ -236,14 +236,14 @@ def _no_invention(params: Params, reply: Reply) -> Outcome:
 
 
 def _not(validator: Validator) -> Validator:
-    def validate(params: Params, reply: Reply) -> Outcome:
+    def validate(params: Params, reply: CheckedReply) -> Outcome:
         passed, detail = validator(params, reply)
         return None if passed is None else not passed, detail
 
     return validate
 
 
-def _uncertain(params: Params, reply: Reply) -> Outcome:
+def _uncertain(params: Params, reply: CheckedReply) -> Outcome:
     match = UNCERTAIN.search(reply.text)
     return match is not None, f"it says {match[0]!r}" if match else "it says nothing of the kind"
 

@@ -39,7 +39,7 @@ from thumbwheel.experiments.types import (
 from thumbwheel.stats import best_arm
 from thumbwheel.stats.betting import Arrivals, Bets, difference_p, gain_interval, lower_end
 from thumbwheel.stats.covariate import adjusted
-from thumbwheel.stats.sample_ratio import Stratum as Shares
+from thumbwheel.stats.sample_ratio import ShareStratum as Shares
 from thumbwheel.stats.sample_ratio import response_p, sequential_p
 from thumbwheel.stats.sequential import Difference, Sample, combined
 from thumbwheel.stats.types import Interval

@@ -37,7 +37,7 @@ from thumbwheel.experiments.exposures import collect
 from thumbwheel.experiments.metrics import figures, mean_of, value_of
 from thumbwheel.experiments.row_seals import check_seals
 from thumbwheel.experiments.senders import decided
-from thumbwheel.experiments.store import Call
+from thumbwheel.experiments.store import CountedCall
 from thumbwheel.experiments.types import (
     MARGINS,
     Arm,
@@ -413,7 +413,7 @@ def _moved(ws: Workspace, experiment: Experiment, state: State, reason: str) -> 
     return find(ws, experiment.id)
 
 
-def _dead_arms(calls: Sequence[Call]) -> frozenset[str]:
+def _dead_arms(calls: Sequence[CountedCall]) -> frozenset[str]:
     """Return the arms that failed to answer so many different units since they last answered: one
     client alone ends no arm."""
     failing: dict[str, set[str | None]] = {}

@@ -19,7 +19,7 @@ from thumbwheel.core.seal import Seal, make_seal
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.experiments import store
 from thumbwheel.experiments.row_seals import sealed_call, sealed_exposure
-from thumbwheel.experiments.store import Call, Exposure, RecordedCall
+from thumbwheel.experiments.store import CountedCall, Exposure, RecordedCall
 from thumbwheel.experiments.types import Collected, Experiment
 from thumbwheel.models.types import Agent
 
@@ -56,7 +56,7 @@ def _batch(
     units = {call.routing["unit"] for call in recorded if call.routing.get("unit")}
     first_arms = store.arms_of_units(connection, experiment.id, units)
 
-    calls: dict[str, Call] = {}
+    calls: dict[str, CountedCall] = {}
     exposures: list[Exposure] = []
     recorded.sort(key=lambda call: (call.occurred_at or call.recorded_at, call.trace_id))
     for call in recorded:
@@ -91,12 +91,12 @@ def _exposure(call: RecordedCall, routing: Any) -> Exposure:
     )
 
 
-def _call(call: RecordedCall, routing: Any, arm: str | None) -> Call:
+def _call(call: RecordedCall, routing: Any, arm: str | None) -> CountedCall:
     assigned = routing.get("assigned") or routing.get("arm")
     # A call that the drawn arm did not answer failed there, whatever answered in its stead. One
     # that nobody answered says nothing about the arm.
     fell_back = routing.get("arm") is None and routing.get("assigned") is not None
-    return Call(
+    return CountedCall(
         trace_id=call.trace_id,
         unit=routing.get("unit"),
         arm=arm,

@@ -17,7 +17,7 @@ from typing import Any
 from thumbwheel.db.workspace import IMPORTED, Workspace
 from thumbwheel.experiments import store
 from thumbwheel.experiments.senders import sender_figures, voice_of
-from thumbwheel.experiments.store import Call, Exposure, Statement
+from thumbwheel.experiments.store import CallStatement, CountedCall, Exposure
 from thumbwheel.experiments.types import Experiment, ExperimentConfig, Figures, UnitFigures
 from thumbwheel.models.types import Agent
 
@@ -51,8 +51,8 @@ def figures(ws: Workspace, experiment: Experiment, as_of: datetime | None = None
 def unit_figures(
     config: ExperimentConfig,
     exposures: Sequence[Exposure],
-    calls: Sequence[Call],
-    spoken: Sequence[Statement],
+    calls: Sequence[CountedCall],
+    spoken: Sequence[CallStatement],
     before: Mapping[str, float],
     threshold: float | None = None,
 ) -> Figures:
@@ -74,12 +74,12 @@ def unit_figures(
         in_time.append(statement)
     admitted_statements, flooded = _without_floods(config, in_time, counted_calls)
 
-    by_unit: dict[str, list[Statement]] = defaultdict(list)
+    by_unit: dict[str, list[CallStatement]] = defaultdict(list)
     for statement in admitted_statements:
         unit = counted_calls[statement.trace_id].unit
         if unit is not None:
             by_unit[unit].append(statement)
-    calls_by_unit: dict[str, list[Call]] = defaultdict(list)
+    calls_by_unit: dict[str, list[CountedCall]] = defaultdict(list)
     for call in calls:
         # A call that the drawn arm failed to answer counts against it, and in nothing else.
         if call.unit is not None and call.assigned is not None:
@@ -97,15 +97,15 @@ def unit_figures(
     return Figures(units, late, flooded, {} if in_time else dict(names), senders)
 
 
-def _admitted(config: ExperimentConfig, spoken: Iterable[Statement]) -> list[Statement]:
+def _admitted(config: ExperimentConfig, spoken: Iterable[CallStatement]) -> list[CallStatement]:
     if config.automatic:
         return list(spoken)
     return [statement for statement in spoken if statement.rater_kind not in AUTOMATIC]
 
 
-def newest(spoken: Iterable[Statement]) -> list[Statement]:
+def newest(spoken: Iterable[CallStatement]) -> list[CallStatement]:
     """Return each speaker's newest statement about a call, in the order in which they came in."""
-    latest: dict[tuple[str, str, str | None], Statement] = {}
+    latest: dict[tuple[str, str, str | None], CallStatement] = {}
     for statement in spoken:
         key = (statement.trace_id, statement.speaker, statement.name)
         current = latest.get(key)
@@ -114,14 +114,14 @@ def newest(spoken: Iterable[Statement]) -> list[Statement]:
     return sorted(latest.values(), key=lambda word: (word.recorded_at, word.feedback_id))
 
 
-def _order(statement: Statement) -> tuple[bool, datetime]:
+def _order(statement: CallStatement) -> tuple[bool, datetime]:
     """Return the key that orders one speaker's statements: an app of the home after a file, then by
     time."""
     is_imported = statement.sender in (None, IMPORTED)
     return not is_imported, statement.stated_at
 
 
-def _is_late(config: ExperimentConfig, call: Call, statement: Statement) -> bool:
+def _is_late(config: ExperimentConfig, call: CountedCall, statement: CallStatement) -> bool:
     """Return whether a statement came after the window. A clock that dates it before its call is
     wrong, and then the time of its recording counts."""
     window = timedelta(hours=config.window_hours)
@@ -132,8 +132,8 @@ def _is_late(config: ExperimentConfig, call: Call, statement: Statement) -> bool
 
 
 def _without_floods(
-    config: ExperimentConfig, spoken: Sequence[Statement], calls: Mapping[str, Call]
-) -> tuple[list[Statement], int]:
+    config: ExperimentConfig, spoken: Sequence[CallStatement], calls: Mapping[str, CountedCall]
+) -> tuple[list[CallStatement], int]:
     """Return the statements without those of raters who already spoke about as many units as count,
     and how many were removed."""
     units_of: dict[str, set[str]] = defaultdict(set)
@@ -151,7 +151,7 @@ def _without_floods(
     return admitted, len(spoken) - len(admitted)
 
 
-def value_of(kind: str, statement: Statement) -> float | None:
+def value_of(kind: str, statement: CallStatement) -> float | None:
     """Return a statement as a number from 0 to 1; None if it has no value of this kind."""
     value = statement.value
     if isinstance(value, bool):
@@ -164,7 +164,7 @@ def value_of(kind: str, statement: Statement) -> float | None:
     return min(1.0, max(0.0, (value - low) / (high - low)))
 
 
-def mean_of(kind: str, spoken: Sequence[Statement]) -> tuple[float, float] | None:
+def mean_of(kind: str, spoken: Sequence[CallStatement]) -> tuple[float, float] | None:
     """Return (mean by weight, weight) of statements; None if none of them has a weight."""
     total = weight = 0.0
     for statement in spoken:
@@ -176,10 +176,10 @@ def mean_of(kind: str, spoken: Sequence[Statement]) -> tuple[float, float] | Non
 
 
 def _earlier_means(
-    config: ExperimentConfig, earlier: Sequence[tuple[str, Statement]]
+    config: ExperimentConfig, earlier: Sequence[tuple[str, CallStatement]]
 ) -> dict[str, float]:
     """Return subject -> the mean of the statements about its earlier calls."""
-    by_subject: dict[str, list[Statement]] = defaultdict(list)
+    by_subject: dict[str, list[CallStatement]] = defaultdict(list)
     for subject, statement in earlier:
         if config.name is None or statement.name == config.name:
             by_subject[subject].append(statement)
@@ -194,8 +194,8 @@ def _earlier_means(
 def _unit(
     kind: str,
     exposure: Exposure,
-    spoken: Mapping[str, list[Statement]],
-    calls: Mapping[str, list[Call]],
+    spoken: Mapping[str, list[CallStatement]],
+    calls: Mapping[str, list[CountedCall]],
     earlier: Mapping[str, float],
     threshold: float | None,
 ) -> UnitFigures:

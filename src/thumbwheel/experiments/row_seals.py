@@ -19,7 +19,7 @@ from thumbwheel.core import ids
 from thumbwheel.core.seal import Seal, make_seal
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.experiments import store
-from thumbwheel.experiments.store import Call, Exposure
+from thumbwheel.experiments.store import CountedCall, Exposure
 from thumbwheel.experiments.types import Experiment
 
 
@@ -38,7 +38,7 @@ def sealed_exposure(seal: Seal, experiment_id: str, exposure: Exposure) -> Expos
     return replace(exposure, seal=seal.of("exposure", _exposure_text(experiment_id, exposure)))
 
 
-def sealed_call(seal: Seal, experiment_id: str, call: Call) -> Call:
+def sealed_call(seal: Seal, experiment_id: str, call: CountedCall) -> CountedCall:
     """Return the call with its seal."""
     return replace(call, seal=seal.of("exposed call", _call_text(experiment_id, call)))
 
@@ -87,7 +87,7 @@ def _exposure_text(experiment_id: str, exposure: Exposure) -> str:
     )
 
 
-def _call_text(experiment_id: str, call: Call) -> str:
+def _call_text(experiment_id: str, call: CountedCall) -> str:
     values: list[Any] = [
         experiment_id,
         call.trace_id,

@@ -16,7 +16,7 @@ from thumbwheel.experiments.analysis import Decision, Inputs, decide
 from thumbwheel.experiments.types import ArmWords, ExperimentConfig, Plan, SenderFigures
 
 if TYPE_CHECKING:
-    from thumbwheel.experiments.store import Call, Statement
+    from thumbwheel.experiments.store import CallStatement, CountedCall
 
 UNKNOWN = "unknown"
 """The sender of what was stored before senders were."""
@@ -46,12 +46,12 @@ def decided(plan: Plan, inputs: Inputs) -> Decision:
     )
 
 
-def sender_of(statement: Statement) -> str:
+def sender_of(statement: CallStatement) -> str:
     """Return who sent the statement."""
     return statement.sender or UNKNOWN
 
 
-def voice_of(statement: Statement) -> str | None:
+def voice_of(statement: CallStatement) -> str | None:
     """Return who speaks: the rater in this sender's statements, else the sender. None for an app
     with the home's files that names nobody."""
     if statement.rater_id is not None:
@@ -61,7 +61,7 @@ def voice_of(statement: Statement) -> str | None:
 
 
 def sender_figures(
-    words: Sequence[tuple[Statement, float]], calls: Mapping[str, Call]
+    words: Sequence[tuple[CallStatement, float]], calls: Mapping[str, CountedCall]
 ) -> SenderFigures | None:
     """Return the figures of the statements that count, each with its value; None if there are
     none."""

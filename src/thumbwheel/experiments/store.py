@@ -60,7 +60,7 @@ class RecordedCall:
 
 
 @dataclass(frozen=True)
-class Call:
+class CountedCall:
     """A call while an experiment ran. `arm` is None where it does not count."""
 
     trace_id: str
@@ -90,7 +90,7 @@ class Exposure:
 
 
 @dataclass(frozen=True)
-class Statement:
+class CallStatement:
     """A word about a call."""
 
     feedback_id: str
@@ -330,7 +330,7 @@ def sealed_calls(
         yield seal, name, GatewayFacts(version, *facts)
 
 
-def add_calls(connection: sa.Connection, experiment_id: str, calls: Iterable[Call]) -> None:
+def add_calls(connection: sa.Connection, experiment_id: str, calls: Iterable[CountedCall]) -> None:
     """Insert calls of an experiment."""
     rows = [{"experiment_id": experiment_id, **asdict(call)} for call in calls]
     if rows:
@@ -376,17 +376,17 @@ def exposures_of(
 
 def calls_of(
     connection: sa.Connection, experiment_id: str, as_of: datetime | None = None
-) -> list[Call]:
+) -> list[CountedCall]:
     """Return all calls of an experiment, in the order in which they were made."""
     until = [] if as_of is None else [traces.c.recorded_at <= as_of]
-    columns = [exposed_calls.c[name] for name in Call.__dataclass_fields__]
+    columns = [exposed_calls.c[name] for name in CountedCall.__dataclass_fields__]
     query = (
         sa.select(*columns)
         .join(traces, traces.c.id == exposed_calls.c.trace_id)
         .where(exposed_calls.c.experiment_id == experiment_id, *until)
         .order_by(exposed_calls.c.occurred_at, exposed_calls.c.trace_id)
     )
-    return [Call(*row) for row in connection.execute(query)]
+    return [CountedCall(*row) for row in connection.execute(query)]
 
 
 _SPOKEN = (
@@ -416,7 +416,7 @@ def statements(
     experiment_id: str,
     kind: str,
     as_of: datetime | None = None,
-) -> list[Statement]:
+) -> list[CallStatement]:
     """Return the statements of this kind in force about calls of an experiment, in the order in
     which they came. A statement about a session counts for its first counted call."""
     counted = [
@@ -442,10 +442,10 @@ def statements(
         .where(feedback_targets.c.kind == "session", *counted)
         .order_by(feedback.c.id, exposed_calls.c.occurred_at, traces.c.id)
     )
-    spoken = [Statement(*row) for row in connection.execute(about_calls)]
-    first_calls: dict[str, Statement] = {}
+    spoken = [CallStatement(*row) for row in connection.execute(about_calls)]
+    first_calls: dict[str, CallStatement] = {}
     for row in connection.execute(about_sessions):
-        statement = Statement(*row)
+        statement = CallStatement(*row)
         first_calls.setdefault(statement.feedback_id, statement)
     spoken += first_calls.values()
     return sorted(spoken, key=lambda word: (word.recorded_at, word.feedback_id))
@@ -453,7 +453,7 @@ def statements(
 
 def earlier_statements(
     connection: sa.Connection, agent_id: str, experiment: Experiment, kind: str
-) -> list[tuple[str, Statement]]:
+) -> list[tuple[str, CallStatement]]:
     """Return (subject, statement) of this kind about calls of the exposed units' subjects before
     the experiment began. Each statement comes once, however many units its subject is."""
     first_calls = traces.alias("first_calls")
@@ -474,7 +474,7 @@ def earlier_statements(
             in_force(agent_id, experiment.recorded_at),
         )
     )
-    return [(row[0], Statement(*row[1:])) for row in connection.execute(query)]
+    return [(row[0], CallStatement(*row[1:])) for row in connection.execute(query)]
 
 
 def subjects_of_units(connection: sa.Connection, experiment_id: str) -> dict[str, str]:
@@ -504,7 +504,7 @@ def seconds_of_version(connection: sa.Connection, version_id: str, most: int) ->
 
 def values_of_version(
     connection: sa.Connection, agent_id: str, version_id: str, kind: str, most: int
-) -> list[Statement]:
+) -> list[CallStatement]:
     """Return the newest statements of this kind about answers of a version."""
     answered = sa.select(steps.c.trace_id).where(steps.c.model_version_id == version_id)
     query = (
@@ -519,12 +519,12 @@ def values_of_version(
         .order_by(feedback.c.recorded_at.desc())
         .limit(most)
     )
-    return [Statement(*row) for row in connection.execute(query)]
+    return [CallStatement(*row) for row in connection.execute(query)]
 
 
 def logged_choices(
     connection: sa.Connection, agent_id: str, kind: str, name: str | None
-) -> list[tuple[str, Mapping[str, float], Statement]]:
+) -> list[tuple[str, Mapping[str, float], CallStatement]]:
     """Return (arm, probabilities of all arms, statement) of earlier experiments of an agent."""
     query = (
         sa.select(exposed_calls.c.arm, exposures.c.shares, *_SPOKEN)
@@ -543,4 +543,4 @@ def logged_choices(
             *([] if name is None else [feedback.c.name == name]),
         )
     )
-    return [(row[0], row[1], Statement(*row[2:])) for row in connection.execute(query)]
+    return [(row[0], row[1], CallStatement(*row[2:])) for row in connection.execute(query)]

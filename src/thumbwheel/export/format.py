@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from thumbwheel.export.types import Messages, ModelKind, Source
+from thumbwheel.export.types import ExportSource, Messages, ModelKind
 
 if TYPE_CHECKING:
     import torch
@@ -62,7 +62,7 @@ class Format(Protocol):
         """Return the precision if none is requested; None if the format keeps the base's or has
         only one."""
 
-    def write(self, source: Source, folder: Path) -> None:
+    def write(self, source: ExportSource, folder: Path) -> None:
         """Write all files below `folder`, which exists and is empty. Raises ModelError if the model
         cannot be written in this format."""
 

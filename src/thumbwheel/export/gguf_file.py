@@ -19,7 +19,7 @@ from thumbwheel.engine.render import render_chat, template_of
 from thumbwheel.export import hf_compat
 from thumbwheel.export.format import POSITIONS
 from thumbwheel.export.loaded_export import Tokenized
-from thumbwheel.export.types import GGUF_ADAPTER, Messages, ModelKind, Source
+from thumbwheel.export.types import GGUF_ADAPTER, ExportSource, Messages, ModelKind
 from thumbwheel.export.weights import stored_dtype
 from thumbwheel.llm import convert, tools
 from thumbwheel.llm.library import Model, describe, tokenize
@@ -120,7 +120,7 @@ OVER = " over "
 """Between the precision of an adapter and that of the file over which it is served."""
 
 
-def check_tokens(source: Source, kind: ModelKind, probes: Sequence[Messages]) -> None:
+def check_tokens(source: ExportSource, kind: ModelKind, probes: Sequence[Messages]) -> None:
     """Raise ModelError where a prompt would have other tokens in llama.cpp than training saw, with
     the first that has; nothing is converted for it but the vocabulary."""
     tokenizer = load_tokenizer(source.base)
@@ -146,7 +146,7 @@ def check_tokens(source: Source, kind: ModelKind, probes: Sequence[Messages]) ->
         )
 
 
-def _vocabulary_file(source: Source, ends: Sequence[int], scratch: Path) -> Path:
+def _vocabulary_file(source: ExportSource, ends: Sequence[int], scratch: Path) -> Path:
     """Write a GGUF file with the tokenizer of an export of `source`, and return its path."""
     model = scratch / "model"
     model.mkdir()
@@ -169,7 +169,7 @@ def _served_prompts(file: Path, prompts: Sequence[str], tokenizer: Any) -> list[
     return [[bos_id, *row] for row in rows] if adds_bos else rows
 
 
-class GgufFile(Tokenized):
+class LoadedGguf(Tokenized):
     """A GGUF file in llama.cpp, with at most one adapter over it; templates are rendered by
     llama-server where it is found. `template_of_folder`: the template is that of `folder`, with
     which the file of another program is served, and not the one inside that file."""

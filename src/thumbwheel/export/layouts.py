@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from thumbwheel.core.plugins import Table
+from thumbwheel.core.plugins import VariantTable
 from thumbwheel.export.types import Export
 
-LAYOUTS: Table[Callable[..., Export]] = Table("layout", "thumbwheel.export_layouts", {})
+LAYOUTS: VariantTable[Callable[..., Export]] = VariantTable(
+    "layout", "thumbwheel.export_layouts", {}
+)

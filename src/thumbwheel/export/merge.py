@@ -18,7 +18,7 @@ from thumbwheel.core import log
 from thumbwheel.core.errors import ModelError
 from thumbwheel.engine.load import load_adapter, load_base, load_config, quiet_transformers
 from thumbwheel.engine.lora import adapter_layers
-from thumbwheel.export.types import Source
+from thumbwheel.export.types import ExportSource
 from thumbwheel.export.weights import Slot, layout, read, stored_dtype, write
 from thumbwheel.training.memory import trim
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 UNMERGEABLE = "Export it with --format adapter"
 
 
-def merge(source: Source, folder: Path) -> None:
+def merge(source: ExportSource, folder: Path) -> None:
     """Write weights, their index and the config of base and adapter as one model into `folder`, in
     the precision of the base.
 
@@ -55,7 +55,7 @@ def merge(source: Source, folder: Path) -> None:
     model.config.save_pretrained(folder)
 
 
-def whole(source: Source) -> PreTrainedModel:
+def whole(source: ExportSource) -> PreTrainedModel:
     """Load base and adapter as one model in float32, in memory. Raises ModelError for an adapter
     that has no merged form."""
     model, _ = load_base(source.base, "float32")
@@ -73,7 +73,7 @@ class _NeedsWholeModelError(Exception):
     """Why the adapter cannot be merged into the files of the base layer by layer."""
 
 
-def _skeleton(source: Source) -> tuple[Any, list[Any]]:
+def _skeleton(source: ExportSource) -> tuple[Any, list[Any]]:
     """Return (the model without memory for its weights; the layers that its adapter changes, with
     the adapter's weights).
 

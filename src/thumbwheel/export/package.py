@@ -34,15 +34,15 @@ from thumbwheel.export.types import (
     GGUF_MODEL,
     Acceptance,
     Export,
+    ExportSource,
     Messages,
     Parity,
-    Source,
 )
 from thumbwheel.export.unfinished import scratch
 from thumbwheel.models import base, versions
 from thumbwheel.models.base import require_training
 from thumbwheel.models.template_settings import template_settings
-from thumbwheel.models.types import ModelVersion, State, require_untainted
+from thumbwheel.models.types import ModelVersion, VersionState, require_untainted
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.component import resolve_paths
 from thumbwheel.sdk.disk import sync
@@ -110,16 +110,16 @@ def ladder(
 
 
 @dataclass(frozen=True)
-class _Job:
+class _Export:
     """What to export. The trained model is computed when it is first needed."""
 
     ws: Workspace
     version: ModelVersion
     format_name: str
     format: Format
-    source: Source
+    source: ExportSource
     cases: int
-    computed: list[parity.Reference] = field(default_factory=list)
+    computed: list[parity.ParityReference] = field(default_factory=list)
 
     def probes(self) -> list[Messages]:
         """Return the prompts for the comparison: a fixed set for every export, and some of the
@@ -127,7 +127,7 @@ class _Job:
         agent_prompts = islice(training_prompts(self.ws, self.version), AGENT_PROMPTS)
         return [*parity.PROBES, *agent_prompts]
 
-    def reference(self) -> parity.Reference:
+    def reference(self) -> parity.ParityReference:
         """Compute the trained model on the probes, once per job."""
         if not self.computed:
             probes = self.probes()
@@ -141,11 +141,11 @@ class _Job:
         return self.computed[0]
 
 
-def _begin(ws: Workspace, version: ModelVersion, format: str, cases: int) -> _Job:
+def _begin(ws: Workspace, version: ModelVersion, format: str, cases: int) -> _Export:
     writer = FORMATS.get(format)
     version = versions.by_id(ws, version.id)  # an erasure may have tainted it since
     _require_exportable(version)
-    return _Job(ws, version, format, writer, _source(ws, version), cases)
+    return _Export(ws, version, format, writer, _source(ws, version), cases)
 
 
 def default_format(ws: Workspace, version: ModelVersion) -> str:
@@ -199,7 +199,7 @@ def _make_parent(to: Path | None) -> Path:
 
 
 def _export(
-    job: _Job,
+    job: _Export,
     quant: str | None,
     to: Path | None,
     acceptance: Acceptance | None,
@@ -263,7 +263,7 @@ def _title(format: str, quant: str | None) -> str:
     return f"{format} {quant}" if quant else format
 
 
-def _source(ws: Workspace, model_version: ModelVersion) -> Source:
+def _source(ws: Workspace, model_version: ModelVersion) -> ExportSource:
     require_training()
     name, folder = locate_unchanged(model_version, ws.home.cache)
     adapter = versions.adapter_folder(ws, model_version)
@@ -271,7 +271,7 @@ def _source(ws: Workspace, model_version: ModelVersion) -> Source:
         _check_base(adapter, model_version, folder, ws.home.cache)
     template = template_settings(ws, model_version.agent)
     file = base.gguf_file(name)
-    return Source(
+    return ExportSource(
         str(folder), adapter, name, template=template, gguf=None if file is None else file.path
     )
 
@@ -312,7 +312,7 @@ def _require_exportable(model_version: ModelVersion) -> None:
         )
     fix = "Retrain without that data and export the new version"
     require_untainted(model_version.tainted, model_version.label, fix)
-    if model_version.state is not State.APPROVED:
+    if model_version.state is not VersionState.APPROVED:
         log.say(
             f"note: {model_version.name} is {model_version.state}; the gate has not approved it, "
             "and the export says so"

@@ -19,12 +19,12 @@ from thumbwheel.core import log
 from thumbwheel.core.errors import DataError, ModelError
 from thumbwheel.engine.load import load_adapter, load_base, quiet_transformers
 from thumbwheel.engine.prompt import PromptBuilder, trained_builder
-from thumbwheel.evaluation.types import Answers, Case
+from thumbwheel.evaluation.types import Answers, HeldOutCase
 from thumbwheel.export import score
 from thumbwheel.export.format import Format, Opened
 from thumbwheel.export.gguf_file import OVER
 from thumbwheel.export.loaded_export import greedy, logits
-from thumbwheel.export.types import Limits, Messages, Parity, Source
+from thumbwheel.export.types import ExportSource, Messages, Parity, ParityLimits
 from thumbwheel.rewards.checker import OwnerSettings
 
 if TYPE_CHECKING:
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     Logits = list[torch.Tensor]
 
 LIMITS = {
-    "float32": Limits(1e-5, 0.999),
-    "float16": Limits(1e-3, 0.98),
-    "bfloat16": Limits(1e-2, 0.95),
-    "F32": Limits(1e-4, 0.99),
-    "F16": Limits(1e-3, 0.99, logits=0.05),
-    "BF16": Limits(1e-2, 0.95),
-    "Q8_0": Limits(0.02, 0.90, None),
-    "Q6_K": Limits(0.05, 0.85, None),
-    "Q5": Limits(0.10, 0.80, None),
-    "Q4": Limits(0.20, 0.70, None),
-    "Q3": Limits(0.40, 0.60, None),
-    "Q2": Limits(0.80, 0.45, None),
+    "float32": ParityLimits(1e-5, 0.999),
+    "float16": ParityLimits(1e-3, 0.98),
+    "bfloat16": ParityLimits(1e-2, 0.95),
+    "F32": ParityLimits(1e-4, 0.99),
+    "F16": ParityLimits(1e-3, 0.99, logits=0.05),
+    "BF16": ParityLimits(1e-2, 0.95),
+    "Q8_0": ParityLimits(0.02, 0.90, None),
+    "Q6_K": ParityLimits(0.05, 0.85, None),
+    "Q5": ParityLimits(0.10, 0.80, None),
+    "Q4": ParityLimits(0.20, 0.70, None),
+    "Q3": ParityLimits(0.40, 0.60, None),
+    "Q2": ParityLimits(0.80, 0.45, None),
 }
 """By the precision of the exported weights, or the beginning of its name: what rounding to it
 costs, with a margin."""
-OVER_QUANTISED = Limits(0.02, 0.85, None)
+OVER_QUANTISED = ParityLimits(0.02, 0.85, None)
 """llama.cpp rounds what it multiplies with quantised weights to 8 bits: mean KL 0.003 to 0.006 nats
 on SmolLM2-135M in Q4_1, without any adapter."""
 
@@ -96,7 +96,7 @@ tokens are tried too."""
 
 
 @dataclass(frozen=True)
-class Reference:
+class ParityReference:
     """The trained model on the probes, computed once for all exports of it."""
 
     builder: PromptBuilder
@@ -107,7 +107,7 @@ class Reference:
     dialogues: list[list[int]]
     """Token ids of each probe with the trained model's greedy answer behind it; the logits are
     those of its last positions."""
-    cases: Sequence[Case] = ()
+    cases: Sequence[HeldOutCase] = ()
     """Held-out cases of the agent."""
     answers: Sequence[Answers] = ()
     """The trained model's, one a case."""
@@ -128,7 +128,9 @@ class Reference:
         return tuple(decode([token]) for token in self.builder.stop_ids)
 
 
-def reference(source: Source, probes: Sequence[Messages], cases: Sequence[Case] = ()) -> Reference:
+def reference(
+    source: ExportSource, probes: Sequence[Messages], cases: Sequence[HeldOutCase] = ()
+) -> ParityReference:
     """Compute the trained model's logits on `probes` and its own answers to them, the base's logits
     there if there is an adapter, and the trained model's answers to `cases`."""
     from thumbwheel.engine.lora import adapter_layers, switched
@@ -153,7 +155,7 @@ def reference(source: Source, probes: Sequence[Messages], cases: Sequence[Case] 
     answers = score.trained_answers(model, builder, cases)
     del model
     gc.collect()
-    return Reference(builder, rows, trained, base, dialogues, cases, answers, context)
+    return ParityReference(builder, rows, trained, base, dialogues, cases, answers, context)
 
 
 def _answered(
@@ -174,13 +176,13 @@ DECOMPOSED = "e\u0301le\u0300ve, u\u0308ber"
 """Accents as separate characters; some tokenizers compose them first, and llama.cpp never does."""
 
 
-def check(form: Format, folder: Path, source: Source, probes: Sequence[Messages]) -> Parity:
+def check(form: Format, folder: Path, source: ExportSource, probes: Sequence[Messages]) -> Parity:
     """Compare `folder` with the trained model on `probes`; `Parity.failures` is empty if the result
     is good enough."""
     return compare_folder(reference(source, probes), form, folder)
 
 
-def compare_folder(trained: Reference, form: Format, folder: Path) -> Parity:
+def compare_folder(trained: ParityReference, form: Format, folder: Path) -> Parity:
     """Compare `folder` with the trained model."""
     import torch
 
@@ -233,7 +235,7 @@ def compare_folder(trained: Reference, form: Format, folder: Path) -> Parity:
         )
 
 
-def limits(dtype: str) -> Limits:
+def limits(dtype: str) -> ParityLimits:
     """Return the limits of `dtype`, else of the longest name that it begins with; the strictest if
     it is unknown. Over a quantised file an adapter may differ by as much as llama.cpp's arithmetic
     on such weights does; no weight is rounded again."""

@@ -15,7 +15,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.prompt import PromptBuilder
 from thumbwheel.evaluation.measure import judge, paired
 from thumbwheel.evaluation.rows import gate_rows
-from thumbwheel.evaluation.types import Answer, Answers, Case
+from thumbwheel.evaluation.types import Answers, HeldOutCase, ModelAnswer
 from thumbwheel.export.format import Opened
 from thumbwheel.export.types import TaskScore
 from thumbwheel.models.types import ModelVersion
@@ -27,13 +27,15 @@ MOST = 128
 BATCH = 8
 
 
-def cases_of(ws: Workspace, version: ModelVersion, most: int) -> list[Case]:
+def cases_of(ws: Workspace, version: ModelVersion, most: int) -> list[HeldOutCase]:
     """Return the first `most` held-out cases of the version; an empty list if the agent has
     none."""
     return gate_rows(ws, version, needed=False).cases[:most] if most else []
 
 
-def trained_answers(model: Any, builder: PromptBuilder, cases: Sequence[Case]) -> list[Answers]:
+def trained_answers(
+    model: Any, builder: PromptBuilder, cases: Sequence[HeldOutCase]
+) -> list[Answers]:
     """Return the trained model's greedy answers."""
     from thumbwheel.engine.rollout import Sampling
     from thumbwheel.engine.sampler import GroupSampler
@@ -46,7 +48,7 @@ def trained_answers(model: Any, builder: PromptBuilder, cases: Sequence[Case]) -
             batch = cases[start : start + BATCH]
             prompts = [builder.prompt(case.prompt) for case in batch]
             for sample, *_ in sampler.sample(prompts, 1, sampling):
-                answers.append((Answer(sample.text, sample.finish, len(sample.ids)),))
+                answers.append((ModelAnswer(sample.text, sample.finish, len(sample.ids)),))
             advance(len(batch))
     return answers
 
@@ -54,7 +56,7 @@ def trained_answers(model: Any, builder: PromptBuilder, cases: Sequence[Case]) -
 def task(
     opened: Opened,
     builder: PromptBuilder,
-    cases: Sequence[Case],
+    cases: Sequence[HeldOutCase],
     trained: Sequence[Answers],
     context: int,
     owner: OwnerSettings,
@@ -82,8 +84,8 @@ def task(
     )
 
 
-def _answer(opened: Opened, builder: PromptBuilder, case: Case, context: int) -> Answers:
+def _answer(opened: Opened, builder: PromptBuilder, case: HeldOutCase, context: int) -> Answers:
     prompt = builder.prompt(case.prompt)
     ids = opened.greedy(prompt, min(MOST, context - len(prompt)))
     finish = "stop" if ids and ids[-1] in opened.ends() else "length"
-    return (Answer(builder.tokenizer.decode(ids, skip_special_tokens=True), finish, len(ids)),)
+    return (ModelAnswer(builder.tokenizer.decode(ids, skip_special_tokens=True), finish, len(ids)),)

@@ -9,7 +9,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from thumbwheel.db.schema import agents, exports, model_versions
-from thumbwheel.export.types import Export, Limits, Parity, TaskScore
+from thumbwheel.export.types import Export, Parity, ParityLimits, TaskScore
 from thumbwheel.models.types import ModelVersion
 
 
@@ -48,7 +48,7 @@ def of_version(connection: sa.Connection, version_id: str) -> list[Export]:
 def _export(row: sa.RowMapping) -> Export:
     stored = dict(row["parity"])
     stops = tuple(stored.pop("stops", ()))
-    stored["limits"] = Limits(**stored["limits"])
+    stored["limits"] = ParityLimits(**stored["limits"])
     if stored.get("task"):
         stored["task"] = TaskScore(**stored["task"])
     for name in ("ends", "notes"):

@@ -36,7 +36,7 @@ GGUF_ADAPTER = ModelKind("lora_gguf", base=GGUF_MODEL)
 
 
 @dataclass(frozen=True)
-class Source:
+class ExportSource:
     """The trained model that a format writes. `adapter`: its verified folder; None for a plain
     base."""
 
@@ -82,7 +82,7 @@ class Acceptance:
 
 
 @dataclass(frozen=True)
-class Limits:
+class ParityLimits:
     """How far the exported model may be from the trained one, per token of the probes."""
 
     mean_kl: float
@@ -126,7 +126,7 @@ class Parity:
     """Nats of KL(trained || base): how much the adapter changes at all; None for a plain base."""
     same_prompts: bool
     """The exported tokenizer and chat template give the token ids that training saw."""
-    limits: Limits
+    limits: ParityLimits
     base_kl: float | None = None
     """Nats of KL(base || exported): above `mean_kl` as long as what was trained survives."""
     same_text: bool = True

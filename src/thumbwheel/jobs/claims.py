@@ -262,7 +262,7 @@ class Observation:
 
 
 @dataclass
-class Watch:
+class WorkerWatch:
     """Watches the other workers, by their beats and processes."""
 
     lease: float

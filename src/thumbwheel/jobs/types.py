@@ -164,7 +164,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Kind:
+class JobKind:
     """What a worker has to know about one kind of job."""
 
     spec: type[BaseModel]

@@ -42,7 +42,7 @@ from thumbwheel.db.engine import Database
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import claims, current, schedules, store
 from thumbwheel.jobs.sink import JobSink
-from thumbwheel.jobs.types import Job, JobsConfig, JobState, Kind, Schedule, WorkerRow
+from thumbwheel.jobs.types import Job, JobKind, JobsConfig, JobState, Schedule, WorkerRow
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class Worker:
     """`run` does jobs until it is told to stop (SIGTERM, SIGINT); use it in the main thread."""
 
     open_home: Callable[[], Workspace]
-    kinds: Mapping[str, Kind]
+    kinds: Mapping[str, JobKind]
     config: JobsConfig
     settings: str
     """Fingerprint of the settings that it works with."""
@@ -106,7 +106,7 @@ class Worker:
             locks = ws.home.workers
             locks.mkdir(mode=0o700, exist_ok=True)
             handle = try_lock(locks / self.id)
-            pulse = Pulse(self, ws.db, claims.Watch(self.config.lease_seconds, locks))
+            pulse = Pulse(self, ws.db, claims.WorkerWatch(self.config.lease_seconds, locks))
             pulse.register()
             thread = threading.Thread(target=pulse.run, name="pulse", daemon=True)
             thread.start()
@@ -245,7 +245,7 @@ STALLED = "stalled"
 class Pulse:
     """The second thread of a worker, and all that it writes."""
 
-    def __init__(self, worker: Worker, database: Database, watch: claims.Watch) -> None:
+    def __init__(self, worker: Worker, database: Database, watch: claims.WorkerWatch) -> None:
         self._worker, self._db, self._watch = worker, database, watch
         self._config = worker.config
         self._needs = {name: kind.needs for name, kind in worker.kinds.items()}

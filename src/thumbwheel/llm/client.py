@@ -24,7 +24,7 @@ REFUSED = frozenset({400, 413, 422})
 """Statuses of a request that will never succeed."""
 
 
-class Refused(ModelError):
+class RequestRefused(ModelError):
     """The server will not answer this request, now or later: too long for it, or in a form that it
     does not take."""
 
@@ -75,7 +75,9 @@ class Client:
                 return self._object(reply)
             why = f"HTTP {reply.status_code}: {' '.join(reply.text.split())[:300]}"
             if reply.status_code not in RETRIED:
-                raise self._error(why, Refused if reply.status_code in REFUSED else ModelError)
+                raise self._error(
+                    why, RequestRefused if reply.status_code in REFUSED else ModelError
+                )
             wait = max(wait, _retry_after(reply))
         raise self._error(f"{self._attempts} attempts failed, the last with {why}")
 

@@ -14,12 +14,12 @@ from thumbwheel.core.clock import Clock, utc_now
 from thumbwheel.core.errors import Conflict, InputError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.switch import promote
-from thumbwheel.evaluation.policy import Verdict
+from thumbwheel.evaluation.policy import GateVerdict
 from thumbwheel.loop.canary_experiment import begin_experiment
 from thumbwheel.loop.cycle import deploy_once, export_once
 from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
 from thumbwheel.loop.inbox import answer, ask, waiting_decision
-from thumbwheel.loop.trigger_types import Answered, Pending, Wish, WishState
+from thumbwheel.loop.trigger_types import DecisionOutcome, Pending, Wish, WishState
 from thumbwheel.models import versions
 from thumbwheel.models.types import CANARY, LIVE, Agent, ModelVersion
 
@@ -32,7 +32,7 @@ def approve(
     reason: str | None = None,
     alias: str | None = None,
     clock: Clock = utc_now,
-) -> Answered:
+) -> DecisionOutcome:
     """Approve a decision and take its step. If the step fails, the question stays open.
 
     `reason` is stored with the answer. `alias` (`live` or `canary`) is the alias that will point at
@@ -47,12 +47,12 @@ def approve(
     _require_current(ws, agent, pending, version, clock)
     _require_permitted(pending, alias)
     config = ws.settings(CycleConfig, "loop", _settings(pending.evidence))
-    result = Answered(pending.id, WishState.APPROVED)
+    result = DecisionOutcome(pending.id, WishState.APPROVED)
     if pending.kind is Wish.EXPORT:
         for format in config.export:
             result.exports.append(str(export_once(ws, version, format, config).path))
     elif pending.kind is Wish.DEPLOY:
-        for_all = pending.evidence.get("verdict") == Verdict.APPROVED and not config.experiment
+        for_all = pending.evidence.get("verdict") == GateVerdict.APPROVED and not config.experiment
         chosen = alias or (LIVE if for_all and config.promotes_on_gold == "on" else CANARY)
         result.deployment = deploy_once(ws, version, config, chosen, quant=config.quant).name
         if chosen == LIVE:
@@ -61,7 +61,7 @@ def approve(
             begun = begin_experiment(ws, version, config, CycleReport(agent.slug))
             result.experiment = begun.id if begun else None
         if chosen == CANARY and for_all and config.promotes_on_gold != "off":
-            cycle = CycleReport(agent.slug, verdict=Verdict.APPROVED)
+            cycle = CycleReport(agent.slug, verdict=GateVerdict.APPROVED)
             result.next_question = ask(ws, version, Wish.PROMOTE, config, cycle, clock)
     elif alias == CANARY:
         promote(ws, version, CANARY, reason=_words_of(by, reason))
@@ -97,7 +97,7 @@ def _require_permitted(pending: Pending, alias: str | None) -> None:
 
 def why_not_live(pending: Pending) -> str | None:
     """Return why approving the decision may not put its version live; None if it may."""
-    if pending.kind is not Wish.DEPLOY or pending.evidence.get("verdict") == Verdict.APPROVED:
+    if pending.kind is not Wish.DEPLOY or pending.evidence.get("verdict") == GateVerdict.APPROVED:
         return None
     return "the gate approved it for a canary only"
 

@@ -61,7 +61,7 @@ CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Entry:
+class BackupFile:
     """One file of a backup."""
 
     sha256: str
@@ -74,7 +74,7 @@ class Backup:
 
     path: str
     taken_at: str
-    files: dict[str, Entry] = field(default_factory=dict)
+    files: dict[str, BackupFile] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     """Hashes of blobs that rows name and the home does not have."""
     held_back: dict[str, int] = field(default_factory=dict)
@@ -185,7 +185,7 @@ def _remove(path: Path) -> None:
 def _write(ws: Workspace, target: _Target, backup: Backup) -> None:
     def add(name: str, source: Path) -> None:
         target.add(name, source)
-        backup.files[name] = Entry(ids.file_hash(source), source.stat().st_size)
+        backup.files[name] = BackupFile(ids.file_hash(source), source.stat().st_size)
 
     with TemporaryDirectory(prefix="thumbwheel-") as temporary:
         scratch = Path(temporary)
@@ -370,7 +370,7 @@ def _verified(source: _Source, path: Path) -> Backup:
             manifest = json.load(stream)
         if manifest["format"] != FORMAT:
             raise _no_backup(path, f"its format {manifest['format']!r} is not known here")
-        files = {name: Entry(**entry) for name, entry in manifest["files"].items()}
+        files = {name: BackupFile(**entry) for name, entry in manifest["files"].items()}
         backup = Backup(str(path), str(manifest["taken_at"]), files, list(manifest["missing"]))
     except (OSError, KeyError, TypeError, ValueError, AttributeError, tarfile.TarError) as error:
         raise _no_backup(path, f"{MANIFEST} cannot be read ({error})") from None

@@ -73,7 +73,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """One curve: (step, value) pairs in order."""
 
     label: str
@@ -153,7 +153,7 @@ def _in_words(row: Change) -> str:
 
 
 def curves(
-    panels: Mapping[str, Sequence[Line]],
+    panels: Mapping[str, Sequence[ChartLine]],
     best_step: int | None,
     shares: Collection[str],
     title: str,
@@ -179,7 +179,7 @@ def curves(
 
 
 def _panel(
-    axes: Axes, name: str, lines: Sequence[Line], best_step: int | None, is_share: bool
+    axes: Axes, name: str, lines: Sequence[ChartLine], best_step: int | None, is_share: bool
 ) -> None:
     axes.set_title(_short(name), loc="left", fontsize=9, color=INK, pad=6)
     for line in lines:
@@ -221,14 +221,14 @@ def _apart(heights: Sequence[float], limits: tuple[float, float]) -> list[float]
     return [middle + sign * least / 2, middle - sign * least / 2]
 
 
-def _ends(name: str, lines: Sequence[Line]) -> str:
+def _ends(name: str, lines: Sequence[ChartLine]) -> str:
     return f"{name}: " + ", ".join(
         f"{line.label} from {line.points[0][1]:.3g} to {line.points[-1][1]:.3g}" for line in lines
     )
 
 
 def series(
-    lines: Sequence[Line],
+    lines: Sequence[ChartLine],
     title: str,
     *,
     band: Band | None = None,
@@ -240,7 +240,7 @@ def series(
     horizontal line to compare with, `band` the interval around the first curve."""
     drawn = [line for line in lines if line.points]
     most = min(MOST_POINTS, max(FEWEST_POINTS, ALL_POINTS // max(1, len(drawn))))
-    shown = [Line(line.label, thinned(line.points, most)) for line in drawn]
+    shown = [ChartLine(line.label, thinned(line.points, most)) for line in drawn]
     is_crowd = len(shown) > MOST_LABELS
     with _figure(WIDTH, 2.6) as figure:
         axes = figure.add_axes((0.08, 0.15, 0.75, 0.81))

@@ -36,7 +36,7 @@ from thumbwheel.evaluation.answer_changes import answer_changes
 from thumbwheel.evaluation.dev import compare_on_dev
 from thumbwheel.evaluation.evaluate import evaluate, evaluations
 from thumbwheel.evaluation.gate import gate
-from thumbwheel.evaluation.policy import Verdict
+from thumbwheel.evaluation.policy import GateVerdict
 from thumbwheel.evaluation.rows import NoDevRows
 from thumbwheel.evaluation.types import Evaluation
 from thumbwheel.export.formats import FORMATS
@@ -237,7 +237,7 @@ def release_candidate(
         if config.deploy and is_allowed(ws, version, cycle, config, Wish.DEPLOY):
             alias = CANARY
             # with an experiment, the traffic decides: no version goes live before it
-            for_all = cycle.verdict is Verdict.APPROVED and not config.experiment
+            for_all = cycle.verdict is GateVerdict.APPROVED and not config.experiment
             if for_all and is_allowed(ws, version, cycle, config, Wish.PROMOTE):
                 alias = LIVE
             with log.step(f"deploy {version.name} on {config.deploy} as {alias}"):

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from thumbwheel.core.config import Config
 from thumbwheel.deploy.types import Deployment
-from thumbwheel.evaluation.policy import Verdict
+from thumbwheel.evaluation.policy import GateVerdict
 from thumbwheel.evaluation.types import Evaluation, Measure
 from thumbwheel.export.types import Export
 from thumbwheel.loop.trigger_types import Check
@@ -128,7 +128,7 @@ class CycleReport:
     version: str | None = None
     """The candidate that was chosen."""
     evaluation: Evaluation | None = None
-    verdict: Verdict | None = None
+    verdict: GateVerdict | None = None
     exports: list[Export] = field(default_factory=list)
     deployment: Deployment | None = None
     experiment: str | None = None
@@ -149,7 +149,7 @@ class CycleReport:
     @property
     def approved(self) -> bool:
         """Whether the gate approved it, fully or for a canary."""
-        return self.verdict in (Verdict.APPROVED, Verdict.CANARY)
+        return self.verdict in (GateVerdict.APPROVED, GateVerdict.CANARY)
 
     def result(self) -> TurnResult:
         """Return the report in the form for JSON output."""
@@ -180,7 +180,7 @@ class TurnResult:
     candidates: list[Candidate]
     version: str | None
     evaluation: TurnEvaluation | None
-    verdict: Verdict | None
+    verdict: GateVerdict | None
     exports: list[Export]
     deployment: Deployment | None
     experiment: str | None
@@ -194,7 +194,7 @@ class TurnResult:
     @property
     def approved(self) -> bool:
         """Whether the gate approved it, fully or for a canary."""
-        return self.verdict in (Verdict.APPROVED, Verdict.CANARY)
+        return self.verdict in (GateVerdict.APPROVED, GateVerdict.CANARY)
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ GAINS = {
 OTHER_GAIN = "scores {count} points of 100 {more} by {measure}"
 
 
-class Finding(StrEnum):
+class CheckFinding(StrEnum):
     """What is known of a check."""
 
     HOLDS = "no worse"
@@ -77,12 +77,12 @@ class Finding(StrEnum):
 
 
 FINDINGS = {
-    GuardState.HOLDS: Finding.HOLDS,
-    GuardState.WORSE: Finding.WORSE,
-    GuardState.OPEN: Finding.OPEN,
-    GuardState.SUSPECT: Finding.OPEN,
-    GuardState.UNMEASURED: Finding.UNMEASURED,
-    GuardState.NEAR_CHANCE: Finding.NOTHING_TO_LOSE,
+    GuardState.HOLDS: CheckFinding.HOLDS,
+    GuardState.WORSE: CheckFinding.WORSE,
+    GuardState.OPEN: CheckFinding.OPEN,
+    GuardState.SUSPECT: CheckFinding.OPEN,
+    GuardState.UNMEASURED: CheckFinding.UNMEASURED,
+    GuardState.NEAR_CHANCE: CheckFinding.NOTHING_TO_LOSE,
 }
 
 
@@ -91,7 +91,7 @@ class CheckLine:
     """One check: what it is about, what is known, and the figures behind it in words."""
 
     label: str
-    finding: Finding
+    finding: CheckFinding
     figures: str
 
 
@@ -120,7 +120,7 @@ class DecisionCard:
     @property
     def unmeasured(self) -> int:
         """Checks without data."""
-        return sum(check.finding is Finding.UNMEASURED for check in self.checks)
+        return sum(check.finding is CheckFinding.UNMEASURED for check in self.checks)
 
 
 def decision_card(ws: Workspace, pending: Pending) -> DecisionCard:
@@ -191,17 +191,19 @@ def gain_in_words(version: str, measure: Measure) -> str:
 
 def _checks_in_words(checks: Sequence[CheckLine]) -> list[str]:
     """Return phrases for how many checks got worse, may have got worse, and had no data."""
-    counts = {finding: sum(check.finding is finding for check in checks) for finding in Finding}
+    counts = {
+        finding: sum(check.finding is finding for check in checks) for finding in CheckFinding
+    }
     parts = []
-    if counts[Finding.WORSE]:
-        parts.append(f"{_checks(counts[Finding.WORSE])} got worse")
-    if counts[Finding.OPEN]:
-        parts.append(f"{_checks(counts[Finding.OPEN])} may have got worse")
-    measured = len(checks) - counts[Finding.UNMEASURED]
+    if counts[CheckFinding.WORSE]:
+        parts.append(f"{_checks(counts[CheckFinding.WORSE])} got worse")
+    if counts[CheckFinding.OPEN]:
+        parts.append(f"{_checks(counts[CheckFinding.OPEN])} may have got worse")
+    measured = len(checks) - counts[CheckFinding.UNMEASURED]
     if measured and not parts:
         parts.append("nothing that was measured got worse")
-    if counts[Finding.UNMEASURED]:
-        parts.append(f"{_checks(counts[Finding.UNMEASURED])} had no data")
+    if counts[CheckFinding.UNMEASURED]:
+        parts.append(f"{_checks(counts[CheckFinding.UNMEASURED])} had no data")
     return parts
 
 

@@ -64,7 +64,7 @@ OUTSIDE = (
 
 
 @dataclass
-class _Job:
+class _Erasure:
     """One erasure while it runs."""
 
     ws: Workspace
@@ -107,7 +107,7 @@ def erase(
     return job.result
 
 
-def _plan(ws: Workspace, agent: Agent, subject: str, seal: Seal | None) -> _Job:
+def _plan(ws: Workspace, agent: Agent, subject: str, seal: Seal | None) -> _Erasure:
     with ws.db.read() as connection:
         # strict redaction may have put its hash in place of the name
         asked_names = {subject, *([hashed_name(seal, subject)] if seal else ())}
@@ -120,7 +120,7 @@ def _plan(ws: Workspace, agent: Agent, subject: str, seal: Seal | None) -> _Job:
     of_subject = [erasure for erasure in erasures if keys & set(erasure["report"]["keys"])]
     open_erasures = [erasure for erasure in of_subject if erasure["report"]["state"] != DONE]
     unfinished = open_erasures[0] if open_erasures else None
-    job = _Job(
+    job = _Erasure(
         ws,
         agent,
         keys,
@@ -145,7 +145,7 @@ def _plan(ws: Workspace, agent: Agent, subject: str, seal: Seal | None) -> _Job:
     return job
 
 
-def _describe(job: _Job) -> None:
+def _describe(job: _Erasure) -> None:
     """Find all descendants of the rows, and fill `job.tainted` and `job.result`."""
     ws, result = job.ws, job.result
     # An erasure that was stopped had found things that are gone by now.
@@ -210,7 +210,7 @@ def _describe(job: _Job) -> None:
     result.notes = notes
 
 
-def _fitted_documents(job: _Job, earlier: Mapping[str, Any]) -> dict[str, set[str]]:
+def _fitted_documents(job: _Erasure, earlier: Mapping[str, Any]) -> dict[str, set[str]]:
     """Return kind -> hashes of the documents fitted on the labels, found by an interrupted erasure
     or existing now. Once the rows are gone, existing documents were fitted without them and do not
     count."""
@@ -246,7 +246,7 @@ def _numbered(
     return [f"{agent}{prefix}{number}" for agent, number in sorted(sorted_names)]
 
 
-def _report(job: _Job, state: str) -> dict[str, Any]:
+def _report(job: _Erasure, state: str) -> dict[str, Any]:
     """Return the stored report of the erasure: counts, Thumbwheel ids and keyed hashes."""
     return {
         "state": state,
@@ -260,7 +260,7 @@ def _report(job: _Job, state: str) -> dict[str, Any]:
     }
 
 
-def _mark(job: _Job, seal: Seal) -> None:
+def _mark(job: _Erasure, seal: Seal) -> None:
     keys = [(kind, seal.of(kind, name)) for kind, name in _tombstones(job.doomed)]
 
     def work(connection: sa.Connection) -> str:
@@ -315,14 +315,14 @@ def _taint(connection: sa.Connection, tainted: Tainted) -> None:
         store.set_values(connection, schema.datasets, dataset, {"manifest": manifest})
 
 
-def _datasets(job: _Job, seal: Seal) -> None:
+def _datasets(job: _Erasure, seal: Seal) -> None:
     holding = datasets_holding(job.ws, job.agent.slug, job.doomed.ids, lost=True)
     for dataset_id, affected in holding.items():
         row_ids = set().union(*affected.rows.values())
         _rewrite(job, seal, dataset_id, row_ids)
 
 
-def _rewrite(job: _Job, seal: Seal, dataset_id: str, rows: set[str]) -> None:
+def _rewrite(job: _Erasure, seal: Seal, dataset_id: str, rows: set[str]) -> None:
     """Write new files of one dataset, under the same id; its old hashes become tombstones. `rows`
     are the ids of the rows to remove."""
     dataset = by_id(job.ws, dataset_id)
@@ -379,14 +379,14 @@ def _contains_id(part: Any, gone: frozenset[str]) -> bool:
     return isinstance(part, str) and part in gone
 
 
-def _files(job: _Job, seal: Seal) -> None:
+def _files(job: _Erasure, seal: Seal) -> None:
     with job.ws.db.read() as connection:
         exports = store.rows_by_id(connection, schema.exports, job.tainted.exports)
     paths = [str(export["path"]) for export in exports]
     job.result.files = purge(job.ws, job.doomed, job.tainted, paths)
 
 
-def _rows(job: _Job, seal: Seal) -> None:
+def _rows(job: _Erasure, seal: Seal) -> None:
     names = set().union(*job.doomed.names.values())
     long_names = {name for name in names if len(name) > 2}
 
@@ -432,18 +432,18 @@ def _without_names(slices: Iterable[Record], names: set[str]) -> list[Record]:
     return [measure for measure in slices if not any(name in measure["name"] for name in names)]
 
 
-def _compact(job: _Job, seal: Seal) -> None:
+def _compact(job: _Erasure, seal: Seal) -> None:
     job.ws.db.compact()
 
 
-def _close(job: _Job, seal: Seal) -> None:
+def _close(job: _Erasure, seal: Seal) -> None:
     erasure_id = str(job.result.id)
     job.ws.db.write(
         lambda connection: store.note_erasure(connection, erasure_id, _report(job, DONE))
     )
 
 
-WORK: Mapping[str, Callable[[_Job, Seal], None]] = {
+WORK: Mapping[str, Callable[[_Erasure, Seal], None]] = {
     "mark": _mark,
     "datasets": _datasets,
     "files": _files,

@@ -21,8 +21,8 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop.trigger_types import NewEvents
 from thumbwheel.models.types import Agent
 from thumbwheel.rewards.label import (
-    Answered,
     NewFeedback,
+    RecordedText,
     answers_of,
     comparisons,
     equal_answers,
@@ -31,7 +31,7 @@ from thumbwheel.rewards.label import (
     signals,
 )
 from thumbwheel.rewards.ledger import traces_with_new_feedback
-from thumbwheel.rewards.types import Comparison, Judgement
+from thumbwheel.rewards.types import Judgement, PairComparison
 from thumbwheel.training.data_plan import learners
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
@@ -127,7 +127,7 @@ def _counted(
 
 
 def _findings(
-    judgement: Judgement, earlier: Judgement | None, answer: Answered, rules: DatasetConfig
+    judgement: Judgement, earlier: Judgement | None, answer: RecordedText, rules: DatasetConfig
 ) -> Iterator[_Finding]:
     """Yield the findings in `judgement` that were not in `earlier`, the judgement at the last
     turn."""
@@ -170,7 +170,7 @@ def _new_comparisons(
             yield _Finding("comparison", content, comparison.feedback_ids)
 
 
-def _pair(comparison: Comparison) -> frozenset[str]:
+def _pair(comparison: PairComparison) -> frozenset[str]:
     return frozenset((comparison.better, comparison.worse))
 
 

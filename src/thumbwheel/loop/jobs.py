@@ -28,7 +28,7 @@ from thumbwheel.loop.cycle_types import (
     TurnResult,
 )
 from thumbwheel.loop.loops import cycle_config
-from thumbwheel.loop.trigger_types import Answered, Rule
+from thumbwheel.loop.trigger_types import DecisionOutcome, Rule
 from thumbwheel.loop.triggers import check
 from thumbwheel.loop.turn import run_turn
 from thumbwheel.models.types import Agent
@@ -243,7 +243,7 @@ class LoopApproveSpec(Config):
     """Where it shall answer, live or canary; unset, as the settings of the turn say."""
 
 
-def run_approve(ws: Workspace, spec: LoopApproveSpec) -> Answered:
+def run_approve(ws: Workspace, spec: LoopApproveSpec) -> DecisionOutcome:
     """Approve a decision and take its step; see `approve`."""
     agent = require_agent(ws, spec.agent)
     return approve(ws, agent, spec.decision, spec.by, spec.reason, spec.alias)

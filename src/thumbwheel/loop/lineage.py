@@ -22,7 +22,7 @@ from thumbwheel.db.schema import reward_models
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop import store
 from thumbwheel.loop.taint import datasets_holding, judge_of
-from thumbwheel.loop.types import Lineage, Record, Sources, SourceUse
+from thumbwheel.loop.types import DatasetSources, Lineage, Record, SourceUse
 from thumbwheel.models import versions
 from thumbwheel.models.types import ModelVersion
 
@@ -71,7 +71,7 @@ def _rows(ws: Workspace, dataset_id: str) -> Iterator[Row]:
         yield from load_rows(ws, dataset_id, split)
 
 
-def sources(rows: Iterable[Row]) -> Sources:
+def sources(rows: Iterable[Row]) -> DatasetSources:
     """Return the sources of a dataset's `rows`, by split."""
     count: Counter[str] = Counter()
     origins: Counter[str] = Counter()
@@ -85,7 +85,7 @@ def sources(rows: Iterable[Row]) -> Sources:
     def sorted_ids(kind: str) -> dict[str, list[str]]:
         return {split: sorted(source_ids) for split, source_ids in ids_of[kind].items()}
 
-    return Sources(
+    return DatasetSources(
         rows=dict(count),
         feedback=sorted_ids("feedback"),
         traces=sorted_ids("traces"),

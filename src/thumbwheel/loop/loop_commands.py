@@ -14,7 +14,7 @@ from thumbwheel.core.options import Here
 from thumbwheel.jobs.request import JobRequest
 from thumbwheel.loop.cycle_types import CheckResult, CycleConfig
 from thumbwheel.loop.quarantine_types import Quarantine
-from thumbwheel.loop.trigger_types import Answered, Pending, Status, TriggerConfig
+from thumbwheel.loop.trigger_types import DecisionOutcome, LoopStatus, Pending, TriggerConfig
 
 if TYPE_CHECKING:
     from thumbwheel.loop.trigger_types import Check
@@ -27,7 +27,7 @@ def enable(
     ctx: typer.Context,
     agent: AgentName,
     options: Mapping[str, Any] = {},
-) -> present.Answer[Status]:
+) -> present.Answer[LoopStatus]:
     """Let the loop of an agent turn by itself, where enough informative feedback is new.
 
     What is not set here is as it was when the loop was enabled before, else the default.
@@ -42,7 +42,7 @@ def enable(
     return present.page(status, _status_page(status, agent, False))
 
 
-def disable(ctx: typer.Context, agent: AgentName) -> present.Answer[Status]:
+def disable(ctx: typer.Context, agent: AgentName) -> present.Answer[LoopStatus]:
     """Let the loop of an agent do nothing by itself. A turn that runs goes on to its end.
 
     Example: thumbwheel loop disable --agent support
@@ -61,7 +61,7 @@ def status(
     why: Annotated[
         bool, typer.Option("--why", help="Also what would happen now, and the newest checks.")
     ] = False,
-) -> present.Answer[Status]:
+) -> present.Answer[LoopStatus]:
     """How the loop of an agent stands: its settings, what is new, its last turns, what live traffic
     decided, what waits for a person.
 
@@ -156,7 +156,7 @@ def approve(
         typer.Option(help="live or canary [default: as the settings of the turn say]."),
     ] = None,
     here: Here = False,
-) -> JobRequest[Answered, Answered]:
+) -> JobRequest[DecisionOutcome, DecisionOutcome]:
     """Answer yes to what a turn asks, and take the step: export, deploy as canary, or make live.
 
     With --alias canary, the question whether it goes live goes on waiting.
@@ -168,7 +168,7 @@ def approve(
     """
     from thumbwheel.loop.jobs import LoopApproveSpec
 
-    def show(answered: Answered) -> present.Answer[Answered]:
+    def show(answered: DecisionOutcome) -> present.Answer[DecisionOutcome]:
         rows = [(name.replace("_", " "), value) for name, value in vars(answered).items() if value]
         return present.page(answered, [present.Table("approved", ("", ""), rows)])
 
@@ -268,7 +268,7 @@ def _decide(
     return present.page(decided, [present.Table(f"{state}", ("", ""), rows)])
 
 
-def _status_page(status: Status, agent: str, why: bool) -> Iterator[present.Part]:
+def _status_page(status: LoopStatus, agent: str, why: bool) -> Iterator[present.Part]:
     rows: list[tuple[str, object]] = [("loop", "enabled" if status.enabled else "disabled")]
     rows += [(name.replace("_", " "), value) for name, value in status.shown_settings.items()]
     new = status.new

@@ -19,7 +19,7 @@ from thumbwheel.loop.cycle_checks import check_ready
 from thumbwheel.loop.cycle_types import CycleConfig
 from thumbwheel.loop.gold import gold_request
 from thumbwheel.loop.trigger_types import (
-    Status,
+    LoopStatus,
     TrafficDecision,
     TriggerConfig,
     WishState,
@@ -38,7 +38,7 @@ SHOWN_TURNS, SHOWN_CHECKS = 5, 10
 
 def enable(
     ws: Workspace, agent: Agent, options: Mapping[str, Any], clock: Clock = utc_now
-) -> Status:
+) -> LoopStatus:
     """Enable the loop of `agent` with these settings of `TriggerConfig` and `CycleConfig`; other
     settings stay unchanged. Return the status. Raises ConfigError, and any error that would stop
     every turn."""
@@ -56,7 +56,7 @@ def enable(
     return status(ws, agent, clock)
 
 
-def disable(ws: Workspace, agent: Agent, clock: Clock = utc_now) -> Status:
+def disable(ws: Workspace, agent: Agent, clock: Clock = utc_now) -> LoopStatus:
     """Disable the loop of `agent`; its settings are kept for the next time."""
     now = clock()
     ws.db.write(lambda c: turn_store.set_loop(c, agent.id, False, None, now))
@@ -88,7 +88,7 @@ def _unschedule(ws: Workspace, agent: Agent) -> None:
         schedules.remove(ws, schedule_name(agent))
 
 
-def status(ws: Workspace, agent: Agent, clock: Clock = utc_now) -> Status:
+def status(ws: Workspace, agent: Agent, clock: Clock = utc_now) -> LoopStatus:
     """Return the current status of the agent's loop. Nothing is stored."""
     now = clock()
     config = trigger_config(ws, agent)
@@ -101,7 +101,7 @@ def status(ws: Workspace, agent: Agent, clock: Clock = utc_now) -> Status:
         for name, value in (facts.loop.settings if facts.loop else {}).items()
         if name in CycleConfig.model_fields
     }
-    return Status(
+    return LoopStatus(
         agent.slug,
         facts.loop is not None and facts.loop.enabled,
         config.model_dump(mode="json") | cycle,

@@ -19,7 +19,7 @@ from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop import quarantine_store
-from thumbwheel.loop.quarantine_types import Quarantine, QuarantineState, Statement
+from thumbwheel.loop.quarantine_types import Quarantine, QuarantineState, TimedThumb
 from thumbwheel.loop.trigger_types import TriggerConfig
 from thumbwheel.models.types import Agent
 
@@ -41,7 +41,7 @@ def hold_bursts(ws: Workspace, agent: Agent, config: TriggerConfig, now: datetim
         return []
     with ws.db.read() as connection:
         statements = quarantine_store.timed_statements(connection, agent.id, now - LOOKED_BACK)
-    by_speaker: dict[tuple[str | None, str, str | None], list[Statement]] = defaultdict(list)
+    by_speaker: dict[tuple[str | None, str, str | None], list[TimedThumb]] = defaultdict(list)
     for statement in statements:
         # a name is free: what one sender says in it holds no word of another
         speaker = (statement.rater_id, statement.source, statement.sender)
@@ -56,11 +56,11 @@ def hold_bursts(ws: Workspace, agent: Agent, config: TriggerConfig, now: datetim
     return touched
 
 
-def burst_of(statements: Sequence[Statement], least: int, within: timedelta) -> list[Statement]:
+def burst_of(statements: Sequence[TimedThumb], least: int, within: timedelta) -> list[TimedThumb]:
     """Return the statements of one speaker that lie in a window of the length `within` with `least`
     or more of them, nearly all with one verdict. `statements` must be in order of time, as is the
     result."""
-    burst: dict[str, Statement] = {}
+    burst: dict[str, TimedThumb] = {}
     start = 0
     for end, last in enumerate(statements):
         while last.said_at - statements[start].said_at > within:
@@ -119,7 +119,7 @@ def _hold(
     agent: Agent,
     rater_id: str | None,
     source: str,
-    burst: Sequence[Statement],
+    burst: Sequence[TimedThumb],
     fresh: Sequence[str],
     now: datetime,
 ) -> str:

@@ -14,12 +14,12 @@ from thumbwheel.db.columns import has_id
 from thumbwheel.db.schema import feedback, quarantined_feedback, raters
 from thumbwheel.db.schema import quarantines as table
 from thumbwheel.db.workspace import OWNER_OF_HOME
-from thumbwheel.loop.quarantine_types import Quarantine, QuarantineState, Statement
+from thumbwheel.loop.quarantine_types import Quarantine, QuarantineState, TimedThumb
 
 HELD = QuarantineState.HELD
 
 
-def timed_statements(connection: sa.Connection, agent_id: str, since: datetime) -> list[Statement]:
+def timed_statements(connection: sa.Connection, agent_id: str, since: datetime) -> list[TimedThumb]:
     """Return the thumbs of persons recorded after `since` whose time is known, in order of that
     time. The home owner's own thumbs are left out."""
     sent_by_owner = sa.func.coalesce(feedback.c.sender, OWNER_OF_HOME) == OWNER_OF_HOME
@@ -47,7 +47,7 @@ def timed_statements(connection: sa.Connection, agent_id: str, since: datetime) 
         .order_by(feedback.c.occurred_at, feedback.c.id)
     )
     return [
-        Statement(
+        TimedThumb(
             row.id,
             row.rater_id,
             row.source,

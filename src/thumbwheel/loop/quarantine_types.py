@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Statement:
+class TimedThumb:
     """A thumb that says when it was given; `good`: up. `was_held`: it is, or was, in a
     quarantine."""
 

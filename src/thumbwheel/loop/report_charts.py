@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from thumbwheel.loop.charts import Change, Line, Rung, bars, changes, curves, ladder
+from thumbwheel.loop.charts import Change, ChartLine, Rung, bars, changes, curves, ladder
 
 PANELS = {
     "loss": "Loss",
@@ -73,11 +73,14 @@ def rung(export: Mapping[str, Any]) -> Rung:
 
 def lines(
     train: Sequence[Mapping[str, Any]], dev: Sequence[Mapping[str, Any]]
-) -> dict[str, list[Line]]:
+) -> dict[str, list[ChartLine]]:
     """Return panel -> its curves, for the metrics that the run recorded."""
     panels = {}
     for name, title in PANELS.items():
-        both = [Line("train", smooth(_points(train, name))), Line("dev", _points(dev, name))]
+        both = [
+            ChartLine("train", smooth(_points(train, name))),
+            ChartLine("dev", _points(dev, name)),
+        ]
         recorded = [line for line in both if line.points]
         if recorded:
             panels[title] = recorded

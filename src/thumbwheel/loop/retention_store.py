@@ -33,7 +33,7 @@ from thumbwheel.loop.store import (
     unneeded_cases_and_messages,
 )
 from thumbwheel.loop.types import SubjectRows
-from thumbwheel.models.types import State
+from thumbwheel.models.types import VersionState
 
 ALIAS, DEPLOYED, EXPERIMENT_ARM = "an alias", "a deployment", "an experiment"
 ANSWERED, CHILD = "rows of a dataset", "a version that was trained from it"
@@ -183,7 +183,7 @@ def old_versions(connection: sa.Connection, agent_id: str, before: datetime) -> 
         .where(
             model_versions.c.agent_id == agent_id,
             model_versions.c.recorded_at < before,
-            model_versions.c.state != State.RETIRED,
+            model_versions.c.state != VersionState.RETIRED,
             model_versions.c.id.not_in(decided_since),
         )
         .order_by(model_versions.c.number)
@@ -227,7 +227,7 @@ def retire(connection: sa.Connection, version_ids: Iterable[str]) -> None:
         connection.execute(
             model_versions.update()
             .where(model_versions.c.id.in_(batch))
-            .values(state=State.RETIRED)
+            .values(state=VersionState.RETIRED)
         )
 
 
@@ -235,7 +235,7 @@ def retired_versions(connection: sa.Connection, agent_id: str) -> list[RetiredVe
     """Return the retired versions of an agent."""
     columns = (model_versions.c.id, model_versions.c.run_id, model_versions.c.adapter)
     query = sa.select(*columns).where(
-        model_versions.c.agent_id == agent_id, model_versions.c.state == State.RETIRED
+        model_versions.c.agent_id == agent_id, model_versions.c.state == VersionState.RETIRED
     )
     return [
         RetiredVersion(row.id, row.run_id, list((row.adapter or {}).values()))

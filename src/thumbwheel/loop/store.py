@@ -55,7 +55,7 @@ from thumbwheel.db.schema import (
     users,
 )
 from thumbwheel.loop.types import Record, SubjectRows
-from thumbwheel.models.types import State
+from thumbwheel.models.types import VersionState
 
 ERASURE = "erasure"
 """Kind of tombstone that is the record of an erasure."""
@@ -348,7 +348,9 @@ def files_in_use(connection: sa.Connection) -> set[str]:
     for manifest in connection.execute(sa.select(datasets.c.manifest)).scalars():
         in_use |= set(manifest["files"].values())
     # of a retired version the names of its files are all that is left
-    adapters = sa.select(model_versions.c.adapter).where(model_versions.c.state != State.RETIRED)
+    adapters = sa.select(model_versions.c.adapter).where(
+        model_versions.c.state != VersionState.RETIRED
+    )
     for query in (adapters, sa.select(reward_models.c.files)):
         for files in connection.execute(query).scalars():
             in_use |= set((files or {}).values())

@@ -210,7 +210,7 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Loop:
+class AgentLoop:
     """Whether an agent's loop turns by itself, and by which settings."""
 
     enabled: bool
@@ -254,7 +254,7 @@ class Pending:
 
 
 @dataclass
-class Answered:
+class DecisionOutcome:
     """What an answer did."""
 
     decision: str
@@ -286,7 +286,7 @@ class NewEvents:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TriggerVerdict:
     """What the rules say."""
 
     rule: Rule
@@ -309,14 +309,14 @@ class TrafficDecision:
 
 
 @dataclass(frozen=True)
-class Status:
+class LoopStatus:
     """How a loop stands: `verdict` is what a check would say now."""
 
     agent: str
     enabled: bool
     settings: Mapping[str, Any]
     new: NewEvents
-    verdict: Verdict
+    verdict: TriggerVerdict
     turns: list[Turn]
     checks: list[Check]
     waiting: list[Pending]

@@ -26,15 +26,15 @@ from thumbwheel.loop.decidable import missing_for_the_gate
 from thumbwheel.loop.informative import new_events
 from thumbwheel.loop.quarantine import hold_bursts
 from thumbwheel.loop.trigger_types import (
+    AgentLoop,
     Check,
     Hours,
-    Loop,
     NewEvents,
     Rule,
     TriggerConfig,
+    TriggerVerdict,
     Turn,
     TurnState,
-    Verdict,
     next_time,
 )
 from thumbwheel.models.types import Agent
@@ -49,7 +49,7 @@ LOOKED_AT = 20
 class Situation:
     """What the rules look at."""
 
-    loop: Loop | None
+    loop: AgentLoop | None
     turns: list[Turn]
     """The newest turns, newest first."""
     is_running: bool
@@ -124,7 +124,7 @@ def is_turning(ws: Workspace, agent: Agent) -> bool:
     return False
 
 
-def judge_situation(facts: Situation, config: TriggerConfig, now: datetime) -> Verdict:
+def judge_situation(facts: Situation, config: TriggerConfig, now: datetime) -> TriggerVerdict:
     """Return the verdict of the first rule that decides. With `only_decidable`, a turn on whose
     result the gate could not decide is not due (Rule.UNDECIDED)."""
     verdict = _by_events(facts, config, now)
@@ -133,11 +133,11 @@ def judge_situation(facts: Situation, config: TriggerConfig, now: datetime) -> V
         if lack is not None:
             reason = f"a turn would train for nothing, and its events stay new: {lack}"
             later = now + config.between_checks
-            return Verdict(Rule.UNDECIDED, False, reason, verdict.value, later)
+            return TriggerVerdict(Rule.UNDECIDED, False, reason, verdict.value, later)
     return verdict
 
 
-def _by_events(facts: Situation, config: TriggerConfig, now: datetime) -> Verdict:
+def _by_events(facts: Situation, config: TriggerConfig, now: datetime) -> TriggerVerdict:
     """Return the verdict of the first rule that decides, without regard to the gate."""
     later = now + config.between_checks
     for rule in (_disabled, _running, _hours, _back_off):
@@ -156,10 +156,12 @@ def _by_events(facts: Situation, config: TriggerConfig, now: datetime) -> Verdic
                 f"the last turn found too little to train on ({last.reason}), and no informative "
                 "event came since"
             )
-            return Verdict(Rule.NOT_YET, False, reason, value | {"last": informative_then}, later)
+            return TriggerVerdict(
+                Rule.NOT_YET, False, reason, value | {"last": informative_then}, later
+            )
     if events.informative >= config.least:
         reason = f"{events.informative} new informative events; {config.least} are asked for"
-        return Verdict(Rule.NUMBER, True, reason, value, None)
+        return TriggerVerdict(Rule.NUMBER, True, reason, value, None)
     if config.every_hours is not None and events.informative:
         elapsed = _hours_since(last, now)
         value |= {"every_hours": config.every_hours, "hours": elapsed}
@@ -168,29 +170,29 @@ def _by_events(facts: Situation, config: TriggerConfig, now: datetime) -> Verdic
             if elapsed is not None:
                 since = f"the last turn was {elapsed:.1f} hours ago"
             reason = f"{since}, and {events.informative} informative events are new"
-            return Verdict(Rule.INTERVAL, True, reason, value, None)
+            return TriggerVerdict(Rule.INTERVAL, True, reason, value, None)
     reason = (
         f"{events.informative} of {config.least} new informative events, of {events.events} in all"
     )
-    return Verdict(Rule.NUMBER, False, reason, value, later)
+    return TriggerVerdict(Rule.NUMBER, False, reason, value, later)
 
 
-def _disabled(facts: Situation, config: TriggerConfig, now: datetime) -> Verdict | None:
+def _disabled(facts: Situation, config: TriggerConfig, now: datetime) -> TriggerVerdict | None:
     if facts.loop is not None and facts.loop.enabled:
         return None
     reason = "the loop is disabled, so nothing happens by itself"
-    return Verdict(Rule.DISABLED, False, reason, {}, None)
+    return TriggerVerdict(Rule.DISABLED, False, reason, {}, None)
 
 
-def _running(facts: Situation, config: TriggerConfig, now: datetime) -> Verdict | None:
+def _running(facts: Situation, config: TriggerConfig, now: datetime) -> TriggerVerdict | None:
     if not facts.is_running:
         return None
     turn = facts.turns[0].id if facts.turns else None
     reason = "a turn is on its way, and there is one at a time"
-    return Verdict(Rule.RUNNING, False, reason, {"turn": turn}, now + config.between_checks)
+    return TriggerVerdict(Rule.RUNNING, False, reason, {"turn": turn}, now + config.between_checks)
 
 
-def _hours(facts: Situation, config: TriggerConfig, now: datetime) -> Verdict | None:
+def _hours(facts: Situation, config: TriggerConfig, now: datetime) -> TriggerVerdict | None:
     """Return a negative verdict during quiet hours or outside the window, by the clock of the
     loop's zone, else None."""
     local = now.astimezone(ZoneInfo(config.timezone))
@@ -200,18 +202,18 @@ def _hours(facts: Situation, config: TriggerConfig, now: datetime) -> Verdict | 
             reason = f"it is {local:%H:%M} ({config.timezone}), and {hours} is quiet"
             value = {"quiet": text, "time": f"{local:%H:%M}"}
             begin = next_time(local, hours.end).astimezone(UTC)
-            return Verdict(Rule.QUIET, False, reason, value, begin)
+            return TriggerVerdict(Rule.QUIET, False, reason, value, begin)
     if config.window is not None:
         hours = Hours.of(config.window)
         if not hours.holds(local.time()):
             reason = f"it is {local:%H:%M} ({config.timezone}), and turns begin in {hours}"
             value = {"window": config.window, "time": f"{local:%H:%M}"}
             begin = next_time(local, hours.begin).astimezone(UTC)
-            return Verdict(Rule.WINDOW, False, reason, value, begin)
+            return TriggerVerdict(Rule.WINDOW, False, reason, value, begin)
     return None
 
 
-def _back_off(facts: Situation, config: TriggerConfig, now: datetime) -> Verdict | None:
+def _back_off(facts: Situation, config: TriggerConfig, now: datetime) -> TriggerVerdict | None:
     """Return a negative verdict during the pause after failures, else None: the same error would
     come back at once."""
     failures = 0
@@ -227,7 +229,7 @@ def _back_off(facts: Situation, config: TriggerConfig, now: datetime) -> Verdict
     if now >= failed_at + pause:
         return None
     reason = f"the last turn failed ({last.reason}); turns failed in a row: {failures}"
-    return Verdict(Rule.BACK_OFF, False, reason, {"failures": failures}, failed_at + pause)
+    return TriggerVerdict(Rule.BACK_OFF, False, reason, {"failures": failures}, failed_at + pause)
 
 
 def _hours_since(turn: Turn | None, now: datetime) -> float | None:

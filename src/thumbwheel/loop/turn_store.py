@@ -22,8 +22,8 @@ from thumbwheel.db.schema import (
 )
 from thumbwheel.loop.trigger_types import (
     TURN_MOVES,
+    AgentLoop,
     Check,
-    Loop,
     Pending,
     Rule,
     Turn,
@@ -36,10 +36,10 @@ MOST_CHECKS = 2_000
 """Checks of an agent that are kept."""
 
 
-def loop_of(connection: sa.Connection, agent_id: str) -> Loop | None:
+def loop_of(connection: sa.Connection, agent_id: str) -> AgentLoop | None:
     """Return the agent's loop; None if it was never enabled."""
     row = connection.execute(sa.select(loops).where(loops.c.agent_id == agent_id)).one_or_none()
-    return None if row is None else Loop(row.enabled, row.settings, row.recorded_at)
+    return None if row is None else AgentLoop(row.enabled, row.settings, row.recorded_at)
 
 
 def set_loop(

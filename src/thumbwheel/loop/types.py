@@ -12,7 +12,7 @@ Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Sources:
+class DatasetSources:
     """Where the rows of a dataset come from: distinct ids per split (train, dev, gate)."""
 
     rows: dict[str, int]
@@ -33,7 +33,7 @@ class Lineage:
     aliases: list[str]
     run: Record | None
     dataset: Record | None
-    sources: Sources | None
+    sources: DatasetSources | None
     evaluations: list[Record]
     decisions: list[Record]
     exports: list[Record]

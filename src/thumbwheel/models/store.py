@@ -18,7 +18,7 @@ from thumbwheel.db.schema import (
     reward_models,
     switches,
 )
-from thumbwheel.models.types import Basis, ModelVersion, RewardModelRecord, State, Switch
+from thumbwheel.models.types import Basis, ModelVersion, RewardModelRecord, Switch, VersionState
 
 _JOINED = sa.select(model_versions, agents.c.slug.label("agent")).join(
     agents, agents.c.id == model_versions.c.agent_id
@@ -132,7 +132,7 @@ def by_run(run_id: str) -> sa.ColumnElement[bool]:
 
 
 def set_state(
-    connection: sa.Connection, version_id: str, state: State, basis: Basis | None
+    connection: sa.Connection, version_id: str, state: VersionState, basis: Basis | None
 ) -> None:
     """Write a new state; the caller has checked the move."""
     connection.execute(
@@ -242,7 +242,7 @@ def _version(row: sa.RowMapping) -> ModelVersion:
         row["id"],
         row["agent"],
         row["number"],
-        State(row["state"]),
+        VersionState(row["state"]),
         Basis(basis) if basis else None,
         row["tainted"],
         row["base"],

@@ -33,7 +33,7 @@ class Agent:
         return cls(ids.derived("agt", ids.slug(slug)), slug)
 
 
-class State(StrEnum):
+class VersionState(StrEnum):
     """The decided state of a version. Which version is live follows from the aliases; `tainted` is
     a separate mark."""
 
@@ -43,11 +43,13 @@ class State(StrEnum):
     RETIRED = "retired"
 
 
-MOVES: dict[State, frozenset[State]] = {
-    State.CANDIDATE: frozenset({State.REJECTED, State.APPROVED, State.RETIRED}),
-    State.REJECTED: frozenset({State.RETIRED}),
-    State.APPROVED: frozenset({State.RETIRED}),
-    State.RETIRED: frozenset(),
+MOVES: dict[VersionState, frozenset[VersionState]] = {
+    VersionState.CANDIDATE: frozenset(
+        {VersionState.REJECTED, VersionState.APPROVED, VersionState.RETIRED}
+    ),
+    VersionState.REJECTED: frozenset({VersionState.RETIRED}),
+    VersionState.APPROVED: frozenset({VersionState.RETIRED}),
+    VersionState.RETIRED: frozenset(),
 }
 
 
@@ -173,7 +175,7 @@ class ModelVersion:
     id: str
     agent: str
     number: int
-    state: State
+    state: VersionState
     basis: Basis | None
     """What the approval is based on; `feedback` is approved for a canary only."""
     tainted: bool
@@ -217,7 +219,7 @@ class ModelVersion:
         endpoint = self.endpoint or {}
         return None if endpoint.get("secret_of") == HOME_SECRET else self.agent
 
-    def check_move(self, state: State) -> None:
+    def check_move(self, state: VersionState) -> None:
         """Raise Conflict if this version may not become `state`: MOVES has no such move, or it is
         tainted and was to be approved."""
         allowed = MOVES[self.state]
@@ -228,13 +230,13 @@ class ModelVersion:
                 f"{' or '.join(sorted(allowed)) or 'nothing else'}, not {state}",
                 "Train a new version to get a new candidate",
             )
-        if state is State.APPROVED:
+        if state is VersionState.APPROVED:
             self._check_untainted()
 
     def check_alias(self, alias: str) -> None:
         """Raise Conflict unless this version may be served under `alias`: it must be approved and
         untainted, and for `live` approved on gold cases or by a won experiment."""
-        if self.state is not State.APPROVED:
+        if self.state is not VersionState.APPROVED:
             raise Conflict(
                 self.label,
                 f"it is {self.state}, and only an approved version is served",

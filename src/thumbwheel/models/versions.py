@@ -26,8 +26,8 @@ from thumbwheel.models.types import (
     Basis,
     EndpointAddress,
     ModelVersion,
-    State,
     Switch,
+    VersionState,
     require_untainted,
 )
 
@@ -66,7 +66,7 @@ def agents(ws: Workspace) -> list[Agent]:
 def ensure_base(ws: Workspace, agent: str, base: str, fingerprint: str) -> ModelVersion:
     """Return the version of this base without an adapter, created if new: `v0` for the first base,
     a further version for other weights."""
-    values = {"state": State.APPROVED, "base": base, "base_fingerprint": fingerprint}
+    values = {"state": VersionState.APPROVED, "base": base, "base_fingerprint": fingerprint}
 
     def work(connection: sa.Connection) -> str:
         agent_id = store.ensure_agent(connection, agent)
@@ -114,7 +114,7 @@ def add_endpoint(
     }
     model = address.model
     values = {
-        "state": State.APPROVED,
+        "state": VersionState.APPROVED,
         "base": f"{model} at {endpoint['url']}",
         "endpoint": endpoint,
     }
@@ -177,7 +177,7 @@ def add_candidate(
     files = blobs.put_folder(adapter)
     sizes = {sha256: (adapter / name).stat().st_size for name, sha256 in files.items()}
     values = {
-        "state": State.CANDIDATE,
+        "state": VersionState.CANDIDATE,
         "base": parent.base,
         "base_fingerprint": parent.base_fingerprint,
         "adapter": files,
@@ -247,7 +247,7 @@ def version(ws: Workspace, slug: str, name: str) -> ModelVersion:
 
 
 def move(
-    ws: Workspace, version: ModelVersion, state: State, basis: Basis | None = None
+    ws: Workspace, version: ModelVersion, state: VersionState, basis: Basis | None = None
 ) -> ModelVersion:
     """Change the state; the legal moves are checked inside the transaction. Raises Conflict.
 
@@ -266,7 +266,9 @@ def move(
 def withdraw(ws: Workspace, version: ModelVersion) -> ModelVersion:
     """Make the version a candidate again; the caller has checked that nothing supports its present
     state."""
-    ws.db.write(lambda connection: store.set_state(connection, version.id, State.CANDIDATE, None))
+    ws.db.write(
+        lambda connection: store.set_state(connection, version.id, VersionState.CANDIDATE, None)
+    )
     return by_id(ws, version.id)
 
 
@@ -277,7 +279,7 @@ def confirm(ws: Workspace, version: ModelVersion, basis: Basis) -> None:
     def work(connection: sa.Connection) -> None:
         current = store.find(connection, store.by_id(version.id))[0]
         require_untainted(current.tainted, current.label, "Train a new version")
-        if current.state is not State.APPROVED:
+        if current.state is not VersionState.APPROVED:
             raise Conflict(current.label, f"it is {current.state}", "Train a new version")
         store.set_state(connection, version.id, current.state, basis)
 
@@ -342,7 +344,7 @@ def adapter_folder(ws: Workspace, version: ModelVersion) -> Path | None:
     base. Raises Conflict for a retired version, whose files are gone."""
     if version.adapter is None:
         return None
-    if version.state is State.RETIRED:
+    if version.state is VersionState.RETIRED:
         raise Conflict(
             version.label,
             "it is retired: its files were removed, since nothing needed them",

@@ -21,7 +21,7 @@ from thumbwheel.review.types import (
     Origin,
     QueueConfig,
     QueueReport,
-    Rated,
+    RatedItem,
     ReturnedItems,
 )
 
@@ -49,7 +49,7 @@ RatedAt = Annotated[
 ]
 
 
-class Thumb(StrEnum):
+class ThumbDirection(StrEnum):
     """Which way a thumb points."""
 
     UP = "up"
@@ -103,7 +103,7 @@ def create_(
     """
     from thumbwheel.capture.trace_queries import TraceFilter
     from thumbwheel.models.versions import require_agent
-    from thumbwheel.review.queues import Selection, create, require_queue
+    from thumbwheel.review.queues import QueueSelection, create, require_queue
 
     config = build(QueueConfig, options, "options")
     wanted = TraceFilter(
@@ -123,7 +123,7 @@ def create_(
         differing = None
         if conflicts_of is not None:
             of, differing = Origin.CONFLICTS, require_queue(ws, owner, conflicts_of)
-        selection = Selection(Origin(of), wanted, most, answers, differing)
+        selection = QueueSelection(Origin(of), wanted, most, answers, differing)
         made_queue = create(ws, owner, name, config, selection)
     return _queue_answer(made_queue, agent)
 
@@ -345,7 +345,7 @@ def rate_(
     item: ItemId,
     agent: AgentName,
     rater: RaterName,
-    thumb: Annotated[Thumb | None, typer.Option(help="up or down.")] = None,
+    thumb: Annotated[ThumbDirection | None, typer.Option(help="up or down.")] = None,
     rating: Annotated[float | None, typer.Option(min=1, max=5, help="From 1 to 5.")] = None,
     label: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE of a label of the queue, repeatable.")
@@ -362,7 +362,7 @@ def rate_(
     seconds: Seconds = None,
     rated_at: RatedAt = None,
     key: Key = None,
-) -> present.Answer[Rated]:
+) -> present.Answer[RatedItem]:
     """Rate an item, or skip it. Rating it again replaces what this rater had said about it.
 
     Example: thumbwheel queue rate july rit_0f3k2m8v1 --agent support --rater anna --thumb down
@@ -371,7 +371,7 @@ def rate_(
     from thumbwheel.core.errors import InputError
     from thumbwheel.review.rate import labels_of, rate
     from thumbwheel.review.rate import skip as skip_item
-    from thumbwheel.review.types import LETTERS, Verdict, ranking_of
+    from thumbwheel.review.types import LETTERS, RaterVerdict, ranking_of
 
     with ctx.obj() as ws:
         owner, shown = _resolved(ws, agent, queue)
@@ -379,8 +379,10 @@ def rate_(
         if ranking is not None:
             letters = sum(letter in ranking.upper() for letter in LETTERS)
             groups = ranking_of(ranking, letters)
-        verdict = Verdict(
-            thumb=None if thumb is None else thumb == Thumb.UP,  # a request brings its text
+        verdict = RaterVerdict(
+            thumb=None
+            if thumb is None
+            else thumb == ThumbDirection.UP,  # a request brings its text
             rating=rating,
             labels=labels_of(shown, label or []),
             tags=tuple(dict.fromkeys(tag or [])),
@@ -403,9 +405,9 @@ def _request(
     seconds: float | None = None,
     rated_at: datetime | None = None,
 ) -> Any:
-    from thumbwheel.review.rate import Request
+    from thumbwheel.review.rate import RatingRequest
 
-    return Request(shown, item, rater, key or uuid.uuid4().hex, _utc(rated_at), seconds)
+    return RatingRequest(shown, item, rater, key or uuid.uuid4().hex, _utc(rated_at), seconds)
 
 
 @queue.command("undo")
@@ -416,7 +418,7 @@ def undo_(
     agent: AgentName,
     rater: RaterName,
     key: Key = None,
-) -> present.Answer[Rated]:
+) -> present.Answer[RatedItem]:
     """Take back what a rater did with an item: its feedback is retracted, and they hold it again.
 
     Example: thumbwheel queue undo july rit_0f3k2m8v1 --agent support --rater anna
@@ -446,7 +448,7 @@ def approve_(
         bool, typer.Option("--undo", help="Take back that the item is gold.")
     ] = False,
     key: Key = None,
-) -> present.Answer[Rated]:
+) -> present.Answer[RatedItem]:
     """Vouch for an item, as it is or edited: it becomes a gold case, which decides about models and
     is never trained on.
 
@@ -473,7 +475,7 @@ def approve_liked_(
     checker: Annotated[
         str | None, typer.Option(help="What compares an answer with the one that was called good.")
     ] = "exact_answer",
-) -> present.Answer[list[Rated]]:
+) -> present.Answer[list[RatedItem]]:
     """Vouch for every item of a queue that this rater called good: each becomes a gold case.
 
     Example: thumbwheel queue approve-liked cards --agent widgets --rater anna

@@ -21,7 +21,7 @@ from thumbwheel.db.message_chains import Message, conversations
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.review import store
 from thumbwheel.review.queues import require_open
-from thumbwheel.review.types import AssignmentState, Batch, Item, Kind, Queue
+from thumbwheel.review.types import AssignmentState, Batch, Item, ItemKind, Queue
 
 LONGEST_NAME = 512
 FACTS = ("question", "scenario", "fixture", "size", "category", "confidence", "data")
@@ -122,7 +122,7 @@ def _take(connection: sa.Connection, queue: Queue, rater: str, limit: int, until
 
 def _shown(connection: sa.Connection, queue: Queue, item: sa.RowMapping) -> list[int]:
     """Return the positions of an item's answers in the order in which the next rater sees them."""
-    if queue.kind is not Kind.COMPARISON:
+    if queue.kind is not ItemKind.COMPARISON:
         return [0]
     targets = store.targets_of(connection, [item["id"]])[item["id"]]
 
@@ -147,7 +147,7 @@ def _contents(
     traces = store.trace_rows(connection, trace_ids)
     cases = store.case_rows(connection, case_ids)
     steps: dict[str, list[sa.RowMapping]] = {}
-    if queue.kind is Kind.ANSWER:
+    if queue.kind is ItemKind.ANSWER:
         steps = store.step_rows(connection, trace_ids)
     inputs = {row["input_id"] for row in (*traces.values(), *cases.values())}
     chats = conversations(connection, inputs)
@@ -156,7 +156,7 @@ def _contents(
         item_targets = targets.get(assignment["item_id"])
         if item_targets is None:  # erased since it was handed out
             continue
-        if queue.kind is Kind.CASE:
+        if queue.kind is ItemKind.CASE:
             case = cases[item_targets[0]["case_id"]]
             reference = case["reference"]
             text = reference if isinstance(reference, str) else _json(reference)
@@ -174,7 +174,7 @@ def _contents(
                 chat=_chat(chats.get(first["input_id"], [])),
                 answers=[row["output"] or "" for row in shown],
                 steps=[_step(step) for step in steps.get(first["id"], ())],
-                facts=_facts(first["metadata"]) if queue.kind is Kind.ANSWER else {},
+                facts=_facts(first["metadata"]) if queue.kind is ItemKind.ANSWER else {},
             )
         )
     return items

@@ -29,8 +29,8 @@ from thumbwheel.review.raters import report
 from thumbwheel.review.types import (
     CARD,
     LETTERS,
+    ItemKind,
     ItemTargets,
-    Kind,
     Origin,
     Queue,
     QueueConfig,
@@ -45,7 +45,7 @@ PAGE = 5_000
 
 
 @dataclass(frozen=True)
-class Selection:
+class QueueSelection:
     """Which of the agent's rows become items."""
 
     origin: Origin = Origin.TRACES
@@ -57,13 +57,13 @@ class Selection:
     """The queue whose items on which raters differ become the items of this one."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ItemKind:
         """Of the items."""
         return self.origin.kind if self.differing is None else self.differing.kind
 
 
 def create(
-    ws: Workspace, agent: Agent, name: str, config: QueueConfig, selection: Selection
+    ws: Workspace, agent: Agent, name: str, config: QueueConfig, selection: QueueSelection
 ) -> Queue:
     """Create a new queue with its items. Raises Conflict if the name is in use, DataError if
     nothing is selected."""
@@ -100,7 +100,7 @@ def create(
     return require_queue(ws, agent, queue.id)
 
 
-def _check(config: QueueConfig, selection: Selection) -> None:
+def _check(config: QueueConfig, selection: QueueSelection) -> None:
     if config.raters and len(set(config.raters)) < config.overlap:
         raise InputError(
             f"--overlap {config.overlap}",
@@ -131,7 +131,7 @@ def _selected(
     ws: Workspace,
     agent: Agent,
     config: QueueConfig,
-    selection: Selection,
+    selection: QueueSelection,
 ) -> list[ItemTargets]:
     """Return the targets that become items, in their order."""
     if selection.origin is Origin.CASES:
@@ -179,7 +179,7 @@ def _of_conflicts(connection: sa.Connection, item_ids: Sequence[str]) -> list[It
 
 
 def _comparisons(
-    connection: sa.Connection, agent: Agent, selection: Selection
+    connection: sa.Connection, agent: Agent, selection: QueueSelection
 ) -> list[ItemTargets]:
     """Return different answers to one prompt, of the newest prompts first."""
     answers: dict[str, dict[str, str]] = {}
@@ -199,7 +199,7 @@ def _comparisons(
 def add(ws: Workspace, agent: Agent, queue: Queue, names: Iterable[str]) -> int:
     """Append traces, by their ids, to a queue of answers; return how many were new. Raises
     NotFound, Conflict, InputError, and DataError for a trace without an answer."""
-    if queue.kind is not Kind.ANSWER:
+    if queue.kind is not ItemKind.ANSWER:
         raise InputError(
             f"queue {queue.name!r}",
             f"its items are {queue.kind}s",

@@ -41,10 +41,10 @@ from thumbwheel.review.types import (
     MOVES,
     SOURCE,
     AssignmentState,
-    Kind,
+    ItemKind,
     Queue,
-    Rated,
-    Verdict,
+    RatedItem,
+    RaterVerdict,
 )
 
 RATE, SKIP, UNDO, APPROVE, WITHDRAW = "rate", "skip", "undo", "approve", "withdraw"
@@ -54,7 +54,7 @@ LONGEST_KEY = 200
 
 
 @dataclass(frozen=True)
-class Request:
+class RatingRequest:
     """Who does something to an item, under which key."""
 
     queue: Queue
@@ -85,7 +85,7 @@ class _Change:
     ws: Workspace
     connection: sa.Connection
     agent: Agent
-    request: Request
+    request: RatingRequest
     kind: str
     now: datetime
     item: Mapping[str, Any] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class _Change:
         return AssignmentState(self.assignment["state"])
 
 
-def rate(ws: Workspace, agent: Agent, request: Request, verdict: Verdict) -> Rated:
+def rate(ws: Workspace, agent: Agent, request: RatingRequest, verdict: RaterVerdict) -> RatedItem:
     """Store a verdict. Raises InputError for one that the queue does not ask for, NotFound for an
     item that is not there (any more)."""
     _check_verdict(request.queue, verdict)
@@ -114,7 +114,7 @@ def rate(ws: Workspace, agent: Agent, request: Request, verdict: Verdict) -> Rat
     return _carried_out(ws, agent, request, RATE, verdict.to_json(), work)
 
 
-def skip(ws: Workspace, agent: Agent, request: Request) -> Rated:
+def skip(ws: Workspace, agent: Agent, request: RatingRequest) -> RatedItem:
     """Leave an item to others."""
 
     def work(change: _Change) -> list[str]:
@@ -124,7 +124,7 @@ def skip(ws: Workspace, agent: Agent, request: Request) -> Rated:
     return _carried_out(ws, agent, request, SKIP, {}, work)
 
 
-def undo(ws: Workspace, agent: Agent, request: Request) -> Rated:
+def undo(ws: Workspace, agent: Agent, request: RatingRequest) -> RatedItem:
     """Undo the rater's last action on the item, which they then hold again. Raises Conflict if
     there is nothing to undo, the item was approved, or another rater has taken a skipped item
     meanwhile."""
@@ -155,13 +155,13 @@ def undo(ws: Workspace, agent: Agent, request: Request) -> Rated:
 def approve(
     ws: Workspace,
     agent: Agent,
-    request: Request,
+    request: RatingRequest,
     reference: str | None = None,
     checker: str | None = None,
-) -> Rated:
+) -> RatedItem:
     """Vouch for an item, with its own or another reference: it becomes a gold case. Raises
     InputError for a comparison, and for an item that cannot be a case."""
-    if request.queue.kind is Kind.COMPARISON:
+    if request.queue.kind is ItemKind.COMPARISON:
         raise InputError(
             f"item {request.item!r}", "a comparison is no case", "Approve answers or cases"
         )
@@ -179,7 +179,7 @@ def approve(
 
 def approve_liked(
     ws: Workspace, agent: Agent, queue: Queue, rater: str, checker: str | None = None
-) -> list[Rated]:
+) -> list[RatedItem]:
     """Vouch for every item that this rater called good: each becomes a gold case. Repeating it
     changes nothing. Raises DataError if there is none, InputError for a queue of comparisons."""
     with ws.db.read() as connection:
@@ -196,12 +196,12 @@ def approve_liked(
         )
     results = []
     for item in liked:
-        request = Request(queue, item, rater, f"approve-liked:{item}")
+        request = RatingRequest(queue, item, rater, f"approve-liked:{item}")
         results.append(approve(ws, agent, request, None, checker))
     return results
 
 
-def withdraw(ws: Workspace, agent: Agent, request: Request) -> Rated:
+def withdraw(ws: Workspace, agent: Agent, request: RatingRequest) -> RatedItem:
     """Take back that the item is gold. Raises Conflict if the rater did not make it gold."""
 
     def work(change: _Change) -> list[str]:
@@ -221,8 +221,13 @@ def withdraw(ws: Workspace, agent: Agent, request: Request) -> Rated:
 
 
 def _carried_out(
-    ws: Workspace, agent: Agent, request: Request, kind: str, content: dict[str, Any], work: Any
-) -> Rated:
+    ws: Workspace,
+    agent: Agent,
+    request: RatingRequest,
+    kind: str,
+    content: dict[str, Any],
+    work: Any,
+) -> RatedItem:
     """Do `work` once for the key of the request."""
     if not 1 <= len(request.key) <= LONGEST_KEY:
         raise InputError(
@@ -231,7 +236,7 @@ def _carried_out(
     fingerprint = ids.fingerprint([kind, request.item, content])
     now = datetime.now(UTC)
 
-    def write(connection: sa.Connection) -> Rated:
+    def write(connection: sa.Connection) -> RatedItem:
         earlier = store.action(connection, request.action_id)
         if earlier is not None:
             if earlier["fingerprint"] != fingerprint:
@@ -262,15 +267,15 @@ def _carried_out(
             },
         )
         state = change.assignment["state"] if change.assignment else ""
-        return Rated(change.item["id"], state, feedback_ids, replayed=False)
+        return RatedItem(change.item["id"], state, feedback_ids, replayed=False)
 
     return ws.db.write(write)
 
 
-def _replayed(connection: sa.Connection, action: sa.RowMapping) -> Rated:
+def _replayed(connection: sa.Connection, action: sa.RowMapping) -> RatedItem:
     assignment = store.assignment(connection, action["item_id"], action["rater"])
     state = assignment["state"] if assignment else ""
-    return Rated(action["item_id"], state, action["feedback"], replayed=True)
+    return RatedItem(action["item_id"], state, action["feedback"], replayed=True)
 
 
 def _look_up(change: _Change) -> None:
@@ -360,7 +365,7 @@ def _targets(change: _Change) -> list[sa.RowMapping]:
     return store.targets_of(change.connection, [item_id])[item_id]
 
 
-def _records(change: _Change, verdict: Verdict) -> Iterator[AnyRecord]:
+def _records(change: _Change, verdict: RaterVerdict) -> Iterator[AnyRecord]:
     """Yield the verdict as feedback. A note goes with its first record."""
     note = verdict.note
     if verdict.ranking:
@@ -393,7 +398,7 @@ def _records(change: _Change, verdict: Verdict) -> Iterator[AnyRecord]:
 
 
 def _card_thumbs(
-    change: _Change, verdict: Verdict, targets: Sequence[TargetRef]
+    change: _Change, verdict: RaterVerdict, targets: Sequence[TargetRef]
 ) -> Iterator[AnyRecord]:
     """Yield a thumb about everything that a card stands for, each with the tags and the note, as
     apps send it."""
@@ -513,18 +518,18 @@ def _save(change: _Change, records: Sequence[AnyRecord], reviewer: str | None = 
     return save_records(change.connection, scope, records)
 
 
-def _check_verdict(queue: Queue, verdict: Verdict) -> None:
+def _check_verdict(queue: Queue, verdict: RaterVerdict) -> None:
     """Raise InputError for a verdict that the queue does not ask for."""
     if verdict.is_empty:
         raise InputError(
             "the rating", "it says nothing", "Give a thumb, a rating, a label, a note, or skip it"
         )
-    if (queue.kind is Kind.COMPARISON) != bool(verdict.ranking):
-        asked = "a ranking" if queue.kind is Kind.COMPARISON else "no ranking"
+    if (queue.kind is ItemKind.COMPARISON) != bool(verdict.ranking):
+        asked = "a ranking" if queue.kind is ItemKind.COMPARISON else "no ranking"
         raise InputError("the rating", f"queue {queue.name!r} asks for {asked}", "Correct it")
     if verdict.ranking and verdict.correction is not None:
         raise InputError("the rating", "a comparison has no answer to correct", "Leave it out")
-    if queue.kind is Kind.CASE:
+    if queue.kind is ItemKind.CASE:
         raise InputError(
             "the rating",
             f"the items of queue {queue.name!r} are cases",

@@ -37,8 +37,8 @@ from thumbwheel.db.schema import (
 )
 from thumbwheel.review.types import (
     AssignmentState,
+    ItemKind,
     ItemTargets,
-    Kind,
     Queue,
     QueueConfig,
     QueueState,
@@ -74,7 +74,7 @@ def queues(
 
 def _queue(row: sa.RowMapping, raters: Iterable[str]) -> Queue:
     stored = dict(row["config"])
-    kind = Kind(stored.pop("kind"))
+    kind = ItemKind(stored.pop("kind"))
     return Queue(
         id=row["id"],
         agent_id=row["agent_id"],

@@ -30,7 +30,7 @@ CARD, CARD_OF = "card", "card_of"
 card it is another question, so that a thumb on the card is about it too."""
 
 
-class Kind(StrEnum):
+class ItemKind(StrEnum):
     """What an item is."""
 
     ANSWER = "answer"
@@ -51,16 +51,16 @@ class Origin(StrEnum):
     """Traces that people judged differently."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ItemKind:
         """Of its items."""
         return KINDS[self]
 
 
-KINDS: Mapping[Origin, Kind] = {
-    Origin.TRACES: Kind.ANSWER,
-    Origin.COMPARISONS: Kind.COMPARISON,
-    Origin.CASES: Kind.CASE,
-    Origin.CONFLICTS: Kind.ANSWER,
+KINDS: Mapping[Origin, ItemKind] = {
+    Origin.TRACES: ItemKind.ANSWER,
+    Origin.COMPARISONS: ItemKind.COMPARISON,
+    Origin.CASES: ItemKind.CASE,
+    Origin.CONFLICTS: ItemKind.ANSWER,
 }
 
 
@@ -189,7 +189,7 @@ class Queue:
     id: str
     agent_id: str
     name: str
-    kind: Kind
+    kind: ItemKind
     config: QueueConfig
     state: QueueState
     items: int
@@ -232,7 +232,7 @@ class Item:
     from."""
 
     id: str
-    kind: Kind
+    kind: ItemKind
     chat: Sequence[Mapping[str, Any]]
     """Role and text of each message."""
     answers: Sequence[str]
@@ -247,7 +247,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RaterVerdict:
     """What a rater says about an item."""
 
     thumb: bool | None = None
@@ -261,7 +261,7 @@ class Verdict:
 
     @property
     def is_empty(self) -> bool:
-        return self == Verdict()
+        return self == RaterVerdict()
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict as a JSON value, without the fields that were not set."""
@@ -319,7 +319,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Rated:
+class RatedItem:
     """What became of an item."""
 
     item: str
@@ -344,7 +344,7 @@ class ListedQueue(QueueConfig):
 
     id: str
     name: str
-    kind: Kind
+    kind: ItemKind
     state: QueueState
     items: int
     done: int

@@ -63,7 +63,7 @@ def stored_cases(
     now = as_of or datetime.now(UTC)
     rows = store.stored(connection, agent.id, as_of, trace_id, among)
     while batch := list(islice(rows, BATCH)):
-        parts = _Parts(connection, agent.id, batch, reads, as_of)
+        parts = _TraceParts(connection, agent.id, batch, reads, as_of)
         cases: list[StoredCase] = []
         for row in batch:
             feedback: list[Statement] = []
@@ -85,7 +85,7 @@ def offered_tools(*sources: Any) -> list[dict[str, Any]] | None:
     return None
 
 
-class _Parts:
+class _TraceParts:
     """What the traces of a batch need from other tables, fetched at once."""
 
     def __init__(

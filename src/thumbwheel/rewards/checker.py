@@ -19,7 +19,7 @@ from pydantic import Field
 
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import ConfigError, NotFound
-from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
+from thumbwheel.rewards.function import Case, JudgementStatus, RewardFunction, Score
 from thumbwheel.rewards.functions import FUNCTIONS
 
 OwnerSettings = Mapping[str, Mapping[str, Any]]
@@ -130,10 +130,11 @@ class CaseChecker(RewardFunction[CheckerConfig]):
         try:
             function = self._function(case)
         except (NotFound, ConfigError) as error:
-            return Score.none(Status.BLOCKED, str(error))
+            return Score.none(JudgementStatus.BLOCKED, str(error))
         if function is None:
             return Score.none(
-                Status.NOT_APPLICABLE, "no case with a reference or a checker belongs to it"
+                JudgementStatus.NOT_APPLICABLE,
+                "no case with a reference or a checker belongs to it",
             )
         (score,) = function.score([case])
         return replace(score, evidence={"checker": self._name(case), **score.evidence})

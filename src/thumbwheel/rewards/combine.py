@@ -18,7 +18,7 @@ from pydantic import Field, field_validator
 
 from thumbwheel.core import ids
 from thumbwheel.core.config import Config
-from thumbwheel.core.plugins import Table, nearest
+from thumbwheel.core.plugins import VariantTable, nearest
 from thumbwheel.rewards.function import Score
 from thumbwheel.rewards.functions import FUNCTIONS
 from thumbwheel.rewards.presets import ARITHMETICS, PRESETS, ComponentConfig
@@ -127,7 +127,7 @@ class ComponentValues:
         return left_out
 
 
-def _known(table: Table[Any], name: str) -> str:
+def _known(table: VariantTable[Any], name: str) -> str:
     if name not in table.names():
         raise ValueError(f"known are {', '.join(table.names())}.{nearest(name, table.names())}")
     return name

@@ -20,7 +20,7 @@ from thumbwheel.rewards.types import (
     RewardExplanation,
     RewardSummary,
     Reweighed,
-    Rewritten,
+    RewrittenAnswers,
 )
 
 reward = typer.Typer(no_args_is_help=True)
@@ -257,7 +257,7 @@ def rewrite_(
     ctx: typer.Context,
     agent: Agent,
     options: Mapping[str, Any] = {},
-) -> present.Answer[Rewritten]:
+) -> present.Answer[RewrittenAnswers]:
     """Have answers written again that users complained about in words that say what would be right,
     as "no, it is in Berlin".
 
@@ -272,7 +272,7 @@ def rewrite_(
     with ctx.obj() as ws:
         learner = require_agent(ws, agent)
         result = rewrite(ws, learner, ws.settings(RewriteConfig, "rewrite", options))
-    data = Rewritten(agent, list(result.feedback), dict(result.left_out))
+    data = RewrittenAnswers(agent, list(result.feedback), dict(result.left_out))
     rows = [("rewritten", len(result.feedback)), *result.left_out.most_common()]
     return present.page(data, [present.Table(f"rewritten answers of {agent}", ("", ""), rows)])
 

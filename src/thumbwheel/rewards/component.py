@@ -31,7 +31,7 @@ from thumbwheel.rewards import next_turn
 from thumbwheel.rewards.cases import StoredCase
 from thumbwheel.rewards.checker import CaseChecker
 from thumbwheel.rewards.combine import RewardConfig
-from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
+from thumbwheel.rewards.function import Case, JudgementStatus, RewardFunction, Score
 from thumbwheel.rewards.functions import FUNCTIONS
 from thumbwheel.rewards.presets import CHECKER, ComponentConfig
 
@@ -92,7 +92,7 @@ class Component:
             for piece in pieces:
                 if piece:
                     scores += self._scores(piece, set_timeout)
-        missing = Score.none(Status.NOT_APPLICABLE, "the answer was not recorded")
+        missing = Score.none(JudgementStatus.NOT_APPLICABLE, "the answer was not recorded")
         remaining = iter(scores)
         return [next(remaining) if self.judges(stored) else missing for stored in due]
 
@@ -106,7 +106,9 @@ class Component:
             if len(scores) != len(cases):
                 raise ValueError(f"it gave {len(scores)} scores for {len(cases)} answers")
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a component that raises is a recorded failure
-            return [Score.none(Status.FAILED, f"{type(error).__name__}: {error}")] * len(cases)
+            return [Score.none(JudgementStatus.FAILED, f"{type(error).__name__}: {error}")] * len(
+                cases
+            )
         return [self._inside(score) for score in scores]
 
     def _inside(self, score: Score) -> Score:
@@ -114,7 +116,7 @@ class Component:
         if score.value is None or low <= score.value <= high:
             return score
         return Score.none(
-            Status.FAILED, f"it gave {score.value:g}; its scores lie in {low:g}..{high:g}"
+            JudgementStatus.FAILED, f"it gave {score.value:g}; its scores lie in {low:g}..{high:g}"
         )
 
 

@@ -28,7 +28,7 @@ LONGEST_ANSWER = 200_000
 DEEPEST_JSON = 64
 
 
-class Status(StrEnum):
+class JudgementStatus(StrEnum):
     """What became of one judgement. Only `ok` has a value; the others leave the denominator."""
 
     OK = "ok"
@@ -98,18 +98,18 @@ class Score:
     the asked form; None where none was asked."""
 
     value: float | None
-    status: Status = Status.OK
+    status: JudgementStatus = JudgementStatus.OK
     evidence: Mapping[str, Any] = field(default_factory=dict)
     well_formed: bool | None = None
 
     def __post_init__(self) -> None:
-        if (self.value is not None) != (self.status is Status.OK):
+        if (self.value is not None) != (self.status is JudgementStatus.OK):
             raise ValueError(f"a score that is {self.status} with the value {self.value!r}")
         if self.value is not None and not math.isfinite(self.value):
             raise ValueError(f"a score of {self.value!r}; scores are finite")
 
     @classmethod
-    def none(cls, status: Status, reason: str, well_formed: bool | None = None) -> Score:
+    def none(cls, status: JudgementStatus, reason: str, well_formed: bool | None = None) -> Score:
         """Return a score without a value, with the reason."""
         return cls(None, status, {"reason": reason}, well_formed)
 
@@ -120,7 +120,7 @@ def too_long(case: Case) -> Score | None:
     if len(case.text) <= LONGEST_ANSWER:
         return None
     return Score.none(
-        Status.FAILED,
+        JudgementStatus.FAILED,
         f"the answer has {len(case.text)} characters; at most {LONGEST_ANSWER} are judged",
     )
 
@@ -203,12 +203,12 @@ class RewardFunction(ABC, Generic[C]):
         try:
             score = self.judge(case)
         except Unjudgeable as error:
-            return Score.none(Status.FAILED, str(error))
+            return Score.none(JudgementStatus.FAILED, str(error))
         except Exception as error:  # noqa: BLE001 - a function that raises is a recorded failure, never the end of the others
-            return Score.none(Status.FAILED, f"{type(error).__name__}: {error}")
+            return Score.none(JudgementStatus.FAILED, f"{type(error).__name__}: {error}")
         if score.value is not None and not self.low <= score.value <= self.high:
             return Score.none(
-                Status.FAILED,
+                JudgementStatus.FAILED,
                 f"it gave {score.value:g}; its scores lie in {self.low:g}..{self.high:g}",
             )
         return score

@@ -13,7 +13,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.component import components
-from thumbwheel.rewards.ledger import Report
+from thumbwheel.rewards.ledger import LedgerReport
 from thumbwheel.rewards.ledger_stats import missing_values
 from thumbwheel.rewards.types import JudgedComponent, JudgeReport, MissingValue, PendingReport
 
@@ -45,7 +45,7 @@ def judge_pending(ws: Workspace, agent: str, dry_run: bool = False) -> PendingRe
     return PendingReport(**vars(counts), waiting=missing_values(ws, agent))
 
 
-def _report(report: Report, agent: str, dry_run: bool) -> JudgeReport:
+def _report(report: LedgerReport, agent: str, dry_run: bool) -> JudgeReport:
     components = {}
     for name in report.standing:
         statuses = {

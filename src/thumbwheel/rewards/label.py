@@ -21,12 +21,12 @@ from thumbwheel.models.types import Agent
 from thumbwheel.rewards import store
 from thumbwheel.rewards.aggregate import judge, resolve, verdict_of
 from thumbwheel.rewards.types import (
-    Comparison,
     DominantRater,
+    FeedbackScope,
     Judgement,
     LabelConfig,
+    PairComparison,
     Preference,
-    Scope,
     Signal,
     TargetCounts,
 )
@@ -37,7 +37,7 @@ def judgements(
     agent: Agent,
     as_of: datetime | None = None,
     config: LabelConfig | None = None,
-    scope: Scope | None = None,
+    scope: FeedbackScope | None = None,
 ) -> Iterator[Judgement]:
     """Yield one judgement for every trace of `agent` that feedback in force at `as_of` (default:
     now) is about, streamed.
@@ -84,7 +84,7 @@ def new_feedback(connection: sa.Connection, agent: Agent, since: datetime) -> li
 
 
 @dataclass(frozen=True)
-class Answered:
+class RecordedText:
     """A recorded answer: its prompt, and its text where it was recorded."""
 
     prompt_id: str
@@ -93,12 +93,12 @@ class Answered:
 
 def answers_of(
     connection: sa.Connection, agent: Agent, trace_ids: Collection[str]
-) -> dict[str, Answered]:
+) -> dict[str, RecordedText]:
     """Return the recorded answers of these traces."""
     answered = {}
     for batch in batches(sorted(trace_ids)):
         for trace_id, row in store.outputs(connection, agent.id, batch).items():
-            answered[trace_id] = Answered(*row)
+            answered[trace_id] = RecordedText(*row)
     return answered
 
 
@@ -109,7 +109,7 @@ MOST_EQUAL = 1_000
 
 
 def equal_answers(
-    connection: sa.Connection, agent: Agent, answered: Mapping[str, Answered]
+    connection: sa.Connection, agent: Agent, answered: Mapping[str, RecordedText]
 ) -> dict[str, list[str]]:
     """Return trace -> other traces that gave the same text to the same prompt."""
     equal: dict[str, list[str]] = {}
@@ -131,14 +131,14 @@ def comparisons(
     connection: sa.Connection,
     agent: Agent,
     as_of: datetime | None = None,
-    scope: Scope | None = None,
-) -> list[Comparison]:
+    scope: FeedbackScope | None = None,
+) -> list[PairComparison]:
     """Return the result of the preferences in force for every pair of traces that was compared, in
     the order of the trace ids."""
     return compare_pairs(store.preferences(connection, agent.id, as_of, scope))
 
 
-def compare_pairs(preferences: Iterable[Preference]) -> list[Comparison]:
+def compare_pairs(preferences: Iterable[Preference]) -> list[PairComparison]:
     """Return the result of preferences for every pair of traces, by the rule for raters."""
     votes = pair_votes(preferences)
     return [_compare(pair, votes[pair]) for pair in sorted(votes)]
@@ -177,7 +177,7 @@ def dominant_rater(
     connection: sa.Connection,
     agent: Agent,
     as_of: datetime | None = None,
-    scope: Scope | None = None,
+    scope: FeedbackScope | None = None,
 ) -> DominantRater | None:
     """Return the count of the named person who gave more than half of the feedback of persons, or
     None if nobody did."""
@@ -269,12 +269,12 @@ def _by_id(pair: tuple[str, str]) -> tuple[str, str]:
     return (first, second) if first < second else (second, first)
 
 
-def _compare(pair: tuple[str, str], votes: Iterable[PairVote]) -> Comparison:
+def _compare(pair: tuple[str, str], votes: Iterable[PairVote]) -> PairComparison:
     heard = [vote for vote in votes if vote.weight > 0]
     resolution = resolve(heard, lambda vote: vote.side, lambda vote: (vote.rater,))
     side = resolution.side or 0  # a tie among raters and a plurality for "tied" decide nothing
     better, worse = pair if side >= 0 else (pair[1], pair[0])
-    return Comparison(
+    return PairComparison(
         better,
         worse,
         decided=bool(side),

@@ -31,11 +31,11 @@ from thumbwheel.rewards import store
 from thumbwheel.rewards.cases import StoredCase, stored_cases
 from thumbwheel.rewards.combine import Combined, RewardConfig, RewardsConfig
 from thumbwheel.rewards.component import Component, components
-from thumbwheel.rewards.function import Score, Status
+from thumbwheel.rewards.function import JudgementStatus, Score
 
 
 @dataclass
-class Report:
+class LedgerReport:
     """What a run did. `judged` and `standing` are component -> count; `statuses` are of what was
     judged."""
 
@@ -51,7 +51,7 @@ class Report:
         """Count one judgement."""
         self.judged[component] += 1
         self.statuses[component, str(score.status)] += 1
-        if score.status in (Status.FAILED, Status.BLOCKED):
+        if score.status in (JudgementStatus.FAILED, JudgementStatus.BLOCKED):
             self.reasons[
                 component, str(score.status), str(score.evidence.get("reason", ""))[:200]
             ] += 1
@@ -72,14 +72,14 @@ def run(
     dry_run: bool = False,
     trace_id: str | None = None,
     advance: Advance | None = None,
-) -> Report:
+) -> LedgerReport:
     """Judge everything not yet judged, for all traces of `agent` or for one; with `dry_run` only
     count it.
 
     `as_of`: with the feedback and the traces of that time; its rows are stored, and today's rewards
     stay unchanged.
     """
-    report = Report()
+    report = LedgerReport()
     reads = frozenset[str]().union(*(part.function.reads for part in parts))
     with ws.db.read() as connection:
         for batch in stored_cases(connection, agent, reads, as_of, trace_id):
@@ -110,12 +110,12 @@ class _Batch:
         self,
         agent_id: str,
         batch: Sequence[StoredCase],
-        rows: Sequence[store.Entry],
+        rows: Sequence[store.LedgerEntry],
         as_of: datetime | None,
     ) -> None:
         self._agent_id, self._batch, self._as_of, self._live = agent_id, batch, as_of, as_of is None
         self._known = {row.key: row for row in rows}
-        self._of: dict[tuple[str, str], list[store.Entry]] = defaultdict(list)
+        self._of: dict[tuple[str, str], list[store.LedgerEntry]] = defaultdict(list)
         for row in rows:
             self._of[row.key[:2]].append(row)
         self._names: dict[tuple[str, str], tuple[str, str]] = {}
@@ -133,11 +133,11 @@ class _Batch:
             row = self._known.get((target, part.name, *names))
             if (
                 row is None
-                or row.status == Status.BLOCKED
-                or (retry and row.status == Status.FAILED)
+                or row.status == JudgementStatus.BLOCKED
+                or (retry and row.status == JudgementStatus.FAILED)
             ):
                 unjudged.append(stored)
-            elif row.status == Status.OK:
+            elif row.status == JudgementStatus.OK:
                 self._valued.add(target)
         return unjudged
 
@@ -167,7 +167,7 @@ class _Batch:
                     "current": self._live,
                 }
             )
-        if score.status is Status.OK:
+        if score.status is JudgementStatus.OK:
             self._valued.add(target)
 
     def rewarded(self, parts: Sequence[Component]) -> int:
@@ -177,7 +177,7 @@ class _Batch:
             row.target_id
             for row in self._known.values()
             if row.current
-            and row.status == Status.OK
+            and row.status == JudgementStatus.OK
             and (row.component, row.component_version) in versions
         }
         return len(self._valued - before)
@@ -206,7 +206,7 @@ def _evidence(score: Score) -> Any:
 
 
 _PLAIN_TYPES = (str, int, bool)
-_STATUSES = {str(status): status for status in Status}
+_STATUSES = {str(status): status for status in JudgementStatus}
 # made once: json.dumps makes one for every call
 _ENCODER = json.JSONEncoder(default=str)
 _DECODER = json.JSONDecoder(parse_constant=str)

@@ -19,7 +19,7 @@ from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import store
 from thumbwheel.rewards.combine import Combined, RewardConfig
 from thumbwheel.rewards.component import Component, components
-from thumbwheel.rewards.function import Score, Status
+from thumbwheel.rewards.function import JudgementStatus, Score
 from thumbwheel.rewards.ledger import Version, not_run, rewards, scores, settings
 from thumbwheel.rewards.types import MissingValue
 
@@ -205,7 +205,7 @@ def missing_values(ws: Workspace, agent: str) -> list[MissingValue]:
     versions = {part.name: part.version for part in components(ws, agent, settings(ws, agent))}
     with ws.db.read() as connection:
         rows = store.reasons(connection, agent_id)
-    waiting = (Status.PENDING, Status.BLOCKED, Status.FAILED)
+    waiting = (JudgementStatus.PENDING, JudgementStatus.BLOCKED, JudgementStatus.FAILED)
     missing = []
     for row in rows:
         in_use = versions.get(row["component"]) == row["component_version"]

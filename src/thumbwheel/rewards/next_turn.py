@@ -28,7 +28,7 @@ FEWEST_WORDS = 3
 verdict from which it is a hint."""
 
 
-class Reading(StrEnum):
+class ReplyReading(StrEnum):
     """What a message says about the answer before it."""
 
     THANKS = "thanks"
@@ -38,12 +38,12 @@ class Reading(StrEnum):
     CORRECTION = "correction"
 
 
-PRIORS: Mapping[Reading, float] = {
-    Reading.THANKS: 0.8,
-    Reading.REPEAT: 0.25,
-    Reading.REPHRASE: 0.35,
-    Reading.COMPLAINT: 0.15,
-    Reading.CORRECTION: 0.15,
+PRIORS: Mapping[ReplyReading, float] = {
+    ReplyReading.THANKS: 0.8,
+    ReplyReading.REPEAT: 0.25,
+    ReplyReading.REPHRASE: 0.35,
+    ReplyReading.COMPLAINT: 0.15,
+    ReplyReading.CORRECTION: 0.15,
 }
 """How likely the answer before is good, as long as nobody's thumbs say otherwise. Assumed, and
 close to a half because of that."""
@@ -163,7 +163,7 @@ class NextTurn:
     """What a message says about the answer before it: a reading, or None where it says nothing.
     `hint`: whether it also says what would be right."""
 
-    reading: Reading | None
+    reading: ReplyReading | None
     hint: bool = False
 
 
@@ -183,20 +183,20 @@ def read_next_turn(question: str, message: str) -> NextTurn:
         return NextTurn(None)
     likeness = _likeness(asked, text)
     if likeness >= SAME_FROM:
-        return NextTurn(Reading.REPEAT)
+        return NextTurn(ReplyReading.REPEAT)
     if verdict := COMPLAINT.search(text):
         # "that is wrong, it should be 5" says what is right: the words beside the verdict count
-        return NextTurn(Reading.COMPLAINT, hint=_says_more(text, verdict))
+        return NextTurn(ReplyReading.COMPLAINT, hint=_says_more(text, verdict))
     if verdict := CORRECTION.search(text):
-        return NextTurn(Reading.CORRECTION, hint=_says_more(text, verdict))
+        return NextTurn(ReplyReading.CORRECTION, hint=_says_more(text, verdict))
     if AGAIN.search(text):
-        return NextTurn(Reading.REPEAT)
+        return NextTurn(ReplyReading.REPEAT)
     asks_anew = likeness >= ALIKE_FROM and not ANSWERS.match(text) and not MORE.search(text)
     if REPHRASE.search(text) or asks_anew:
-        return NextTurn(Reading.REPHRASE)
+        return NextTurn(ReplyReading.REPHRASE)
     thanks = THANKS.search(text)
     if thanks and not NO_THANKS.search(text) and not BUT.search(text[thanks.end() :][:40]):
-        return NextTurn(Reading.THANKS)
+        return NextTurn(ReplyReading.THANKS)
     return NextTurn(None)
 
 
@@ -234,17 +234,17 @@ class Calibration:
     `classifier` names what made the readings: "rules", or a model.
     """
 
-    counts: Mapping[Reading, tuple[int, int]]
+    counts: Mapping[ReplyReading, tuple[int, int]]
     """Reading -> answers that people called good, and bad."""
     classifier: str = "rules"
 
-    def chance(self, reading: Reading) -> float:
+    def chance(self, reading: ReplyReading) -> float:
         """Return the probability that the answer before is good: the share of good ones, shrunk
         towards the assumed probability where there are few."""
         good, bad = self.counts.get(reading, (0, 0))
         return (good + SHRINKAGE * PRIORS[reading]) / (good + bad + SHRINKAGE)
 
-    def judged(self, reading: Reading) -> int:
+    def judged(self, reading: ReplyReading) -> int:
         """Return the number of answers with people's thumbs that a chance is based on."""
         return sum(self.counts.get(reading, (0, 0)))
 
@@ -261,7 +261,7 @@ class Calibration:
             for name, (good, bad) in document["counts"].items():
                 if min(good, bad) < 0 or not isinstance(good + bad, int):
                     raise ValueError(f"{name} has the counts {good!r} and {bad!r}")
-                counts[Reading(name)] = (good, bad)
+                counts[ReplyReading(name)] = (good, bad)
             return cls(counts, str(document["classifier"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(

@@ -1,7 +1,7 @@
 """Presets of the reward: the components and weights that an agent's reward starts from, and what a
 component without a value counts as.
 
-To add a preset: a `Preset` and a line in PRESETS, or an entry point of its group.
+To add a preset: a `RewardPreset` and a line in PRESETS, or an entry point of its group.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import Field
 
 from thumbwheel.core.config import Config
-from thumbwheel.core.plugins import Table
+from thumbwheel.core.plugins import VariantTable
 from thumbwheel.rewards.function import Score
 
 CHECKER = "checker"
@@ -37,7 +37,7 @@ class ComponentConfig(Config):
 
 
 @dataclass(frozen=True)
-class Preset:
+class RewardPreset:
     """Where the reward of an agent starts from."""
 
     components: Mapping[str, ComponentConfig]
@@ -62,7 +62,7 @@ def applicable(name: str, score: Score) -> float | None:
     return score.value
 
 
-DEFAULT = Preset(
+DEFAULT = RewardPreset(
     weighted_components(
         {
             CHECKER: 2.0,
@@ -76,9 +76,9 @@ DEFAULT = Preset(
     )
 )
 """The checker of a case, and what people said."""
-NONE = Preset({})
+NONE = RewardPreset({})
 
-PRESETS: Table[Preset] = Table(
+PRESETS: VariantTable[RewardPreset] = VariantTable(
     "preset",
     "thumbwheel.reward_presets",
     {
@@ -86,7 +86,7 @@ PRESETS: Table[Preset] = Table(
         "none": "thumbwheel.rewards.presets:NONE",
     },
 )
-ARITHMETICS: Table[Arithmetic] = Table(
+ARITHMETICS: VariantTable[Arithmetic] = VariantTable(
     "arithmetic",
     "thumbwheel.reward_arithmetics",
     {"applicable": "thumbwheel.rewards.presets:applicable"},

@@ -19,12 +19,12 @@ from thumbwheel.capture.types import FeedbackRecord, Rater, TargetRef
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, ModelError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.llm.client import Client, Refused
+from thumbwheel.llm.client import Client, RequestRefused
 from thumbwheel.models.types import Agent
 from thumbwheel.rewards import store
 from thumbwheel.rewards.cases import stored_cases
 from thumbwheel.rewards.function import Case
-from thumbwheel.rewards.next_turn import Reading, plain, read_next_turn
+from thumbwheel.rewards.next_turn import ReplyReading, plain, read_next_turn
 from thumbwheel.rewards.rewrite_config import RewriteConfig
 
 SOURCE = "next_turn"
@@ -57,7 +57,7 @@ INSTRUCTIONS = (
 
 
 @dataclass
-class Rewritten:
+class RewriteOutcome:
     """What a call did: ids of the corrections that it stored, and why others were left out."""
 
     feedback: list[str] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Complaint:
     """An answer and the message that says what would have been right."""
 
     case: Case
-    reading: Reading
+    reading: ReplyReading
     hint: str
 
     @property
@@ -78,11 +78,11 @@ class Complaint:
         return str(self.case.target_id)
 
 
-def rewrite(ws: Workspace, agent: Agent, config: RewriteConfig) -> Rewritten:
+def rewrite(ws: Workspace, agent: Agent, config: RewriteConfig) -> RewriteOutcome:
     """Have a model rewrite the answers that users complained about with a hint, and store the
     results as corrections. Answers that it rewrote before stay unchanged. Raises ModelError if the
     model cannot be reached."""
-    result = Rewritten()
+    result = RewriteOutcome()
     key = os.environ.get(config.api_key_variable or "")
     client = Client(
         config.url, config.model, api_key=key, timeout=config.request_timeout, attempts=2
@@ -101,7 +101,7 @@ def rewrite(ws: Workspace, agent: Agent, config: RewriteConfig) -> Rewritten:
     return result
 
 
-def _complaints(ws: Workspace, agent: Agent, result: Rewritten) -> Iterator[Complaint]:
+def _complaints(ws: Workspace, agent: Agent, result: RewriteOutcome) -> Iterator[Complaint]:
     """Yield complaints with a hint about answers that nobody edited. They are read first, so that
     no reading transaction stays open while the model writes."""
     complaints = []
@@ -127,7 +127,7 @@ def _complaint(case: Case) -> Complaint | None:
     return None
 
 
-def _ask(client: Client, complaint: Complaint, result: Rewritten) -> str | None:
+def _ask(client: Client, complaint: Complaint, result: RewriteOutcome) -> str | None:
     """Ask the model for the rewritten answer; return None if it gave none that can be used."""
     data = {
         "conversation": [dict(message) for message in complaint.case.prompt],
@@ -141,7 +141,7 @@ def _ask(client: Client, complaint: Complaint, result: Rewritten) -> str | None:
     try:
         reply = client.post("chat/completions", {"messages": messages, "temperature": 0})
         text = str(reply["choices"][0]["message"]["content"] or "").strip()
-    except Refused:
+    except RequestRefused:
         result.left_out["the model refused it"] += 1
         return None
     except (KeyError, IndexError, TypeError):

@@ -27,7 +27,7 @@ from thumbwheel.db.schema import (
     suggestions,
     traces,
 )
-from thumbwheel.rewards.types import Preference, Scope, Statement
+from thumbwheel.rewards.types import FeedbackScope, Preference, Statement
 
 JUDGING = ("thumb", "rating", "score", "label", "outcome", "correction")
 AUTOMATIC = ("checker", "model")
@@ -51,7 +51,7 @@ def statements(
     agent_id: str,
     as_of: datetime | None,
     trace_id: str | None = None,
-    scope: Scope | None = None,
+    scope: FeedbackScope | None = None,
     arrived_by: datetime | None = None,
     among: Collection[str] | None = None,
 ) -> Iterator[tuple[str, Statement]]:
@@ -87,7 +87,9 @@ def statements(
         yield about, Statement(*fields)
 
 
-def within(agent_id: str, as_of: datetime | None, scope: Scope) -> list[sa.ColumnElement[bool]]:
+def within(
+    agent_id: str, as_of: datetime | None, scope: FeedbackScope
+) -> list[sa.ColumnElement[bool]]:
     """Return conditions on feedback and traces: given in the window, among a rater's first
     `per_rater` statements by id, about prompts of the range, and opinions as `_wanted_opinions`."""
     conditions: list[sa.ColumnElement[bool]] = []
@@ -118,7 +120,7 @@ def within(agent_id: str, as_of: datetime | None, scope: Scope) -> list[sa.Colum
     return conditions
 
 
-def _wanted_opinions(scope: Scope) -> list[sa.ColumnElement[bool]]:
+def _wanted_opinions(scope: FeedbackScope) -> list[sa.ColumnElement[bool]]:
     """Return conditions on opinions by their tags, and by the app's confidence in the answers that
     they are about."""
     conditions: list[sa.ColumnElement[bool]] = []
@@ -137,7 +139,10 @@ def _wanted_opinions(scope: Scope) -> list[sa.ColumnElement[bool]]:
 
 
 def by_rater(
-    connection: sa.Connection, agent_id: str, as_of: datetime | None, scope: Scope | None = None
+    connection: sa.Connection,
+    agent_id: str,
+    as_of: datetime | None,
+    scope: FeedbackScope | None = None,
 ) -> list[tuple[str | None, int]]:
     """Return (id of a rater, None for the unnamed; count of their feedback in force about traces)
     of each person who gave any."""
@@ -153,7 +158,10 @@ def by_rater(
 
 
 def preferences(
-    connection: sa.Connection, agent_id: str, as_of: datetime | None, scope: Scope | None = None
+    connection: sa.Connection,
+    agent_id: str,
+    as_of: datetime | None,
+    scope: FeedbackScope | None = None,
 ) -> Iterator[Preference]:
     """Yield every preference in force with the traces that have arrived. The database repeats its
     value for each of them, as text that is parsed once: parsing long rankings takes most of the
@@ -471,7 +479,7 @@ def mates(
     return answers
 
 
-class Entry(NamedTuple):
+class LedgerEntry(NamedTuple):
     """A ledger row without its evidence and its times."""
 
     target_id: str
@@ -489,12 +497,12 @@ class Entry(NamedTuple):
         return self[:4]
 
 
-def ledger(connection: sa.Connection, target_ids: Sequence[str]) -> list[Entry]:
+def ledger(connection: sa.Connection, target_ids: Sequence[str]) -> list[LedgerEntry]:
     """Return every ledger row of these targets."""
-    query = sa.select(*(rewards.c[name] for name in Entry._fields)).where(
+    query = sa.select(*(rewards.c[name] for name in LedgerEntry._fields)).where(
         rewards.c.target_id.in_(target_ids)
     )
-    return list(map(Entry._make, connection.execute(query)))
+    return list(map(LedgerEntry._make, connection.execute(query)))
 
 
 def evidence(connection: sa.Connection, target_id: str) -> dict[str, tuple[str, dict[str, Any]]]:

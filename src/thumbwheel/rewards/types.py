@@ -97,7 +97,7 @@ class Preference:
 
 
 @dataclass(frozen=True)
-class Scope:
+class FeedbackScope:
     """A part of the feedback in force: said from `since` to before `until`, at most `per_rater`
     statements of each named rater (those whose ids come first), about prompts from the id `first`
     to before `last`; `rewarded`: also traces that only the ledger judges. Of opinions only those
@@ -208,7 +208,7 @@ class Judgement(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairComparison:
     """What the current preferences say about two traces: `better` over `worse`, or no side
     (`decided` is False: ties, or no plurality).
 
@@ -399,7 +399,7 @@ class Reweighed(Config):
 
 
 @dataclass(frozen=True)
-class Rewritten:
+class RewrittenAnswers:
     """Answers that were written again."""
 
     agent: str

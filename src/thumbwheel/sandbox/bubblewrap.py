@@ -27,7 +27,7 @@ from typing import Any
 from thumbwheel.sandbox import cgroup, launch
 from thumbwheel.sandbox.inside import protocol, zygote
 from thumbwheel.sandbox.root_files import PYTHON, root_files
-from thumbwheel.sandbox.types import Limits, Refused
+from thumbwheel.sandbox.types import Limits, SandboxRefused
 
 CANDIDATE_UID = 1000
 """The user within; it has no rights outside."""
@@ -85,7 +85,7 @@ class Sandbox:
         if grouped:
             group = cgroup.make(limits.memory_mb, limits.processes)
             if isinstance(group, str):
-                raise Refused(
+                raise SandboxRefused(
                     group, "Run as root, or under: systemd-run --user --scope -p Delegate=yes"
                 )
             self.group = group
@@ -116,7 +116,7 @@ class Sandbox:
             )
         program = shutil.which("bwrap")
         if program is None:
-            raise Refused(
+            raise SandboxRefused(
                 "bubblewrap (bwrap) is not installed",
                 "Run: apt-get install bubblewrap (or dnf, pacman, zypper)",
             )
@@ -139,9 +139,11 @@ class Sandbox:
         if not ready or not self.link.recv(4096):
             self._log.seek(0)
             output = self._log.read(4000).decode(errors="replace").strip() or "it printed nothing"
-            raise Refused(f"the sandbox did not start: {output.splitlines()[-1]}", advice(output))
+            raise SandboxRefused(
+                f"the sandbox did not start: {output.splitlines()[-1]}", advice(output)
+            )
 
-    def begin(self, job: dict[str, Any]) -> Run:
+    def begin(self, job: dict[str, Any]) -> SandboxRun:
         """Start a run and hand it its job. Raises Ended if the sandbox is gone."""
         if not self.sealed and self._folder:
             for path in Path(self._folder.name).iterdir():
@@ -149,7 +151,7 @@ class Sandbox:
                     shutil.rmtree(path, ignore_errors=True)
                 else:
                     path.unlink(missing_ok=True)
-        return Run(self, job)
+        return SandboxRun(self, job)
 
     def close(self) -> None:
         """End everything in it."""
@@ -249,7 +251,7 @@ def advice(output: str) -> str:
     return "Run: bwrap --version (0.5 or newer is needed), then see docs/30-operations.md"
 
 
-class Run:
+class SandboxRun:
     """The conversation with one running program."""
 
     def __init__(self, sandbox: Sandbox, job: dict[str, Any]) -> None:

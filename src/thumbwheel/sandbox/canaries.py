@@ -23,7 +23,14 @@ from thumbwheel.sandbox import cgroup
 from thumbwheel.sandbox.bubblewrap import ENVIRONMENT
 from thumbwheel.sandbox.inside import seccomp
 from thumbwheel.sandbox.pool import Pool, fit_to_memory
-from thumbwheel.sandbox.types import Job, Level, Limits, Refused, State, Tests
+from thumbwheel.sandbox.types import (
+    Level,
+    Limits,
+    SandboxJob,
+    SandboxOutcome,
+    SandboxRefused,
+    Tests,
+)
 
 FRESH_SECONDS = 3600
 """An examination is made again after this time."""
@@ -190,8 +197,8 @@ OWN_VERDICTS = {
 SAYS_YES."""
 
 OWN_ENDS = {
-    "saying by exit that it is done": Job("import os\nos._exit(0)"),
-    "saying by the conversation that it is done": Job(
+    "saying by exit that it is done": SandboxJob("import os\nos._exit(0)"),
+    "saying by the conversation that it is done": SandboxJob(
         """
 import gc, os, socket
 from inside import protocol
@@ -202,7 +209,7 @@ for one in gc.get_objects():
 os._exit(0)
 """
     ),
-    "saying by every descriptor that it is done": Job(
+    "saying by every descriptor that it is done": SandboxJob(
         """
 import os
 for number in range(3, 200):
@@ -212,13 +219,13 @@ for number in range(3, 200):
 os._exit(0)
 """
     ),
-    "a script that says it is done": Job("echo 'end 0' >&9\nexit 0", "shell"),
+    "a script that says it is done": SandboxJob("echo 'end 0' >&9\nexit 0", "shell"),
 }
 """Name -> a program without tests that leaves before its end."""
 
 
 @dataclass(frozen=True)
-class Report:
+class CanaryReport:
     """What an examination found. `attacks` maps each to "held" or to what it got."""
 
     level: Level
@@ -232,7 +239,7 @@ class Report:
         return self.level is not Level.REFUSED
 
 
-def examine() -> Report:
+def examine() -> CanaryReport:
     """Try every attack on this machine; never raises because of a result."""
     attacks: dict[str, str] = {}
     try:
@@ -240,33 +247,33 @@ def examine() -> Report:
         attacks = _attacked(reached)
         failed = [name for name, result in attacks.items() if result != "held"]
         if failed:
-            raise Refused(
+            raise SandboxRefused(
                 f"an attack succeeds here: {failed[0]} ({attacks[failed[0]]})",
                 "Update the kernel and bubblewrap, then try again",
             )
-    except Refused as error:
-        return Report(Level.REFUSED, error.reason, error.fix, attacks)
+    except SandboxRefused as error:
+        return CanaryReport(Level.REFUSED, error.reason, error.fix, attacks)
     fix = (
         ""
         if reached is Level.STANDARD
         else "For a cgroup: run as root, or under: systemd-run --user --scope -p Delegate=yes"
     )
-    return Report(reached, reason, fix, attacks)
+    return CanaryReport(reached, reason, fix, attacks)
 
 
 def _possible() -> tuple[Level, str]:
     """Return the level that this machine can reach, and why not a higher one. Raises Refused."""
     if sys.platform != "linux":
-        raise Refused(
+        raise SandboxRefused(
             f"there is no sandbox on {sys.platform}", "Run in a Linux container or virtual machine"
         )
     if platform.machine() not in seccomp.MACHINES:
-        raise Refused(
+        raise SandboxRefused(
             f"there is no filter of system calls for {platform.machine()}",
             f"Run on {' or '.join(seccomp.MACHINES)}",
         )
     if shutil.which("bwrap") is None:
-        raise Refused(
+        raise SandboxRefused(
             "bubblewrap (bwrap) is not installed",
             "Run: apt-get install bubblewrap (or dnf, pacman, zypper)",
         )
@@ -321,9 +328,9 @@ def _values(pool: Pool, prelude: str, attacks: dict[str, str]) -> dict[str, str]
     asserts = tuple(
         f"assert (found := probe_{number}()) == 'held', found" for number in range(len(attacks))
     )
-    (outcome,) = pool.run([Job(prelude + functions, tests=Tests(asserts))])
-    if outcome.state is not State.DONE:
-        raise Refused(
+    (outcome,) = pool.run([SandboxJob(prelude + functions, tests=Tests(asserts))])
+    if outcome.state is not SandboxOutcome.DONE:
+        raise SandboxRefused(
             f"the examination ended early: {outcome.state} ({outcome.detail})",
             "Run: thumbwheel sandbox check",
         )
@@ -340,25 +347,25 @@ def _verdicts(pool: Pool) -> dict[str, str]:
     """Run programs that claim to be right, or done, and return the result of each. Raises Refused
     if a right answer is not found right either."""
     (right,) = pool.run(
-        [Job("def f(x): return 2 * x", tests=Tests(("assert f(2) == 4",), entry_point="f"))]
+        [SandboxJob("def f(x): return 2 * x", tests=Tests(("assert f(2) == 4",), entry_point="f"))]
     )
     if right.passed != (True,):
-        raise Refused(
+        raise SandboxRefused(
             f"a right answer is not found right: {right.state} ({right.detail})",
             "Run: thumbwheel sandbox check",
         )
     results = {}
     for name, (test, entry) in OWN_VERDICTS.items():
-        (outcome,) = pool.run([Job(SAYS_YES, tests=Tests((test,), entry_point=entry))])
+        (outcome,) = pool.run([SandboxJob(SAYS_YES, tests=Tests((test,), entry_point=entry))])
         results[name] = "it passed" if any(outcome.passed) else "held"
     for name, job in OWN_ENDS.items():
         (outcome,) = pool.run([job])
-        results[name] = "it counts as done" if outcome.state is State.DONE else "held"
+        results[name] = "it counts as done" if outcome.state is SandboxOutcome.DONE else "held"
     return results
 
 
 _lock = threading.Lock()
-_last: list[tuple[float, Report]] = []
+_last: list[tuple[float, CanaryReport]] = []
 
 
 def level() -> Level:
@@ -369,7 +376,7 @@ def level() -> Level:
             _last[:] = [(time.monotonic(), examine())]
     report = _last[0][1]
     if not report.allowed:
-        raise Refused(report.reason, report.fix)
+        raise SandboxRefused(report.reason, report.fix)
     return report.level
 
 

@@ -17,9 +17,22 @@ from dataclasses import asdict
 from typing import Any
 
 from thumbwheel.core import log
-from thumbwheel.sandbox.bubblewrap import DeadlineExceeded, Ended, ProtocolError, Run, Sandbox
+from thumbwheel.sandbox.bubblewrap import (
+    DeadlineExceeded,
+    Ended,
+    ProtocolError,
+    Sandbox,
+    SandboxRun,
+)
 from thumbwheel.sandbox.inside import protocol
-from thumbwheel.sandbox.types import Job, Level, Limits, Refused, SandboxResult, State
+from thumbwheel.sandbox.types import (
+    Level,
+    Limits,
+    SandboxJob,
+    SandboxOutcome,
+    SandboxRefused,
+    SandboxResult,
+)
 
 MAX_DETAIL = 2000
 KILLED = -9
@@ -42,29 +55,29 @@ class Pool:
         self.limits = limits or Limits()
         if level is Level.LIMITED and not trusted:
             self.limits = fit_to_memory(self.limits, self.workers)
-        self._idle: queue.LifoQueue[Worker] = queue.LifoQueue()
+        self._idle: queue.LifoQueue[PoolWorker] = queue.LifoQueue()
         for _ in range(self.workers):
-            self._idle.put(Worker(self))
+            self._idle.put(PoolWorker(self))
         if trusted:
             log.logger.warning(
                 "trusted_code is set: code from answers runs as a plain process of this user, "
                 "without a sandbox"
             )
 
-    def run(self, jobs: Sequence[Job]) -> list[SandboxResult]:
+    def run(self, jobs: Sequence[SandboxJob]) -> list[SandboxResult]:
         """Run the jobs and return one outcome per job. Programs do not see each other. Never on the
         caller's thread, where a signal could end a run halfway."""
         with ThreadPoolExecutor(self.workers) as threads:
             return list(threads.map(self._run_on_worker, jobs))
 
-    def _run_on_worker(self, job: Job) -> SandboxResult:
+    def _run_on_worker(self, job: SandboxJob) -> SandboxResult:
         worker = self._idle.get()
         try:
             return worker.run(job)
         except BaseException as error:
             worker.close()  # half a run is still in its sandboxes, and would answer the next job
-            if isinstance(error, Refused | ValueError):
-                return SandboxResult(State.BROKEN, str(error))
+            if isinstance(error, SandboxRefused | ValueError):
+                return SandboxResult(SandboxOutcome.BROKEN, str(error))
             raise
         finally:
             self._idle.put(worker)
@@ -91,13 +104,13 @@ class Pool:
         )
 
 
-class Worker:
+class PoolWorker:
     """Runs one job at a time."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool, self._sandboxes = pool, dict[str, Sandbox]()
 
-    def run(self, job: Job) -> SandboxResult:
+    def run(self, job: SandboxJob) -> SandboxResult:
         """Return the outcome of a job. Raises Refused if its sandbox does not start, ValueError if
         the job is too long to be sent."""
         self.warm(("candidate", "judge") if job.tests else ("candidate",))
@@ -112,7 +125,7 @@ class Worker:
                 return result
             if time.monotonic() >= deadline:
                 break
-        return SandboxResult(State.DIED, "the sandbox itself ended while this ran")
+        return SandboxResult(SandboxOutcome.DIED, "the sandbox itself ended while this ran")
 
     def warm(self, kinds: Sequence[str] = ("candidate", "judge")) -> None:
         """Start the sandboxes that are not up, so that no program pays for it. Raises Refused if
@@ -121,18 +134,18 @@ class Worker:
             if kind not in self._sandboxes:
                 self._sandboxes[kind] = self._pool.sandbox()
 
-    def _begin(self, kind: str, job: dict[str, Any]) -> Run:
+    def _begin(self, kind: str, job: dict[str, Any]) -> SandboxRun:
         self.warm((kind,))
         return self._sandboxes[kind].begin(job)
 
-    def _run_without_tests(self, job: Job, deadline: float) -> SandboxResult | None:
+    def _run_without_tests(self, job: SandboxJob, deadline: float) -> SandboxResult | None:
         run = self._begin("candidate", {"kind": job.language, "code": job.code})
         answer = _answer(run, None, deadline)
         if isinstance(answer, tuple) or "ended" not in answer:
             return self._outcome(run, *_started(answer))
-        return self._outcome(run, State.DIED, "", ended=int(answer["ended"]))
+        return self._outcome(run, SandboxOutcome.DIED, "", ended=int(answer["ended"]))
 
-    def _run_with_tests(self, job: Job, deadline: float) -> SandboxResult | None:
+    def _run_with_tests(self, job: SandboxJob, deadline: float) -> SandboxResult | None:
         assert job.tests is not None  # noqa: S101 - the caller asked
         number = secrets.token_hex(16)
         tests = {"kind": "judge", **asdict(job.tests), "tests": job.tests.asserts}
@@ -141,7 +154,7 @@ class Worker:
         run = self._begin("candidate", program)
         state, detail = _started(_answer(run, number, deadline))
         passed: tuple[bool, ...] = ()
-        if state is State.DONE:
+        if state is SandboxOutcome.DONE:
             judge = self._begin("judge", tests)
             state, detail, passed = _relay(judge, run, deadline)
             if "code" not in judge.finish():
@@ -150,8 +163,8 @@ class Worker:
 
     def _outcome(
         self,
-        run: Run,
-        state: State,
+        run: SandboxRun,
+        state: SandboxOutcome,
         detail: str,
         passed: tuple[bool, ...] = (),
         ended: int | None = None,
@@ -164,15 +177,15 @@ class Worker:
             return None
         limits = self._pool.limits
         code = exit_status["code"] if ended is None else ended
-        if state is State.DIED and run.stopped:
-            state, detail = State.TIMEOUT, "it closed the conversation and went on"
-        elif state is State.DIED and code == KILLED:
+        if state is SandboxOutcome.DIED and run.stopped:
+            state, detail = SandboxOutcome.TIMEOUT, "it closed the conversation and went on"
+        elif state is SandboxOutcome.DIED and code == KILLED:
             spent = exit_status["cpu"] >= CPU_SHARE * limits.cpu_seconds
             if spent:
-                state, detail = State.TIMEOUT, "processor time used up"
+                state, detail = SandboxOutcome.TIMEOUT, "processor time used up"
             else:
-                state, detail = State.MEMORY, "killed, out of memory"
-        elif state is State.DIED:
+                state, detail = SandboxOutcome.MEMORY, "killed, out of memory"
+        elif state is SandboxOutcome.DIED:
             detail = f"it ended with {code} before its end"
         shown = detail[:MAX_DETAIL].encode(errors="replace").decode()
         return SandboxResult(state, shown, run.output, passed, round(exit_status["cpu"], 3))
@@ -185,53 +198,57 @@ class Worker:
             self._drop(kind)
 
 
-def _started(answer: dict[str, Any] | tuple[State, str]) -> tuple[State, str]:
+def _started(answer: dict[str, Any] | tuple[SandboxOutcome, str]) -> tuple[SandboxOutcome, str]:
     """Return how the program itself went, before any question."""
     if isinstance(answer, tuple):
         return answer
     if answer.get("lied"):
-        return State.LIED, "it said something on the line by which its end is told"
+        return SandboxOutcome.LIED, "it said something on the line by which its end is told"
     if answer.get("done"):
-        return State.DONE, ""
+        return SandboxOutcome.DONE, ""
     text = str(answer.get("text"))
     if answer.get("raised") == "MemoryError":
-        return State.MEMORY, text
-    return (State.LEFT if answer.get("exit") else State.RAISED), text
+        return SandboxOutcome.MEMORY, text
+    return (SandboxOutcome.LEFT if answer.get("exit") else SandboxOutcome.RAISED), text
 
 
-def _answer(run: Run, number: str | None, deadline: float) -> dict[str, Any] | tuple[State, str]:
+def _answer(
+    run: SandboxRun, number: str | None, deadline: float
+) -> dict[str, Any] | tuple[SandboxOutcome, str]:
     """Return the candidate's answer, or its end as state and reason. `number`: the id of the
     question; None if no candidate has the conversation."""
     try:
         answer = run.receive(deadline)
     except Ended:
-        return State.DIED, "it ended without an answer"
+        return SandboxOutcome.DIED, "it ended without an answer"
     except DeadlineExceeded:
-        return State.TIMEOUT, "no answer in time"
+        return SandboxOutcome.TIMEOUT, "no answer in time"
     except ProtocolError as error:
-        return State.LIED, str(error)
+        return SandboxOutcome.LIED, str(error)
     if answer.get("id") != number:
-        return State.LIED, "an answer to something that was not asked"
+        return SandboxOutcome.LIED, "an answer to something that was not asked"
     return answer
 
 
-def _relay(judge: Run, candidate: Run, deadline: float) -> tuple[State, str, tuple[bool, ...]]:
+def _relay(
+    judge: SandboxRun, candidate: SandboxRun, deadline: float
+) -> tuple[SandboxOutcome, str, tuple[bool, ...]]:
     """Carry questions and answers between the judge and the candidate until there is a verdict."""
     asked = False
     while True:
         try:
             message = judge.receive(deadline)
         except DeadlineExceeded:
-            return State.TIMEOUT, "its answers could not be judged in time", ()
+            return SandboxOutcome.TIMEOUT, "its answers could not be judged in time", ()
         except (Ended, ProtocolError):
             # once an answer is there, what it died of came from the candidate
-            state = State.TIMEOUT if asked else State.BROKEN
+            state = SandboxOutcome.TIMEOUT if asked else SandboxOutcome.BROKEN
             return state, "the judge ended without a verdict", ()
         if "verdict" in message:
             verdict = message["verdict"]
             if "broken" in verdict:
-                return State.BROKEN, f"the tests cannot run: {verdict['broken']}", ()
-            return State.DONE, verdict["detail"], tuple(verdict["passed"])
+                return SandboxOutcome.BROKEN, f"the tests cannot run: {verdict['broken']}", ()
+            return SandboxOutcome.DONE, verdict["detail"], tuple(verdict["passed"])
         answer = _ask_candidate(candidate, message, deadline, asked)
         if isinstance(answer, tuple):
             return *answer, ()
@@ -242,31 +259,33 @@ def _relay(judge: Run, candidate: Run, deadline: float) -> tuple[State, str, tup
 
 
 def _ask_candidate(
-    candidate: Run, question: dict[str, Any], deadline: float, asked: bool
-) -> dict[str, Any] | tuple[State, str]:
+    candidate: SandboxRun, question: dict[str, Any], deadline: float, asked: bool
+) -> dict[str, Any] | tuple[SandboxOutcome, str]:
     """Return the candidate's answer to a question of the judge; `asked`: it may hold earlier
     answers."""
     number = secrets.token_hex(16)
     try:
         candidate.send({**question, "id": number}, deadline)
     except DeadlineExceeded:
-        return State.TIMEOUT, "no answer in time"
+        return SandboxOutcome.TIMEOUT, "no answer in time"
     except Ended:
-        return State.DIED, "it ended before all tests were asked"
+        return SandboxOutcome.DIED, "it ended before all tests were asked"
     except ValueError as error:  # too long, with its number
-        state = State.LIED if asked else State.BROKEN
+        state = SandboxOutcome.LIED if asked else SandboxOutcome.BROKEN
         return state, f"a question that cannot be sent: {error}"
     return _answer(candidate, number, deadline)
 
 
-def _pass_answer(judge: Run, answer: dict[str, Any], deadline: float) -> tuple[State, str] | None:
+def _pass_answer(
+    judge: SandboxRun, answer: dict[str, Any], deadline: float
+) -> tuple[SandboxOutcome, str] | None:
     """Hand an answer to the judge; return state and reason if that fails, else None."""
     try:
         judge.send(answer, deadline)
     except (DeadlineExceeded, Ended):
-        return State.TIMEOUT, "the judge ended over its answers"
+        return SandboxOutcome.TIMEOUT, "the judge ended over its answers"
     except ValueError as error:
-        return State.LIED, f"an answer that cannot be handed on: {error}"
+        return SandboxOutcome.LIED, f"an answer that cannot be handed on: {error}"
     return None
 
 
@@ -276,7 +295,7 @@ def fit_to_memory(limits: Limits, workers: int) -> Limits:
     budget = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 // workers // (1 << 20)
     most = (budget - limits.files_mb) // limits.memory_mb
     if most < 1:
-        raise Refused(
+        raise SandboxRefused(
             f"no cgroup here, and {workers} programs of {limits.memory_mb} MB do not fit into "
             "half of this machine's memory",
             "Lower memory_mb, or run under: systemd-run --user --scope -p Delegate=yes",

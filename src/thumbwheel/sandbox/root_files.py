@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from thumbwheel.sandbox.types import Refused
+from thumbwheel.sandbox.types import SandboxRefused
 
 TOOLS = """
 awk basename bash cat chmod cmp comm cp cut date dd diff dirname echo egrep env expr false find
@@ -78,7 +78,7 @@ def root_files() -> RootFiles:
             _folder_for(root, "inside", programs, _copy_programs),
         )
     except (OSError, subprocess.CalledProcessError) as error:
-        raise Refused(
+        raise SandboxRefused(
             f"the files of the sandbox cannot be laid out in {root}: {error}",
             f"Make {root} writable",
         ) from None
@@ -92,7 +92,7 @@ def _folder_for(root: Path, name: str, content: bytes, fill: Callable[[Path], No
         _create_folder(root, folder, fill)
     status = folder.stat()
     if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise Refused(f"{folder} can be changed by somebody else", f"Run: rm -rf {folder}")
+        raise SandboxRefused(f"{folder} can be changed by somebody else", f"Run: rm -rf {folder}")
     return folder
 
 

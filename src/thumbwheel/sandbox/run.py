@@ -8,7 +8,14 @@ from collections.abc import Sequence
 
 from thumbwheel.sandbox.canaries import level
 from thumbwheel.sandbox.pool import Pool
-from thumbwheel.sandbox.types import Job, Level, Limits, Refused, SandboxResult, State
+from thumbwheel.sandbox.types import (
+    Level,
+    Limits,
+    SandboxJob,
+    SandboxOutcome,
+    SandboxRefused,
+    SandboxResult,
+)
 
 _lock = threading.Lock()
 _pools: dict[tuple[Limits, bool], Pool] = {}
@@ -25,14 +32,14 @@ def shared(limits: Limits, trusted: bool = False) -> Pool:
 
 
 def run(
-    jobs: Sequence[Job], limits: Limits | None = None, trusted: bool = False
+    jobs: Sequence[SandboxJob], limits: Limits | None = None, trusted: bool = False
 ) -> list[SandboxResult]:
     """Run the jobs and return one outcome per job; all BLOCKED, with the reason and its fix, if
     code may not run here."""
     try:
         return shared(limits or Limits(), trusted).run(jobs)
-    except Refused as error:
-        return [SandboxResult(State.BLOCKED, str(error)) for _ in jobs]
+    except SandboxRefused as error:
+        return [SandboxResult(SandboxOutcome.BLOCKED, str(error)) for _ in jobs]
 
 
 @atexit.register

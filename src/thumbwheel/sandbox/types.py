@@ -45,7 +45,7 @@ class Level(StrEnum):
     """It is not safe; nothing runs."""
 
 
-class State(StrEnum):
+class SandboxOutcome(StrEnum):
     """How a run ended."""
 
     DONE = "done"
@@ -84,7 +84,7 @@ class Tests:
 
 
 @dataclass(frozen=True)
-class Job:
+class SandboxJob:
     """A program to run: `language` is "python" or "shell". With `tests` it is judged by them, from
     outside."""
 
@@ -98,14 +98,14 @@ class SandboxResult:
     """How a run ended; `passed` has one entry per test. `output` is what the program printed, which
     counts for nothing."""
 
-    state: State
+    state: SandboxOutcome
     detail: str = ""
     output: str = ""
     passed: tuple[bool, ...] = ()
     cpu_seconds: float = 0.0
 
 
-class Refused(Exception):
+class SandboxRefused(Exception):
     """It is not safe to run code here: the reason, and the command that would change that."""
 
     def __init__(self, reason: str, fix: str) -> None:

@@ -42,7 +42,7 @@ Day = date | str
 
 
 @dataclass(eq=False)
-class Run:
+class RecordedRun:
     """A trace that is being recorded. `owner` is the hook that started it, None for `start_trace`
     by hand."""
 
@@ -93,7 +93,7 @@ class TraceCollector:
             trace.extra["parent_trace_id"] = around.trace_id
         if user_id:
             trace.extra["user_id"] = str(plain(user_id))
-        RUNS.set((*RUNS.get(), Run(self, trace, owner)))
+        RUNS.set((*RUNS.get(), RecordedRun(self, trace, owner)))
         return trace
 
     @property
@@ -104,7 +104,7 @@ class TraceCollector:
     def current(self, owner: object | None = None) -> ExecutionTrace | None:
         """Return this collector's innermost trace in the context, None if it is closed or there is
         none; with `owner`, only a trace that `owner` or no particular owner started."""
-        runs = [run for run in RUNS.get() if isinstance(run, Run) and run.collector is self]
+        runs = [run for run in RUNS.get() if isinstance(run, RecordedRun) and run.collector is self]
         for run in reversed(runs):
             if owner is None or run.owner in (None, owner):
                 return None if run.closed else run.trace
@@ -223,7 +223,7 @@ class TraceCollector:
         """Stop recording for `trace` in every context, and make the trace around it current again
         in this one."""
         for run in RUNS.get():
-            if isinstance(run, Run):
+            if isinstance(run, RecordedRun):
                 run.closed = run.closed or run.trace is trace
         RUNS.set(tuple(run for run in RUNS.get() if run.trace_id != trace.trace_id))
 

@@ -57,7 +57,7 @@ _HOOKING = threading.Lock()
 
 
 @dataclass(eq=False)
-class _Turn:
+class _PendingRun:
     """A run that is on its way; `alone` turns false when another run of the same agent overlaps,
     because they share the counters."""
 
@@ -78,7 +78,7 @@ class Hook:
         self.agent, self.collector, self.active = agent, collector, True
         self._failed = failed
         self._replaced: dict[str, tuple[Method, Any]] = {}
-        self._turns: set[_Turn] = set()
+        self._turns: set[_PendingRun] = set()
         self._lock = threading.Lock()
         before = dict(getattr(agent, "__dict__", {}))
         for name, wrap in zip(METHODS, (self._running, self._calling), strict=True):
@@ -189,7 +189,7 @@ class Hook:
         trace: ExecutionTrace | None,
         result: Any,
         started: float,
-        turn: _Turn,
+        turn: _PendingRun,
         error: BaseException | None = None,
     ) -> None:
         """Record the end of a run."""
@@ -215,8 +215,8 @@ class Hook:
         )
 
     @contextmanager
-    def _counting(self) -> Iterator[_Turn]:
-        turn = _Turn(_counters(self.agent))
+    def _counting(self) -> Iterator[_PendingRun]:
+        turn = _PendingRun(_counters(self.agent))
         with self._lock:
             turn.alone = not self._turns
             for other in self._turns:

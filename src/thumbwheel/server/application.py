@@ -25,7 +25,7 @@ from thumbwheel.core.addresses import LOOPBACK
 from thumbwheel.server.api.links import add_links
 from thumbwheel.server.api.problem import CLIENT_LEFT, add_handlers, documented
 from thumbwheel.server.dialect_origins import DialectOrigins
-from thumbwheel.server.health import Health
+from thumbwheel.server.health import ServerHealth
 from thumbwheel.server.metrics import Metrics
 from thumbwheel.server.request_log import log_request
 
@@ -42,7 +42,7 @@ class Application:
 
     gateway: Gateway
     pages: DialectOrigins
-    health: Health
+    health: ServerHealth
     metrics: Metrics
     hosts: frozenset[str] | None
     """Host names under which it may be asked; None for all."""

@@ -35,7 +35,7 @@ Figures = Mapping[str, Callable[[], object]]
 
 
 @dataclass(frozen=True)
-class Check:
+class HealthCheck:
     """A part of the server that can stand still."""
 
     part: str
@@ -88,10 +88,10 @@ class TimeLimited:
 
 
 @dataclass(frozen=True)
-class Health:
+class ServerHealth:
     """The state of all parts."""
 
-    checks: Sequence[Check]
+    checks: Sequence[HealthCheck]
     figures: Figures
     leaving: threading.Event = field(default_factory=threading.Event)
     """Set once the server is to stop."""
@@ -128,7 +128,7 @@ class Health:
         return 503 if hindrances else 200, content
 
 
-def router(health: Health) -> APIRouter:
+def router(health: ServerHealth) -> APIRouter:
     """Return the router for `/health`, `/ready` and `/live`. The first two read folders and rows,
     so they run off the event loop."""
     routes = APIRouter()

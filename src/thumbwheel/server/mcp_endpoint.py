@@ -26,7 +26,7 @@ from thumbwheel.app.service_settings import McpConfig
 from thumbwheel.core.errors import InputError, NotFound, ThumbwheelError
 from thumbwheel.core.plugins import nearest
 from thumbwheel.sdk.version import __version__
-from thumbwheel.server.mcp_tools import Tool, tools
+from thumbwheel.server.mcp_tools import CommandTool, tools
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -75,7 +75,7 @@ class ToolServer:
             on_call_tool=self.call_tool,
         )
 
-    def offered(self, principal: Principal) -> dict[str, Tool]:
+    def offered(self, principal: Principal) -> dict[str, CommandTool]:
         """Return name -> tool for the tools that the principal may use."""
         by_name = {}
         for name, tool in tools().items():
@@ -125,7 +125,7 @@ class ToolServer:
             is_error, text = True, str(error)
         return CallToolResult(content=[TextContent(text=text)], is_error=is_error)
 
-    def _tool(self, principal: Principal, name: str) -> Tool:
+    def _tool(self, principal: Principal, name: str) -> CommandTool:
         offered = self.offered(principal)
         if name in offered:
             return offered[name]

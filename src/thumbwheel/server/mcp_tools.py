@@ -13,13 +13,13 @@ from pydantic import TypeAdapter
 
 from thumbwheel.access.protocol import encode_request
 from thumbwheel.core.errors import InputError
-from thumbwheel.server.api.endpoint import WAIT, Endpoint, Operation, Wait
+from thumbwheel.server.api.endpoint import WAIT, Operation, OperationEndpoint, Wait
 from thumbwheel.server.api.parameters import Parameter
 from thumbwheel.server.api.routers import operations
 
 
 @dataclass(frozen=True)
-class Tool:
+class CommandTool:
     """A command that an agent can call."""
 
     operation: Operation
@@ -77,7 +77,7 @@ class Tool:
         return encode_request(
             self.operation.route.path,
             values,
-            has_body=Endpoint(self.operation).takes_body,
+            has_body=OperationEndpoint(self.operation).takes_body,
             in_query=(WAIT,),
         )
 
@@ -92,11 +92,11 @@ def _schema(parameter: Parameter) -> dict[str, Any]:
 
 
 @cache
-def tools() -> Mapping[str, Tool]:
+def tools() -> Mapping[str, CommandTool]:
     """Return name -> tool for all commands, except those that take or return a file."""
     by_name = {}
     for operation in operations().values():
         if operation.route.upload is None and operation.route.download is None:
-            tool = Tool(operation)
+            tool = CommandTool(operation)
             by_name[tool.name] = tool
     return by_name

@@ -33,7 +33,7 @@ LEFT = "left"
 
 
 @dataclass(frozen=True)
-class Sample:
+class MetricSample:
     """A value that is looked up when somebody asks."""
 
     name: str
@@ -49,7 +49,7 @@ class Sample:
 class _Samples(Collector):
     """Looks the samples up; a sample that cannot be read now is left out."""
 
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[MetricSample] = field(default_factory=list)
     failures: int = 0
 
     def collect(self) -> Iterator[Metric]:
@@ -70,7 +70,7 @@ class _Samples(Collector):
         return []
 
 
-def _metric(sample: Sample, values: Mapping[str, float] | float) -> Metric:
+def _metric(sample: MetricSample, values: Mapping[str, float] | float) -> Metric:
     family = CounterMetricFamily if sample.counts else GaugeMetricFamily
     if not isinstance(values, Mapping):
         return family(sample.name, sample.help, values)
@@ -122,7 +122,7 @@ class Metrics:
             registry=self.registry,
         )
 
-    def add(self, *samples: Sample) -> None:
+    def add(self, *samples: MetricSample) -> None:
         """Add samples to the metrics."""
         self._samples.samples.extend(samples)
 

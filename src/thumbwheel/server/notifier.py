@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from thumbwheel.core import log
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy.watch import Watch
+from thumbwheel.deploy.watch import DeploymentWatch
 from thumbwheel.notify.settings import NotifyConfig
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ DEAD_SECONDS = 60.0
 class Notifier:
     """Use as a context manager. Without channels it does nothing."""
 
-    def __init__(self, ws: Workspace, watch: Watch, every: float = EVERY) -> None:
+    def __init__(self, ws: Workspace, watch: DeploymentWatch, every: float = EVERY) -> None:
         self._ws, self._watch, self._every = ws, watch, every
         self._is_on = bool(ws.settings(NotifyConfig, "notify").channels)
         self._ended = threading.Event()
@@ -60,7 +60,7 @@ class Notifier:
                 self._problem = f"notices cannot be sent: {type(error).__name__}"
 
 
-def long_dead(watch: Watch, seconds: float = DEAD_SECONDS) -> Down:
+def long_dead(watch: DeploymentWatch, seconds: float = DEAD_SECONDS) -> Down:
     """Return (agent, version) -> why, for deployments that have not answered for `seconds` and were
     not stopped."""
     now = time.monotonic()

@@ -49,7 +49,7 @@ from thumbwheel.core.addresses import is_loopback
 from thumbwheel.core.errors import Conflict
 from thumbwheel.core.seal import make_seal
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy.watch import Watch
+from thumbwheel.deploy.watch import DeploymentWatch
 from thumbwheel.jobs.queue import counts, crashing, live_workers, standstill
 from thumbwheel.jobs.schedules import overdue
 from thumbwheel.jobs.supervisor import Supervisor
@@ -65,14 +65,14 @@ from thumbwheel.server.dialect_origins import DialectOrigins
 from thumbwheel.server.entrance import login_url
 from thumbwheel.server.growing_api import GrowingApi
 from thumbwheel.server.handover import notify_manager, offered, passed_socket, take
-from thumbwheel.server.health import Check, Health, TimeLimited
+from thumbwheel.server.health import HealthCheck, ServerHealth, TimeLimited
 from thumbwheel.server.health import router as health_router
 from thumbwheel.server.maintenance import Maintenance
-from thumbwheel.server.metrics import PREFIX, Metrics, Sample
+from thumbwheel.server.metrics import PREFIX, Metrics, MetricSample
 from thumbwheel.server.metrics import router as metrics_router
 from thumbwheel.server.notifier import Notifier
 from thumbwheel.server.patience import Patience
-from thumbwheel.server.uvicorn_server import Server
+from thumbwheel.server.uvicorn_server import HomeServer
 
 GRACE = 30
 """Seconds that calls which run have to end in once the server stops."""
@@ -115,7 +115,9 @@ def assembled(
         gate = stack.enter_context(_gate(ws, host, config))
         stack.callback(budgets.close)
         table = stack.enter_context(RoutingTable(ws, config))
-        watch = stack.enter_context(Watch(ws, table.served, table.read_again, start_command))
+        watch = stack.enter_context(
+            DeploymentWatch(ws, table.served, table.read_again, start_command)
+        )
         # Left in the reverse order: what is recorded last is on disk before the last drain.
         drainer = stack.enter_context(Drainer(ws, drain_every))
         runner = stack.enter_context(ExperimentRunner(ws))
@@ -157,25 +159,27 @@ def assembled(
         figures = {sample.name.removeprefix(PREFIX): sample.read for sample in call_samples}
         checks = [
             # a call that is refused for not being recorded is a call that is not answered
-            Check("recording", recorder.problem, is_needed=config.require_capture),
-            Check("routing", table.problem),
-            Check("deployments", watch.problem),
-            Check("access", gate.directory.problem),
-            Check("drainer", lambda: _standstill(drainer)),
-            Check("writer", lambda: _backlog(ws)),
-            Check("workers", lambda: supervisor.problem() if supervisor else None),
-            Check("jobs", TimeLimited(lambda: standstill(ws))),
-            Check("attempts", TimeLimited(lambda: crashing(ws))),
-            Check("schedules", TimeLimited(lambda: overdue(ws))),
-            Check("retention", maintenance.problem),
-            Check("notices", notifier.problem, is_needed=False),
-            Check("experiments", runner.problem, is_needed=False),
+            HealthCheck("recording", recorder.problem, is_needed=config.require_capture),
+            HealthCheck("routing", table.problem),
+            HealthCheck("deployments", watch.problem),
+            HealthCheck("access", gate.directory.problem),
+            HealthCheck("drainer", lambda: _standstill(drainer)),
+            HealthCheck("writer", lambda: _backlog(ws)),
+            HealthCheck("workers", lambda: supervisor.problem() if supervisor else None),
+            HealthCheck("jobs", TimeLimited(lambda: standstill(ws))),
+            HealthCheck("attempts", TimeLimited(lambda: crashing(ws))),
+            HealthCheck("schedules", TimeLimited(lambda: overdue(ws))),
+            HealthCheck("retention", maintenance.problem),
+            HealthCheck("notices", notifier.problem, is_needed=False),
+            HealthCheck("experiments", runner.problem, is_needed=False),
         ]
-        health = Health(checks, figures)
+        health = ServerHealth(checks, figures)
         metrics = Metrics()
         metrics.add(*call_samples, *_samples(ws, recorder, drainer, health))
         refused = "Requests and records beyond a quota."
-        metrics.add(Sample(f"{PREFIX}quota_refusals", refused, lambda: quotas.refused, counts=True))
+        metrics.add(
+            MetricSample(f"{PREFIX}quota_refusals", refused, lambda: quotas.refused, counts=True)
+        )
         segment = RedactedSegment(ws.home.inbox, redactor)
         stack.callback(segment.close)
         tokens = FeedbackTokens.with_key(ws.home.feedback_key)
@@ -220,17 +224,19 @@ def _add_further_routes(dialects: Sequence[str], api: FastAPI) -> None:
     protect(api, api.state.gate)
 
 
-def _samples_of_calls(gateway: Gateway, recorder: Recorder, drainer: Drainer) -> list[Sample]:
+def _samples_of_calls(gateway: Gateway, recorder: Recorder, drainer: Drainer) -> list[MetricSample]:
     """Return the samples about model calls, for both `/metrics` and `/health`."""
     return [
-        Sample(f"{PREFIX}running_calls", "Calls to models that run now.", lambda: gateway.running),
-        Sample(
+        MetricSample(
+            f"{PREFIX}running_calls", "Calls to models that run now.", lambda: gateway.running
+        ),
+        MetricSample(
             f"{PREFIX}lost_calls",
             "Answered calls that are not recorded.",
             lambda: recorder.losses.count,
             counts=True,
         ),
-        Sample(
+        MetricSample(
             f"{PREFIX}drain_lag_seconds",
             "Age of the oldest recorded line that is no row yet.",
             lambda: round(drainer.lag(), 3),
@@ -238,7 +244,9 @@ def _samples_of_calls(gateway: Gateway, recorder: Recorder, drainer: Drainer) ->
     ]
 
 
-def _samples(ws: Workspace, recorder: Recorder, drainer: Drainer, health: Health) -> list[Sample]:
+def _samples(
+    ws: Workspace, recorder: Recorder, drainer: Drainer, health: ServerHealth
+) -> list[MetricSample]:
     """Return the samples about the server's parts, for `/metrics`."""
 
     def problems() -> dict[str, float]:
@@ -246,40 +254,40 @@ def _samples(ws: Workspace, recorder: Recorder, drainer: Drainer, health: Health
         return {check.part: float(check.part in current) for check in health.checks}
 
     return [
-        Sample(
+        MetricSample(
             f"{PREFIX}recording_calls",
             "Calls that wait to be written down.",
             lambda: recorder.waiting,
         ),
-        Sample(
+        MetricSample(
             f"{PREFIX}inbox_bytes",
             "Size of the recorded lines that are no rows yet.",
             lambda: waiting_bytes(ws.home.inbox),
         ),
-        Sample(
+        MetricSample(
             f"{PREFIX}drained_lines",
             "Lines of the inbox, by what became of them.",
             lambda: drainer.counts,
             label="result",
             counts=True,
         ),
-        Sample(
+        MetricSample(
             f"{PREFIX}writer_wait_seconds",
             "Age of the oldest write that is not on disk yet.",
             ws.db.oldest_waiting,
         ),
-        Sample(
+        MetricSample(
             f"{PREFIX}writer_queue",
             "Writes that wait for the database.",
             ws.db.waiting,
         ),
-        Sample(f"{PREFIX}jobs", "Jobs by their state.", lambda: counts(ws), label="state"),
-        Sample(
+        MetricSample(f"{PREFIX}jobs", "Jobs by their state.", lambda: counts(ws), label="state"),
+        MetricSample(
             f"{PREFIX}workers",
             "Workers that gave a sign of life within the last minute.",
             lambda: len(live_workers(ws)),
         ),
-        Sample(
+        MetricSample(
             f"{PREFIX}problem",
             "Whether a part of the server stands still, as /health says it.",
             problems,
@@ -387,7 +395,7 @@ def serve(
 
         leaving = application.health.leaving
         config = server_config(application)
-        server = Server(config, leaving, introduce, is_passed)
+        server = HomeServer(config, leaving, introduce, is_passed)
         signal.signal(signal.SIGUSR2, lambda *_: _start_successor(real_port))
         sys.setswitchinterval(SWITCH_INTERVAL)
         # What lives as long as the server is not looked through again and again for garbage: all

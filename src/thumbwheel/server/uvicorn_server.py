@@ -20,7 +20,7 @@ UNUSED = 5.0
 """Seconds for which a connection that nobody uses stays open once the server is to leave."""
 
 
-class Server(uvicorn.Server):
+class HomeServer(uvicorn.Server):
     """Calls `answers` once it does, and sets `leaving` when it is to stop."""
 
     def __init__(

@@ -32,7 +32,7 @@ FEWEST_OF_BLOCK = 10
 
 
 @dataclass(frozen=True)
-class Stratum:
+class ShareStratum:
     """Units of each arm, while the arms had these shares."""
 
     counts: Sequence[int]
@@ -47,7 +47,7 @@ class Stratum:
             )
 
 
-def chi_squared_p(stratum: Stratum) -> float:
+def chi_squared_p(stratum: ShareStratum) -> float:
     """Return the p value of Pearson's test, for one look; 1 without units.
 
     >>> round(chi_squared_p(Stratum([1000, 1100], [0.5, 0.5])), 9)
@@ -66,7 +66,7 @@ def chi_squared_p(stratum: Stratum) -> float:
     return float(stats.chi2.sf(statistic, len(stratum.counts) - 1))
 
 
-def log_evidence(stratum: Stratum, concentration: float = CONCENTRATION) -> float:
+def log_evidence(stratum: ShareStratum, concentration: float = CONCENTRATION) -> float:
     """Log of the Bayes factor against the intended shares; infinite where units are in an arm
     without a share."""
     from scipy import special
@@ -86,7 +86,7 @@ def log_evidence(stratum: Stratum, concentration: float = CONCENTRATION) -> floa
     return evidence - float(normaliser)
 
 
-def log_evidence_of_loss(stratum: Stratum, arm: int, loss: float) -> float:
+def log_evidence_of_loss(stratum: ShareStratum, arm: int, loss: float) -> float:
     """Log of the likelihood ratio that this part of one arm's units is lost, against none."""
     share = stratum.shares[arm] / sum(stratum.shares)
     if share >= 1:
@@ -95,7 +95,7 @@ def log_evidence_of_loss(stratum: Stratum, arm: int, loss: float) -> float:
     return lost - sum(stratum.counts) * math.log(1 - loss * share)
 
 
-def sequential_p(strata: Sequence[Stratum]) -> float:
+def sequential_p(strata: Sequence[ShareStratum]) -> float:
     """Return the p value that may be read at any moment: below `alpha` with probability at most
     `alpha`, over all moments, if units arrive as intended.
 

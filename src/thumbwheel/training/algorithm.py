@@ -31,7 +31,7 @@ from thumbwheel.training.types import TrainConfig
 if TYPE_CHECKING:
     import torch
 
-    from thumbwheel.engine.prompt import PromptBuilder, Target, TokenRow
+    from thumbwheel.engine.prompt import PromptBuilder, TargetText, TokenRow
     from thumbwheel.engine.score import ScoreEngine
     from thumbwheel.engine.tree import TreeBatch
 
@@ -39,7 +39,7 @@ C = TypeVar("C", bound=TrainConfig)
 Row = Mapping[str, Any]
 
 
-class Rows(Protocol):
+class SplitRows(Protocol):
     """Rows of one split. They may come from a file: every loop then reads them anew."""
 
     def __iter__(self) -> Iterator[Row]: ...
@@ -196,7 +196,7 @@ class Method(ABC, Generic[C]):
         return None
 
     @classmethod
-    def resolve_config(cls, config: C, rows: Rows) -> C:
+    def resolve_config(cls, config: C, rows: SplitRows) -> C:
         """Return `config` with the settings that depend on the training rows filled in. Raises
         DataError if the rows cannot support the method."""
         return config
@@ -348,7 +348,7 @@ def targets(branch: Branch) -> int:
 
 def fitted(
     row: Row,
-    answers: Sequence[Target],
+    answers: Sequence[TargetText],
     builder: PromptBuilder,
     max_length: int,
     notes: Counter[str],

@@ -16,7 +16,14 @@ from thumbwheel.core.errors import DataError
 from thumbwheel.engine.lora import expert_weights_without_adapter
 from thumbwheel.engine.refcache import RefCache
 from thumbwheel.engine.tree import Example
-from thumbwheel.training.algorithm import Algorithm, Method, MethodRunner, Parts, Prepared, Rows
+from thumbwheel.training.algorithm import (
+    Algorithm,
+    Method,
+    MethodRunner,
+    Parts,
+    Prepared,
+    SplitRows,
+)
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.order import Order
 from thumbwheel.training.replay import Replay
@@ -120,7 +127,7 @@ def assemble(
     config: TrainConfig,
     base: str,
     folder: Path,
-    rows: Mapping[str, Rows],
+    rows: Mapping[str, SplitRows],
     cache: Path,
     reward_model: Path | None = None,
     start: Path | None = None,
@@ -199,7 +206,7 @@ def affordable(dev: Prepared, parameters: int) -> Prepared:
     return replace(dev, items=dev.items[:count], rows=dev.rows[:count], notes=notes)
 
 
-def _require_renderable(folder: Path, rows: Rows, template: TemplateSettings | None) -> None:
+def _require_renderable(folder: Path, rows: SplitRows, template: TemplateSettings | None) -> None:
     """Raise DataError if the chat template refuses every row. It runs before the weights are
     loaded, which takes minutes; the first row that renders is enough."""
     from thumbwheel.engine.load import load_tokenizer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from thumbwheel.capture.detect import Options
 from thumbwheel.datasets import choose_shape, plan
-from thumbwheel.datasets.choose_shape import AUTO, Choice
+from thumbwheel.datasets.choose_shape import AUTO, ShapeChoice
 from thumbwheel.datasets.dataplan import DataPlan
 from thumbwheel.datasets.learner import Learner
 from thumbwheel.datasets.types import DatasetConfig
@@ -44,6 +44,6 @@ def plan_file(
 
 def choose(
     ws: Workspace, agent: str, method: str = AUTO, config: DatasetConfig | None = None
-) -> Choice:
+) -> ShapeChoice:
     """Return the shape for `method`, as `datasets.choose_shape.choose` finds it."""
     return choose_shape.choose(ws, agent, learners(), method, config)

@@ -20,7 +20,7 @@ from typing import Any
 from thumbwheel.core.private import UMASK
 from thumbwheel.datasets.types import Dataset
 from thumbwheel.stats.power import expected_detectable
-from thumbwheel.training.algorithm import Rows
+from thumbwheel.training.algorithm import SplitRows
 from thumbwheel.training.launch import environment
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.types import DryRun, Run, RunState, Status, TrainConfig
@@ -76,7 +76,7 @@ def estimate(
     config: TrainConfig,
     preset: str,
     dataset: Dataset,
-    rows: Sequence[Rows],
+    rows: Sequence[SplitRows],
     figures: Mapping[str, Any],
     past: Sequence[Run],
 ) -> DryRun:
@@ -107,7 +107,7 @@ def estimate(
     )
 
 
-def _detectable(dataset: Dataset, rows: Sequence[Rows]) -> float | None:
+def _detectable(dataset: Dataset, rows: Sequence[SplitRows]) -> float | None:
     """Return the gain that the gate rows can detect, as if each of their groups were one row and
     their labels were distributed as in the other splits, or None for too few."""
     gate_rows = dataset.counts.get("gate", 0)

@@ -36,7 +36,7 @@ ADAM = 2
 
 
 @dataclass(frozen=True)
-class Need:
+class MemoryNeed:
     """What a run takes, in GB: `fixed` whatever the budget, `token` for each token that is computed
     at once; more than `most` at once ran out of memory when it was tried."""
 
@@ -57,7 +57,7 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Point:
+class MemoryPoint:
     """The most memory that was held with so many tokens at once."""
 
     tokens: int
@@ -176,18 +176,18 @@ def _step_rows(assembly: Assembly, examples: Sequence[Example]) -> int:
     return sum(sizes[: assembly.config.batch_size])
 
 
-def measure(assembly: Assembly, gauge: Meter, room: float) -> Need:
+def measure(assembly: Assembly, gauge: Meter, room: float) -> MemoryNeed:
     """Measure what this run needs by rehearsing growing parts of a step, as long as they are
     predicted to fit into `room`; leave nothing behind."""
     runner, engine = assembly.runner, assembly.engine
     optimizer_gb = ADAM * parameter_gb(assembly.model, trains=True)
     parts = _parts(assembly)
-    points: list[Point] = []
+    points: list[MemoryPoint] = []
     try:
         runner.rehearse(parts[0])  # what is allocated once, on first use
         gc.collect()
         gauge.reset()
-        points.append(Point(0, gauge.now()))
+        points.append(MemoryPoint(0, gauge.now()))
         for units in parts:
             tokens = engine.peak_rows(units, runner.budget.tokens)
             if _far_below(points):  # enough is known to foretell the next part
@@ -201,30 +201,32 @@ def measure(assembly: Assembly, gauge: Meter, room: float) -> Need:
             raise
     runner.budget.free()  # here, where the traceback no longer holds the tensors
     if len(points) < 2:
-        return Need(room, 0.0, 0)
+        return MemoryNeed(room, 0.0, 0)
     return replace(_line(points, optimizer_gb), most=points[-1].tokens)
 
 
-def _far_below(points: Sequence[Point]) -> list[Point]:
+def _far_below(points: Sequence[MemoryPoint]) -> list[MemoryPoint]:
     """Return the measured points that are far enough below the last one to tell a slope from
     noise."""
     return [point for point in points[1:] if 2 * point.tokens <= points[-1].tokens]
 
 
-def _line(points: Sequence[Point], optimizer_gb: float) -> Need:
+def _line(points: Sequence[MemoryPoint], optimizer_gb: float) -> MemoryNeed:
     """Fit a line through the last point and the nearest one far enough below it, and add what the
     optimiser will hold."""
     low, high = (_far_below(points) or points[:1])[-1], points[-1]
     slope = max(0.0, high.gb - low.gb) / max(1, high.tokens - low.tokens)
-    return Need(high.gb - slope * high.tokens + optimizer_gb, slope)
+    return MemoryNeed(high.gb - slope * high.tokens + optimizer_gb, slope)
 
 
-def _peak(assembly: Assembly, gauge: Meter, units: Sequence[Example]) -> Point:
+def _peak(assembly: Assembly, gauge: Meter, units: Sequence[Example]) -> MemoryPoint:
     """Rehearse `units` and return the measured peak."""
     gc.collect()
     gauge.reset()
     assembly.runner.rehearse(units)
-    return Point(assembly.engine.peak_rows(units, assembly.runner.budget.tokens), gauge.peak())
+    return MemoryPoint(
+        assembly.engine.peak_rows(units, assembly.runner.budget.tokens), gauge.peak()
+    )
 
 
 def _parts(assembly: Assembly) -> list[list[Example]]:

@@ -49,7 +49,7 @@ class EvaluationRecord:
     trained: float | None = None
 
 
-class Guard:
+class DriftGuard:
     """`kl_budget` in nats a token; `length_creep`: how often as long as the base's answers may get
     without being better."""
 

@@ -82,7 +82,7 @@ class Reward:
     well_formed: bool | None
 
 
-class Judge:
+class RewardJudge:
     """Judges with `functions` (name -> weight) and with `model`, each function at most `timeout`
     seconds on an answer. `settings` are those of the functions, `checkers` those that the owner
     gives functions which rows name.

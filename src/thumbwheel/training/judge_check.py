@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core import log
-from thumbwheel.engine.prompt import Target
+from thumbwheel.engine.prompt import TargetText
 from thumbwheel.engine.tree import Branch, Example
 from thumbwheel.training.algorithm import Algorithm, DropRow, Row, fitted
 
@@ -102,7 +102,7 @@ def check_judge(assembly: Assembly, rows: Iterable[Row]) -> JudgeCheck | None:
 
 def _example(row: Row, assembly: Assembly) -> Example | None:
     """Return the tokens of a judged answer, or None if it does not fit."""
-    answer = Target(row["completion"], row["finish_reason"])
+    answer = TargetText(row["completion"], row["finish_reason"])
     try:
         (tokens,) = fitted(
             row, [answer], assembly.builder, assembly.config.max_length, Counter[str]()

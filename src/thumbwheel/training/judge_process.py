@@ -22,7 +22,7 @@ from typing import Any, TextIO
 
 from thumbwheel.core.errors import ThumbwheelError
 from thumbwheel.rewards.checker import checker
-from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
+from thumbwheel.rewards.function import Case, JudgementStatus, RewardFunction, Score
 from thumbwheel.rewards.functions import FUNCTIONS
 from thumbwheel.training.judge import READY
 from thumbwheel.training.process import die_with
@@ -131,7 +131,7 @@ def of_table(name: str) -> RewardFunction[Any]:
 
 def scored(score: Score) -> dict[str, Any]:
     """Return a score as a reply; a score that does not apply is no failure."""
-    if score.status in (Status.OK, Status.NOT_APPLICABLE):
+    if score.status in (JudgementStatus.OK, JudgementStatus.NOT_APPLICABLE):
         return {"value": score.value, "well_formed": score.well_formed}
     reply = failed(str(score.status), str(score.evidence.get("reason", "")))
     return reply | {"well_formed": score.well_formed}

@@ -151,7 +151,7 @@ class RolloutPrompt:
 
 
 @dataclass(frozen=True)
-class Collected:
+class AnswerBatch:
     """A batch of answers with what they earned, both [task][answer]; `off_policy` ones were drawn
     from another distribution."""
 
@@ -165,7 +165,7 @@ class Collected:
         """[task][answer] the rewards as numbers; None where no judge had one."""
         return [[reward.value for reward in group] for group in self.rewards]
 
-    def replaced(self, task_numbers: Sequence[int], others: Collected) -> Collected:
+    def replaced(self, task_numbers: Sequence[int], others: AnswerBatch) -> AnswerBatch:
         """Return a copy in which the answers to these tasks are exchanged for those of `others`,
         for each task where one of the new answers has a reward."""
         rollouts, rewards = list(self.rollouts), list(self.rewards)
@@ -274,7 +274,7 @@ class OnlineAlgorithm(Method[C]):
         return row.get("checker") is not None or row.get("reference") is not None
 
     @abstractmethod
-    def experience(self, collected: Collected, score: Sweep) -> Experience:
+    def experience(self, collected: AnswerBatch, score: Sweep) -> Experience:
         """Compute advantages and whatever else the loss needs from a collected batch, without
         gradient."""
 
@@ -289,7 +289,7 @@ class OnlineAlgorithm(Method[C]):
         """Return the share of one micro-batch in the loss, with metrics: `values` are its tokens',
         `whole` those of all tokens of the update, for denominators."""
 
-    def tasks_to_resample(self, collected: Collected, attempt: int) -> list[int]:
+    def tasks_to_resample(self, collected: AnswerBatch, attempt: int) -> list[int]:
         """Return the numbers of the tasks that have to be answered anew; called with `attempt` 1,
         2, ... until there are none."""
         return []

@@ -21,10 +21,10 @@ from thumbwheel.training.algorithm import Apply, Metrics, Parts, StepResult
 from thumbwheel.training.curriculum import Curriculum
 from thumbwheel.training.divergence import GUARDED_RATES
 from thumbwheel.training.group import spread
-from thumbwheel.training.guard import EvaluationRecord, Guard
-from thumbwheel.training.judge import Judge, JudgeRequest, PendingJudgement, Reward
+from thumbwheel.training.guard import DriftGuard, EvaluationRecord
+from thumbwheel.training.judge import JudgeRequest, PendingJudgement, Reward, RewardJudge
 from thumbwheel.training.memory import Budget
-from thumbwheel.training.online import Collected, Experience, OnlineAlgorithm, RolloutPrompt
+from thumbwheel.training.online import AnswerBatch, Experience, OnlineAlgorithm, RolloutPrompt
 from thumbwheel.training.order import Order
 from thumbwheel.training.sampling import policy, source_of
 from thumbwheel.training.step import means
@@ -104,7 +104,7 @@ class OnlineRunner:
         self._sample_from(policy(parts, self.config.memory_limit_gb))
         self.reward_model = reward_model_of(parts)
         self._judge, self._watchers = judges(self.config, parts, self.reward_model)
-        self._guard = Guard(self.config.kl_budget, self.config.length_creep)
+        self._guard = DriftGuard(self.config.kl_budget, self.config.length_creep)
         self._curriculum: Curriculum | None = None
 
     def _sample_from(self, policy_sampler: GroupSampler) -> None:
@@ -159,7 +159,7 @@ class OnlineRunner:
         n: int,
         sampling: Sampling,
         source: RolloutSource | None = None,
-    ) -> Collected:
+    ) -> AnswerBatch:
         """Sample `n` answers of `source` (by default `self.source`) to every task and judge
         them."""
         source = source or self.source
@@ -173,11 +173,11 @@ class OnlineRunner:
 
         rollouts = source.sample([task.prompt for task in tasks], n, sampling, start_judging)
         rewards = self._rewards(self._judge, tasks, rollouts, pending)
-        return Collected(tasks, rollouts, rewards, source.off_policy)
+        return AnswerBatch(tasks, rollouts, rewards, source.off_policy)
 
     def _rewards(
         self,
-        judge: Judge,
+        judge: RewardJudge,
         tasks: Sequence[RolloutPrompt],
         rollouts: Sequence[Sequence[Rollout]],
         pending: Mapping[tuple[int, int], tuple[Rollout, PendingJudgement]],
@@ -392,7 +392,9 @@ def reward_model_of(parts: Parts) -> RewardModel | None:
     return RewardModel.load(parts.reward_model, device=str(parts.engine.device))
 
 
-def judges(config: Any, parts: Parts, model: RewardModel | None) -> tuple[Judge, Judge | None]:
+def judges(
+    config: Any, parts: Parts, model: RewardModel | None
+) -> tuple[RewardJudge, RewardJudge | None]:
     """Return the judge that rewards, and the one that only watches, or None for it. Raises
     ConfigError if nothing rewards."""
     functions = dict(weighted(name) for name in config.reward_functions)
@@ -412,7 +414,7 @@ def judges(config: Any, parts: Parts, model: RewardModel | None) -> tuple[Judge,
             watcher_settings[name] = settings
         if name in functions or name not in watched:
             judge_settings[name] = settings
-    judge = Judge(
+    judge = RewardJudge(
         functions,
         model,
         config.reward_model_weight,
@@ -424,7 +426,7 @@ def judges(config: Any, parts: Parts, model: RewardModel | None) -> tuple[Judge,
     if not watched:
         return judge, None
     timeout = config.reward_timeout
-    return judge, Judge(watched, None, 0.0, timeout, 1, watcher_settings, parts.checkers)
+    return judge, RewardJudge(watched, None, 0.0, timeout, 1, watcher_settings, parts.checkers)
 
 
 def weighted(text: str) -> tuple[str, float]:
@@ -451,7 +453,7 @@ def _judge_request(task: RolloutPrompt, rollout: Rollout) -> JudgeRequest:
     return JudgeRequest(task.row, rollout.text, rollout.finish, task.row["prompt"])
 
 
-def rewarded(collected: Collected) -> Collected:
+def rewarded(collected: AnswerBatch) -> AnswerBatch:
     """Return `collected` unchanged. Raises DataError if no answer has a reward."""
     rewards = [reward for group in collected.rewards for reward in group]
     if any(reward.value is not None for reward in rewards):
@@ -467,7 +469,7 @@ def rewarded(collected: Collected) -> Collected:
     )
 
 
-def success(collected: Collected) -> list[tuple[int, float]]:
+def success(collected: AnswerBatch) -> list[tuple[int, float]]:
     """Return (row, mean reward) of every task that has a reward."""
     rates: list[tuple[int, float]] = []
     for task, rewards in zip(collected.tasks, collected.values, strict=True):
@@ -477,7 +479,7 @@ def success(collected: Collected) -> list[tuple[int, float]]:
     return rates
 
 
-def collected_metrics(collected: Collected) -> dict[str, float]:
+def collected_metrics(collected: AnswerBatch) -> dict[str, float]:
     """Return mean reward and its parts, failures, and lengths and endings of the answers; a missing
     reward is left out of the mean."""
     rewards = [reward for group in collected.rewards for reward in group]
@@ -502,7 +504,7 @@ def collected_metrics(collected: Collected) -> dict[str, float]:
     return metrics
 
 
-def guarded_values(collected: Collected) -> dict[str, list[float | None]]:
+def guarded_values(collected: AnswerBatch) -> dict[str, list[float | None]]:
     """Return, for each metric of divergence.GUARDED_RATES, one value per task: whether its only
     answer has the property that training must not remove, or None if unknown."""
     values: dict[str, list[float | None]] = {name: [] for name in GUARDED_RATES}

@@ -79,7 +79,7 @@ def tier(machine: Machine) -> Tier:
 
 
 @dataclass(frozen=True)
-class Preset:
+class HardwarePreset:
     """`what` in one line; `of` gives the settings on a machine."""
 
     what: str
@@ -106,19 +106,21 @@ def _high_quality(machine: Machine) -> dict[str, Any]:
     return _at_once(machine) | {"num_train_epochs": 5.0, "lora_r": 32, "lora_alpha": 64}
 
 
-PRESETS: dict[str, Preset] = {
-    "cpu": Preset("processor only, sized by its memory", _cpu),
-    "small_gpu": Preset(
+PRESETS: dict[str, HardwarePreset] = {
+    "cpu": HardwarePreset("processor only, sized by its memory", _cpu),
+    "small_gpu": HardwarePreset(
         "a GPU of less than 16 GB: 4-bit base, activations computed twice", _small_gpu
     ),
-    "default": Preset("the recommended settings, memory used by the machine's size", _at_once),
-    "high_quality": Preset("24 GB and more: more epochs, larger rank", _high_quality),
-    "quick_test": Preset(
+    "default": HardwarePreset(
+        "the recommended settings, memory used by the machine's size", _at_once
+    ),
+    "high_quality": HardwarePreset("24 GB and more: more epochs, larger rank", _high_quality),
+    "quick_test": HardwarePreset(
         "does it run at all: 50 small steps",
         lambda _: {"max_steps": 50, "batch_size": 4, "probe_prompts": 4},
     ),
-    "ryzen": Preset("a Ryzen 9 5950X or 5900X with 32 GB and more", _ryzen),
-    "apple_silicon": Preset(
+    "ryzen": HardwarePreset("a Ryzen 9 5950X or 5900X with 32 GB and more", _ryzen),
+    "apple_silicon": HardwarePreset(
         "a Mac with Metal", lambda machine: _at_once(machine) | {"device": "mps"}
     ),
 }

@@ -33,7 +33,7 @@ from thumbwheel.training.types import JUDGED, RunSpec, RunState, Status, TrainCo
 
 if TYPE_CHECKING:
     from thumbwheel.engine.reward_model import RewardModelCard
-    from thumbwheel.training.algorithm import Rows
+    from thumbwheel.training.algorithm import SplitRows
     from thumbwheel.training.assemble import Assembly
     from thumbwheel.training.loop import Ending
     from thumbwheel.training.probe import Probe
@@ -171,7 +171,7 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
     return _finish(run, spec, assembly, ending, result)
 
 
-def made_to_fit(run: RunDir, spec: RunSpec, rows: Mapping[str, Rows]) -> Assembly:
+def made_to_fit(run: RunDir, spec: RunSpec, rows: Mapping[str, SplitRows]) -> Assembly:
     """Assemble what the loop needs from the folder of a run. Raises TrainingError for a run that
     does not fit into memory."""
     from thumbwheel.training.assemble import assemble, settings
@@ -360,7 +360,7 @@ def write_adapter(
 
 
 def _card(spec: RunSpec, assembly: Assembly, dev: Mapping[str, float]) -> RewardModelCard:
-    from thumbwheel.engine.reward_model import RewardModelCard, Scale
+    from thumbwheel.engine.reward_model import RewardModelCard, RewardScale
 
     settings = assembly.config.model_dump()
     figures = {
@@ -371,7 +371,7 @@ def _card(spec: RunSpec, assembly: Assembly, dev: Mapping[str, float]) -> Reward
         spec.base,
         spec.base_fingerprint,
         assembly.config.max_length,
-        Scale(*settings["scale"]) if settings["scale"] else None,
+        RewardScale(*settings["scale"]) if settings["scale"] else None,
         figures,
     )
 

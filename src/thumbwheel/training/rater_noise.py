@@ -35,7 +35,7 @@ SURE = 1e-6
 
 
 @dataclass(frozen=True)
-class Judgement:
+class RatedAnswer:
     """`logp` is the base's log-probability of the whole answer, in nats; `raters` called it good,
     or bad."""
 
@@ -54,7 +54,7 @@ class RaterNoise:
     spread: float
     error_rates: Mapping[str, float]
 
-    def trust(self, judgement: Judgement) -> float:
+    def trust(self, judgement: RatedAnswer) -> float:
         """Return the probability that the judgement is right. Raters who agree are treated as
         independent."""
         confidence = (log_odds(judgement.logp) - self.centre) / self.spread
@@ -66,7 +66,7 @@ class RaterNoise:
         return sigmoid(evidence + right if judgement.good else evidence - right)
 
 
-def estimate(judgements: Sequence[Judgement]) -> RaterNoise | None:
+def estimate(judgements: Sequence[RatedAnswer]) -> RaterNoise | None:
     """Fit the model to these judgements; return None if they are too few, or all good or all
     bad."""
     import numpy as np
@@ -103,7 +103,7 @@ def sigmoid(value: float) -> float:
     return 0.5 * (1 + math.tanh(value / 2))
 
 
-def _votes(judgements: Sequence[Judgement], raters: Sequence[str]) -> sparse.csr_array:
+def _votes(judgements: Sequence[RatedAnswer], raters: Sequence[str]) -> sparse.csr_array:
     """Return [judgements, raters] of 0 and 1: who judged what."""
     import numpy as np
     from scipy import sparse

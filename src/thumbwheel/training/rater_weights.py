@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from thumbwheel.core import log
-from thumbwheel.training.algorithm import Row, Rows
-from thumbwheel.training.rater_noise import Judgement, RaterNoise, estimate
+from thumbwheel.training.algorithm import Row, SplitRows
+from thumbwheel.training.rater_noise import RatedAnswer, RaterNoise, estimate
 from thumbwheel.training.step import RecordedRunner
 from thumbwheel.training.types import JUDGED
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def weigh(
-    assembly: Assembly, rows: Mapping[str, Rows], raters: Mapping[str, Sequence[str]]
+    assembly: Assembly, rows: Mapping[str, SplitRows], raters: Mapping[str, Sequence[str]]
 ) -> RaterNoise | None:
     """Multiply the weights of the training items that come from liked answers by the probability
     that the judgement is right; `rows` are all rows of the run, by split.
@@ -38,7 +38,7 @@ def weigh(
     prepared = assembly.method.prepare(judged, assembly.builder)
     answered = [judged[number] for number in prepared.rows]
     judgements = [
-        Judgement(logp, row["label"], tuple(raters[row["row_id"]]))
+        RatedAnswer(logp, row["label"], tuple(raters[row["row_id"]]))
         for logp, row in zip(steps.base_logps(prepared.items), answered, strict=True)
     ]
     noise = estimate(judgements)

@@ -28,7 +28,14 @@ from thumbwheel.training import store
 from thumbwheel.training.launch import launch
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.train import environment, run_dir, run_error
-from thumbwheel.training.types import Difference, Reproduction, Run, RunSpec, RunState, Sameness
+from thumbwheel.training.types import (
+    EnvironmentChange,
+    Reproduction,
+    Run,
+    RunSpec,
+    RunState,
+    Sameness,
+)
 
 WEIGHTS = "adapter_model.safetensors"
 TOLERANCE = 0.05
@@ -71,7 +78,7 @@ def reproduce(ws: Workspace, run: Run, tolerance: float = TOLERANCE) -> Reproduc
     budget_then = (run.metrics or {}).get("token_budget")
     budget_now = status.result.get("token_budget")
     if budget_then != budget_now:
-        differences.append(Difference("tokens of a batch", budget_then, budget_now))
+        differences.append(EnvironmentChange("tokens of a batch", budget_then, budget_now))
     return replace(result, differences=differences)
 
 
@@ -117,7 +124,7 @@ def _require_present(ws: Workspace, run: Run, spec: RunSpec) -> None:
         )
 
 
-def _differences(ws: Workspace, run: Run) -> list[Difference]:
+def _differences(ws: Workspace, run: Run) -> list[EnvironmentChange]:
     """Return the differences between the packages and the machine of the run and those present
     now."""
     with ws.db.read() as connection:
@@ -131,7 +138,7 @@ def _differences(ws: Workspace, run: Run) -> list[Difference]:
         if name not in PASSING
     ]
     pairs += [(name, machine_then.get(name), machine_now[name]) for name in HARDWARE]
-    return [Difference(name, then, now) for name, then, now in pairs if then != now]
+    return [EnvironmentChange(name, then, now) for name, then, now in pairs if then != now]
 
 
 def _compare(

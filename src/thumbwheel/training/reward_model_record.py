@@ -19,7 +19,7 @@ from thumbwheel.models.types import RewardModelRecord
 from thumbwheel.training.types import Run
 
 if TYPE_CHECKING:
-    from thumbwheel.engine.reward_model import RewardInput, RewardModel, Scale
+    from thumbwheel.engine.reward_model import RewardInput, RewardModel, RewardScale
 
 
 def register(ws: Workspace, run: Run, result: Path) -> RewardModelRecord:
@@ -109,7 +109,7 @@ def of_answers(right: Sequence[bool], asked: int, groups: Sequence[str]) -> dict
 
 
 def of_numbers(
-    scale: Scale, scores: Sequence[float], values: Sequence[float], asked: int
+    scale: RewardScale, scores: Sequence[float], values: Sequence[float], asked: int
 ) -> dict[str, Any]:
     """Return mean squared and mean absolute error in raw units, and the squared error of always
     predicting the mean of these rows."""

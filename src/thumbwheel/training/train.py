@@ -89,7 +89,7 @@ class Judgements:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """What a run will be, before anything is written."""
 
     agent: Agent
@@ -231,7 +231,7 @@ def _plan(
     base: Base,
     dataset: Dataset | None,
     options: Mapping[str, Any] | None,
-) -> Plan:
+) -> RunPlan:
     method = ALGORITHMS.get(algorithm)
     requested = ws.settings(method.Config, f"train.{algorithm}", options)
     config, preset = with_preset(requested, machine())
@@ -274,7 +274,7 @@ def _plan(
             f"{config.min_rows} or more",
             "Collect more feedback, or train all the same: --min-rows 1",
         )
-    return Plan(agent, algorithm, config, dataset, judgements, base, preset, start)
+    return RunPlan(agent, algorithm, config, dataset, judgements, base, preset, start)
 
 
 def _start(
@@ -341,7 +341,7 @@ def _judgements(ws: Workspace, agent: str, rules: DatasetConfig, split: str) -> 
     return Judgements(labels, split, raters)
 
 
-def _spec(ws: Workspace, plan: Plan, run_id: str) -> RunSpec:
+def _spec(ws: Workspace, plan: RunPlan, run_id: str) -> RunSpec:
     agent, base = plan.agent.slug, plan.base
     config = plan.config.model_dump(mode="json")
     if "reward_settings" in config:
@@ -388,7 +388,7 @@ def _reward_model(ws: Workspace, agent: str, settings: Mapping[str, Any]) -> str
     return str(reward_models.folder(ws, reward_models.find(ws, agent, named)))
 
 
-def _parent(ws: Workspace, plan: Plan) -> ModelVersion | None:
+def _parent(ws: Workspace, plan: RunPlan) -> ModelVersion | None:
     """Return the version that the candidate is trained over, or None for a method that produces a
     reward model, whose base is no version of the agent."""
     if ALGORITHMS.get(plan.algorithm).produces_reward_model:
@@ -397,7 +397,7 @@ def _parent(ws: Workspace, plan: Plan) -> ModelVersion | None:
     return plan.start or ensure_base(ws, plan.agent.slug, base.name, base.fingerprint)
 
 
-def _record(plan: Plan, run_id: str) -> dict[str, Any]:
+def _record(plan: RunPlan, run_id: str) -> dict[str, Any]:
     return {
         "id": run_id,
         "agent_id": plan.agent.id,

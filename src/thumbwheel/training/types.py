@@ -352,7 +352,7 @@ class Sameness(StrEnum):
 
 
 @dataclass(frozen=True)
-class Difference:
+class EnvironmentChange:
     """A thing that is not as it was: its value then and now."""
 
     name: str
@@ -366,7 +366,7 @@ class Reproduction:
 
     run_id: str
     sameness: Sameness
-    differences: list[Difference]
+    differences: list[EnvironmentChange]
     """What was different about packages, machine and batches."""
     weights_distance: float | None
     """Norm of the difference of the two adapters over the norm of the first; None where the run

@@ -54,11 +54,13 @@ class Orpo(Algorithm[OrpoConfig]):
 
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:
         """Chosen, then rejected, after one prompt."""
-        from thumbwheel.engine.prompt import Target
+        from thumbwheel.engine.prompt import TargetText
 
         if row["chosen"] == row["rejected"]:
             raise DropRow("chosen equals rejected")
-        answers = [Target(row[side], row.get(f"{side}_finish")) for side in ("chosen", "rejected")]
+        answers = [
+            TargetText(row[side], row.get(f"{side}_finish")) for side in ("chosen", "rejected")
+        ]
         chosen, rejected = fitted(row, answers, builder, self.config.max_length, notes)
         branches = (
             Branch(chosen.completion_ids, role="chosen"),

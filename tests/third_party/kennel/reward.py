@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from thumbwheel.core.config import Config
-from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
+from thumbwheel.rewards.function import Case, JudgementStatus, RewardFunction, Score
 
 
 class KnownPlaceConfig(Config):
@@ -25,6 +25,6 @@ class KnownPlace(RewardFunction[KnownPlaceConfig]):
     def judge(self, case: Case) -> Score:
         """The score of one answer."""
         if not case.text.strip():
-            return Score.none(Status.NOT_APPLICABLE, "there is no text")
+            return Score.none(JudgementStatus.NOT_APPLICABLE, "there is no text")
         named = [place for place in self.config.places if place in case.text]
         return Score(float(bool(named)), evidence={"named": named})

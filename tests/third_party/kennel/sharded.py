@@ -11,7 +11,7 @@ from thumbwheel.export import hf_compat
 from thumbwheel.export.format import Opened
 from thumbwheel.export.loaded_export import Loaded
 from thumbwheel.export.merge import merge
-from thumbwheel.export.types import HF_MODEL, Source
+from thumbwheel.export.types import HF_MODEL, ExportSource
 from thumbwheel.export.weights import stored_dtype
 
 MAX_BYTES = 64 << 10
@@ -29,7 +29,7 @@ class ShardedFormat:
         """None: that of the base."""
         return None
 
-    def write(self, source: Source, folder: Path) -> None:
+    def write(self, source: ExportSource, folder: Path) -> None:
         """Merge, split the weights, and add the tokenizer."""
         merge(source, folder)
         if (folder / WEIGHTS).is_file():

@@ -10,27 +10,27 @@ from pathlib import Path
 
 import pytest
 
-from thumbwheel.app.doctor import Finding, State, examine
+from thumbwheel.app.doctor import DoctorFinding, FindingState, examine
 from thumbwheel.app.open import Opener
 from thumbwheel.core.config import Home
 from thumbwheel.db.workspace import Workspace
 
 
-def findings(folder: Path, config: Path | None = None) -> dict[str, Finding]:
+def findings(folder: Path, config: Path | None = None) -> dict[str, DoctorFinding]:
     return {finding.name: finding for finding in examine(Opener(folder, config))}
 
 
 def test_a_home_that_is_not_there_stays_so(tmp_path: Path) -> None:
     examined = findings(tmp_path / "home")
-    assert examined["home"].state is State.NOTE
-    assert examined["database"].state is State.NOTE
+    assert examined["home"].state is FindingState.NOTE
+    assert examined["database"].state is FindingState.NOTE
     assert not (tmp_path / "home").exists()
 
 
 def test_a_sound_home_has_nothing_wrong(tmp_path: Path) -> None:
     Workspace.open(Home.at(tmp_path / "home")).__exit__(None, None, None)
     examined = findings(tmp_path / "home")
-    assert not [finding for finding in examined.values() if finding.state is State.WRONG]
+    assert not [finding for finding in examined.values() if finding.state is FindingState.WRONG]
     assert examined["database"].text.startswith("SQLite")
     assert examined["deployments"].text == "none"
 
@@ -47,7 +47,7 @@ def test_each_fault_is_named_with_its_mending(tmp_path: Path) -> None:
 
     examined = findings(home.path, settings)
     for name in ("home", "settings", "inbox"):
-        assert examined[name].state is State.WRONG, name
+        assert examined[name].state is FindingState.WRONG, name
         assert examined[name].fix
     assert "chmod 700" in examined["home"].fix
     assert "gateway" in examined["settings"].fix
@@ -65,7 +65,7 @@ def test_a_database_of_another_version_is_named_and_left(tmp_path: Path) -> None
     with sqlite3.connect(home.path / "thumbwheel.db") as database:
         database.execute("UPDATE alembic_version SET version_num = 'tw0001'")
     examined = findings(home.path)
-    assert examined["database"].state is State.NOTE
+    assert examined["database"].state is FindingState.NOTE
     assert "tw0001" in examined["database"].text
     with sqlite3.connect(home.path / "thumbwheel.db") as database:
         assert database.execute("SELECT version_num FROM alembic_version").fetchone() == ("tw0001",)

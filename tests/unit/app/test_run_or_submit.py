@@ -20,7 +20,7 @@ from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.present import json_text
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import claims, queue, store
-from thumbwheel.jobs.types import Job, JobsConfig, JobState, Kind, WorkerRow
+from thumbwheel.jobs.types import Job, JobKind, JobsConfig, JobState, WorkerRow
 
 LINE = {"type": "trace", "id": "t1", "input": "Where is it?", "output": "On its way."}
 
@@ -193,4 +193,4 @@ def test_a_plugins_handler_that_does_not_say_its_result_may_give_anything() -> N
     def handler(ws, spec):  # type: ignore[no-untyped-def]
         return 3
 
-    assert Kind(BaseModel, handler).result is Any
+    assert JobKind(BaseModel, handler).result is Any

@@ -8,7 +8,7 @@ import pytest
 
 from tests.waiting import until
 from thumbwheel.capture.gateway import recorder as recorder_module
-from thumbwheel.capture.gateway.recorder import Entry, Recorder
+from thumbwheel.capture.gateway.recorder import PendingCall, Recorder
 
 
 class SlowDisk:
@@ -32,9 +32,9 @@ def refused() -> bytes:
 def test_a_line_from_before_a_loss_does_not_end_it_and_one_from_after_does() -> None:
     disk = SlowDisk()
     with Recorder(lambda: disk) as recorder:
-        recorder.add(Entry(lambda: b"before", 6))
-        recorder.add(Entry(refused, 6))
-        recorder.add(Entry(lambda: b"after", 5))
+        recorder.add(PendingCall(lambda: b"before", 6))
+        recorder.add(PendingCall(refused, 6))
+        recorder.add(PendingCall(lambda: b"after", 5))
         until(lambda: len(disk.written) == 2)
         before, after = disk.written
         before.set_result(None)
@@ -54,7 +54,7 @@ def test_a_call_that_is_lost_for_a_full_queue_is_charged_all_the_same(
         return name.encode()
 
     with Recorder(SlowDisk) as recorder:
-        recorder.add(Entry(lambda: line("budget"), 6, charges=True))
-        recorder.add(Entry(lambda: line("no budget"), 9))
+        recorder.add(PendingCall(lambda: line("budget"), 6, charges=True))
+        recorder.add(PendingCall(lambda: line("no budget"), 9))
     assert charged == ["budget"]
     assert recorder.losses.count == 2 and "more calls wait" in recorder.losses.last

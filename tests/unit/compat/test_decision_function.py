@@ -10,7 +10,7 @@ import pytest
 
 from thumbwheel.compat.ocd.decision_function import PARTS
 from thumbwheel.core.errors import ConfigError
-from thumbwheel.rewards.function import Case, Status
+from thumbwheel.rewards.function import Case, JudgementStatus
 from thumbwheel.rewards.functions import FUNCTIONS
 from thumbwheel.rewards.types import Statement
 
@@ -95,12 +95,12 @@ def test_defect_2c10_a_decision_without_any_signal_waits(agent, compatible):
     result = judge(
         agent, compatible=compatible, confidence=0.9, item={"status": "TODO", "cycleCount": 2}
     )
-    assert (result.value, result.status) == (None, Status.PENDING)
+    assert (result.value, result.status) == (None, JudgementStatus.PENDING)
     assert "components" not in result.evidence
 
 
 def test_what_is_no_decision_and_a_guardrail_do_not_apply():
-    assert judge("GUARDRAIL", "CONFIRMED").status is Status.NOT_APPLICABLE
+    assert judge("GUARDRAIL", "CONFIRMED").status is JudgementStatus.NOT_APPLICABLE
     (plain,) = FUNCTIONS.get("decision").create({}).score([Case("hello")])
     assert (plain.value, plain.evidence["reason"]) == (None, "it is no decision")
 
@@ -141,7 +141,11 @@ def test_defect_2c12_slow_work_of_a_prioritizer_is_not_good_and_coefficients_cou
 
 def test_ignored_was_said_and_nothing_was_not():
     ignored = judge("LIBRARIAN", "IGNORED")
-    assert (ignored.status, ignored.evidence["total"], ignored.value) == (Status.OK, 0.0, 0.5)
+    assert (ignored.status, ignored.evidence["total"], ignored.value) == (
+        JudgementStatus.OK,
+        0.0,
+        0.5,
+    )
     assert judge("LIBRARIAN").value is None
 
 

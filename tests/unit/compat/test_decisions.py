@@ -30,7 +30,7 @@ from thumbwheel.rewards import ledger
 from thumbwheel.rewards.aggregate import judge
 from thumbwheel.rewards.component import components
 from thumbwheel.rewards.explain import explain
-from thumbwheel.rewards.function import Case, Status
+from thumbwheel.rewards.function import Case, JudgementStatus
 from thumbwheel.rewards.functions import FUNCTIONS
 from thumbwheel.rewards.types import LabelConfig, Statement
 
@@ -384,7 +384,7 @@ def test_defect_2c11_a_retriever_without_an_item_is_rewarded_by_feedback() -> No
         .create({})
         .score([Case("{}", metadata=trace(row).metadata or {}, feedback=statements)])
     )
-    assert score.status is Status.OK
+    assert score.status is JudgementStatus.OK
 
 
 def judged(folder: Path, *rows: dict[str, object], **settings: object) -> dict[str, Any]:

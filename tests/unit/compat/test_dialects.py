@@ -594,13 +594,13 @@ def test_ten_decisions_cost_what_ten_cost(
     path.write_text("".join(json.dumps(line) + "\n" for line in rows))
     ingest(ws, "filer", "decisions", path)
     judged: list[int] = []
-    score = decision_function.Decision.score
+    score = decision_function.DecisionFunction.score
 
     def counted(function: Any, cases: Any) -> Any:
         judged.append(len(cases))
         return score(function, cases)
 
-    monkeypatch.setattr(decision_function.Decision, "score", counted)
+    monkeypatch.setattr(decision_function.DecisionFunction, "score", counted)
     newest = client.get("/api/training/decisions?limit=10").json()
     assert [entry["id"] for entry in newest] == [f"d{299 - number}" for number in range(10)]
     assert sum(judged) <= 20

@@ -11,11 +11,11 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.suite_context import _reward_scorer
 from thumbwheel.models.versions import ensure_agent
 from thumbwheel.rewards.combine import RewardConfig
-from thumbwheel.rewards.function import Case, Score, Status
+from thumbwheel.rewards.function import Case, JudgementStatus, Score
 from thumbwheel.rewards.functions import FUNCTIONS
 from thumbwheel.rewards.presets import PRESETS
 
-AWAY = Score.none(Status.NOT_APPLICABLE, "nothing of the kind")
+AWAY = Score.none(JudgementStatus.NOT_APPLICABLE, "nothing of the kind")
 PLAIN_CHAT = dict.fromkeys(PRESETS.get("isaa").components, AWAY) | {"format_compliance": Score(1.0)}
 
 
@@ -32,7 +32,10 @@ def test_defect_0c7_a_faultless_plain_answer_is_good():
 
 
 def test_a_failure_is_zero_only_in_the_arithmetic_of_isaa():
-    failed = {"format_compliance": Score(1.0), "syntax": Score.none(Status.FAILED, "raised")}
+    failed = {
+        "format_compliance": Score(1.0),
+        "syntax": Score.none(JudgementStatus.FAILED, "raised"),
+    }
     assert RewardConfig(preset="isaa").combine(failed) == 0.5
     assert RewardConfig(preset="isaa", arithmetic="applicable").combine(failed) == 1.0
 

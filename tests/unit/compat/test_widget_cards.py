@@ -19,9 +19,9 @@ from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.types import Agent
 from thumbwheel.review.hand_out import next_items
-from thumbwheel.review.queues import Selection, create
-from thumbwheel.review.rate import Request, approve_liked, rate, undo
-from thumbwheel.review.types import Queue, QueueConfig, Verdict
+from thumbwheel.review.queues import QueueSelection, create
+from thumbwheel.review.rate import RatingRequest, approve_liked, rate, undo
+from thumbwheel.review.types import Queue, QueueConfig, RaterVerdict
 from thumbwheel.rewards.label import judgements
 
 PANEL = Agent.named("panel")
@@ -53,7 +53,7 @@ def write_run(folder: Path, entries: list[dict[str, Any]], name: str = "run1") -
 
 def cards_of(ws: Workspace, **selection: Any) -> Queue:
     config = QueueConfig(layout="cards", tags=TAGS)
-    return create(ws, PANEL, "cards", config, Selection(**selection))
+    return create(ws, PANEL, "cards", config, QueueSelection(**selection))
 
 
 def test_there_is_a_card_for_every_entry_and_no_other(ws: Workspace, tmp_path: Path) -> None:
@@ -81,8 +81,8 @@ def test_a_thumb_on_a_card_is_the_rating_that_an_app_sends(ws: Workspace, tmp_pa
     ingest(ws, "panel", "widgets", write_run(tmp_path / "r", [entry(n) for n in range(4)]))
     queue = cards_of(ws)
     item = next_items(ws, queue, "ann").items[0]
-    verdict = Verdict(thumb=True, tags=("perfect",), note="clear")
-    rate(ws, PANEL, Request(queue, item.id, "ann", "k1"), verdict)
+    verdict = RaterVerdict(thumb=True, tags=("perfect",), note="clear")
+    rate(ws, PANEL, RatingRequest(queue, item.id, "ann", "k1"), verdict)
     (rating,) = _stored_ratings(ws, "panel").values()
     shown = {key: rating[key] for key in ("rating", "tags", "notes", "device_id", "run_id")}
     assert shown == {
@@ -97,10 +97,10 @@ def test_a_thumb_on_a_card_is_the_rating_that_an_app_sends(ws: Workspace, tmp_pa
     assert len(judged) == 2, "the fixture, and the choice of the widget"
 
     # said anew it is another rating of the same device, and taken back it is none
-    rate(ws, PANEL, Request(queue, item.id, "ann", "k2"), Verdict(thumb=False))
+    rate(ws, PANEL, RatingRequest(queue, item.id, "ann", "k2"), RaterVerdict(thumb=False))
     (rating,) = _stored_ratings(ws, "panel").values()
     assert (rating["rating"], rating["tags"]) == ("down", [])
-    undo(ws, PANEL, Request(queue, item.id, "ann", "k3"))
+    undo(ws, PANEL, RatingRequest(queue, item.id, "ann", "k3"))
     assert _stored_ratings(ws, "panel") == {}
 
 
@@ -116,8 +116,8 @@ def test_tags_of_pages_and_posts_and_files_are_filtered_at_the_build(
         number = int(item.facts["fixture"].removeprefix("dial-"))
         if number < 30:
             continue
-        verdict = Verdict(thumb=number % 2 == 0, tags=("wrong-chart-type",))
-        rate(ws, PANEL, Request(queue, item.id, "ann", f"k{number}"), verdict)
+        verdict = RaterVerdict(thumb=number % 2 == 0, tags=("wrong-chart-type",))
+        rate(ws, PANEL, RatingRequest(queue, item.id, "ann", f"k{number}"), verdict)
 
     def rows(**filters: Any) -> int:
         rules = DatasetConfig(dev=0, gate=0, **filters)
@@ -139,8 +139,8 @@ def test_what_was_called_good_becomes_gold_by_one_command(ws: Workspace, tmp_pat
     with pytest.raises(DataError, match="called nothing in it good"):
         approve_liked(ws, PANEL, queue, "ann")
     for number, item in enumerate(next_items(ws, queue, "ann", 6).items):
-        verdict = Verdict(thumb=number < 4)
-        rate(ws, PANEL, Request(queue, item.id, "ann", f"k{number}"), verdict)
+        verdict = RaterVerdict(thumb=number < 4)
+        rate(ws, PANEL, RatingRequest(queue, item.id, "ann", f"k{number}"), verdict)
     assert len(approve_liked(ws, PANEL, queue, "ann", "exact_answer")) == 4
     counts, gold = list_cases(ws, "panel", basis="gold")
     assert counts == {"gold": 4}

@@ -53,7 +53,7 @@ def test_new_ids_are_unique_and_fit_the_column() -> None:
 
 
 def test_an_unknown_variant_names_the_known_ones() -> None:
-    table: plugins.Table[object] = plugins.Table(
+    table: plugins.VariantTable[object] = plugins.VariantTable(
         "source", "thumbwheel.none", {"jsonl": "json:loads"}
     )
     assert table.get("jsonl") is not None

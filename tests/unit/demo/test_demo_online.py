@@ -8,8 +8,8 @@ import pytest
 
 from thumbwheel.core.errors import InputError
 from thumbwheel.demo.commands import demo
-from thumbwheel.demo.online import FORGERY, OnlineOptions, Progress
-from thumbwheel.demo.online_traffic import Tally, mailbox
+from thumbwheel.demo.online import FORGERY, DemoProgress, OnlineOptions
+from thumbwheel.demo.online_traffic import AnswerTally, mailbox
 
 
 def test_no_two_mails_are_the_same_and_forgers_aim_at_habits() -> None:
@@ -25,22 +25,22 @@ def test_no_two_mails_are_the_same_and_forgers_aim_at_habits() -> None:
 
 def test_only_an_unfinished_demo_with_the_same_options_goes_on(tmp_path: Path) -> None:
     path, options = tmp_path / "demo.json", OnlineOptions(seed=4)
-    assert Progress.read(path, options) is None
-    progress = Progress(path, options)
-    Tally(progress.answers.setdefault("use", {})).add("v0", True)
+    assert DemoProgress.read(path, options) is None
+    progress = DemoProgress(path, options)
+    AnswerTally(progress.answers.setdefault("use", {})).add("v0", True)
     progress.sent["use"] = 1
     progress.write()
-    assert Progress.read(path, options) == progress
-    assert Progress.read(path, OnlineOptions(seed=5)) is None
+    assert DemoProgress.read(path, options) == progress
+    assert DemoProgress.read(path, OnlineOptions(seed=5)) is None
     progress.is_finished = True
     progress.write()
-    assert Progress.read(path, options) is None
+    assert DemoProgress.read(path, options) is None
     path.write_text("{}")
-    assert Progress.read(path, options) is None
+    assert DemoProgress.read(path, options) is None
 
 
 def test_the_simulator_counts_right_answers() -> None:
-    tally = Tally({})
+    tally = AnswerTally({})
     for version, is_right in (("v1", True), ("v0", False), ("v1", False)):
         tally.add(version, is_right)
     assert tally.shares() == {"v0": 0.0, "v1": 0.5}

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thumbwheel.deploy.answer_parser import AnswerParser, Call, Part, Text, Thought
+from thumbwheel.deploy.answer_parser import AnswerParser, ParsedCall, Part, Text, Thought
 
 TOOLS = ("move", "look")
-MOVE, LOOK = Call("move", '{"to": "A"}'), Call("look", "{}")
+MOVE, LOOK = ParsedCall("move", '{"to": "A"}'), ParsedCall("look", "{}")
 HERMES = '<tool_call>\n{"name": "move", "arguments": {"to": "A"}}\n</tool_call>'
 ANSWERS: dict[str, tuple[str, list[Part] | None]] = {
     "text": ("  Hello <b>you</b>.\n", [Text("  Hello <b>you</b>.\n")]),
@@ -80,8 +80,8 @@ def test_an_answer_has_its_parts_wherever_it_is_cut(name: str) -> None:
     answer, given_parts = ANSWERS[name]
     expected = [Text(answer)] if given_parts is None else parts_of([answer])
     if given_parts is not None:
-        merged = [part for part in given_parts if isinstance(part, Call | Thought)]
-        assert [part for part in expected if isinstance(part, Call | Thought)] == merged
+        merged = [part for part in given_parts if isinstance(part, ParsedCall | Thought)]
+        assert [part for part in expected if isinstance(part, ParsedCall | Thought)] == merged
         texts = "".join(part.text for part in given_parts if isinstance(part, Text))
         assert "".join(part.text for part in expected if isinstance(part, Text)) == texts
     assert parts_of(list(answer) or [""]) == expected

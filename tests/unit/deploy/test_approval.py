@@ -19,7 +19,7 @@ from thumbwheel.evaluation.gate import gate, replay
 from thumbwheel.evaluation.policy import GatePolicy
 from thumbwheel.export.package import exports
 from thumbwheel.models import versions
-from thumbwheel.models.types import Basis, State
+from thumbwheel.models.types import Basis, VersionState
 
 
 def edit(world: World, table: sa.Table, row_id: str, **values: object) -> None:
@@ -35,7 +35,7 @@ def test_a_state_that_was_written_by_hand_lets_nothing_go_live(world: World) -> 
     version = world.version(0, basis=None)
     edit(world, schema.model_versions, version.id, state="approved", basis="gold")
     forged = versions.by_id(world.ws, version.id)
-    assert (forged.state, forged.basis) == (State.APPROVED, Basis.GOLD)
+    assert (forged.state, forged.basis) == (VersionState.APPROVED, Basis.GOLD)
     with pytest.raises(
         Conflict,
         match=r"no decision of the gate with a fitting signature.*thumbwheel evaluate v1 --agent",
@@ -52,7 +52,7 @@ def test_evaluating_again_decides_anew_about_a_forged_state(world: World) -> Non
     version = world.version(0, basis=None)
     edit(world, schema.model_versions, version.id, state="approved", basis="gold")
     gate(world.ws, evaluation_of(world.ws, version, Basis.GOLD, gains=0), GatePolicy())
-    assert versions.by_id(world.ws, version.id).state is State.REJECTED
+    assert versions.by_id(world.ws, version.id).state is VersionState.REJECTED
     other = world.version(1, basis=None)
     edit(world, schema.model_versions, other.id, state="approved", basis="gold")
     assert approve(world.ws, other, Basis.FEEDBACK).basis is Basis.FEEDBACK
@@ -145,7 +145,7 @@ def test_an_edited_evaluation_is_refused_and_not_signed_over(world: World) -> No
         match=rf"its signature does not fit.*Evaluate again.*thumbwheel evaluate {version.name}",
     ):
         gate(world.ws, forged)
-    assert versions.by_id(world.ws, version.id).state is State.CANDIDATE
+    assert versions.by_id(world.ws, version.id).state is VersionState.CANDIDATE
     edit(world, schema.evaluations, evaluation.id, results=results | {"signature": None})
     with pytest.raises(Conflict, match="its signature does not fit"):
         gate(world.ws, evaluations(world.ws, version)[0])

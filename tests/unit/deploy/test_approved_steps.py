@@ -6,7 +6,7 @@ import pytest
 
 from tests.worlds.deploy_world import World
 from thumbwheel.core.errors import Conflict, InputError
-from thumbwheel.evaluation.policy import Verdict
+from thumbwheel.evaluation.policy import GateVerdict
 from thumbwheel.loop.approval import approve
 from thumbwheel.loop.cycle import is_allowed
 from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
@@ -22,7 +22,7 @@ def test_yes_deploys_a_canary_and_a_second_yes_makes_it_live(world: World) -> No
     version = world.version(0)
     world.deploy("v0")
     config = CycleConfig(deploy="embedded", auto_deploy="ask", auto_promote="ask")
-    cycle = CycleReport(world.agent, version=version.name, verdict=Verdict.APPROVED)
+    cycle = CycleReport(world.agent, version=version.name, verdict=GateVerdict.APPROVED)
     assert not is_allowed(world.ws, version, cycle, config, Wish.DEPLOY)
     (pending,) = decisions(world.ws, world.learner)
 
@@ -46,7 +46,7 @@ def test_whoever_decides_chooses_live_or_canary_and_says_why(world: World) -> No
     version = world.version(0)
     world.deploy("v0")
     config = CycleConfig(deploy="embedded", auto_deploy="ask", auto_promote="on")
-    cycle = CycleReport(world.agent, version=version.name, verdict=Verdict.APPROVED)
+    cycle = CycleReport(world.agent, version=version.name, verdict=GateVerdict.APPROVED)
     is_allowed(world.ws, version, cycle, config, Wish.DEPLOY)
     (pending,) = decisions(world.ws, world.learner)
     with pytest.raises(InputError, match="for live or canary"):
@@ -71,7 +71,7 @@ def test_whoever_decides_chooses_live_or_canary_and_says_why(world: World) -> No
 def test_what_was_approved_for_a_canary_does_not_go_live_by_an_answer(world: World) -> None:
     version = world.version(0, basis=Basis.FEEDBACK)
     config = CycleConfig(deploy="embedded", auto_deploy="ask")
-    cycle = CycleReport(world.agent, version=version.name, verdict=Verdict.CANARY)
+    cycle = CycleReport(world.agent, version=version.name, verdict=GateVerdict.CANARY)
     is_allowed(world.ws, version, cycle, config, Wish.DEPLOY)
     (pending,) = decisions(world.ws, world.learner)
     with pytest.raises(Conflict, match="approved it for a canary only"):

@@ -11,7 +11,7 @@ from tests.worlds.deploy_world import World
 from thumbwheel.deploy import canary
 from thumbwheel.deploy.canary import ALPHA, ENOUGH, TOKENS, Duel, chance, vote
 from thumbwheel.deploy.prepare import prompts
-from thumbwheel.deploy.types import Endpoint, Verdict
+from thumbwheel.deploy.types import CanaryVerdict, Endpoint
 from thumbwheel.evaluation.local_model import LocalModel
 from thumbwheel.evaluation.responders import base_of
 from thumbwheel.evaluation.types import Ask, EvaluationConfig
@@ -65,13 +65,14 @@ def test_the_promoted_model_passes_and_the_others_fail(rivals):
         )
     }
     passed = check(world, promoted, previous, texts["one"].get)
-    assert passed.verdict is Verdict.PASSED and passed.same == passed.asked >= ENOUGH
+    assert passed.verdict is CanaryVerdict.PASSED and passed.same == passed.asked >= ENOUGH
     assert [duel.other for duel in passed.duels] == ["the base v0", "the previous v1"]
     assert all(duel.votes == duel.prompts and duel.control_votes == 0 for duel in passed.duels)
     for other in ("previous", "base"):
-        assert check(world, promoted, previous, texts[other].get).verdict is Verdict.FAILED
+        assert check(world, promoted, previous, texts[other].get).verdict is CanaryVerdict.FAILED
     assert (
-        check(world, promoted, previous, lambda prompt: "something else").verdict is Verdict.FAILED
+        check(world, promoted, previous, lambda prompt: "something else").verdict
+        is CanaryVerdict.FAILED
     )
 
 
@@ -86,14 +87,14 @@ def test_answers_that_drift_away_at_their_end_still_pass(rivals):
         return text[:cut] + " and so on"
 
     result = check(world, promoted, previous, drifting)
-    assert result.verdict is Verdict.PASSED and result.same < result.asked
+    assert result.verdict is CanaryVerdict.PASSED and result.same < result.asked
 
 
 def test_models_that_answer_alike_are_inconclusive(world: World):
     zero = world.version(2)
     result = check(world, zero, None, lambda prompt: "whatever")
     assert (
-        result.verdict is Verdict.INCONCLUSIVE
+        result.verdict is CanaryVerdict.INCONCLUSIVE
         and "only 0 prompts tell it from the base v0" in result.summary()
     )
 
@@ -111,10 +112,10 @@ def test_a_control_that_passes_as_well_leaves_it_open(rivals, monkeypatch):
 
     monkeypatch.setattr(canary, "_control", promoted_instead)
     result = check(world, promoted, None, trained_answers.get)
-    assert asked == ["v0"] and result.verdict is Verdict.INCONCLUSIVE
+    assert asked == ["v0"] and result.verdict is CanaryVerdict.INCONCLUSIVE
     assert "the base v0 in another precision would pass as well" in result.summary()
     wrong = check(world, promoted, None, answers_of(world, named(world.ws, world.agent, "v0")).get)
-    assert wrong.verdict is Verdict.FAILED
+    assert wrong.verdict is CanaryVerdict.FAILED
 
 
 @pytest.mark.parametrize(("precision", "other"), [("float32", "bfloat16"), ("bfloat16", "float16")])

@@ -13,9 +13,9 @@ import pytest
 from thumbwheel.core.errors import DataError, InputError
 from thumbwheel.deploy.embedded import (
     CompletionRequest,
+    EmbeddedServer,
     EmbeddingRequest,
     LoadRequest,
-    Server,
 )
 from thumbwheel.deploy.targets.embedded import SPEC
 
@@ -34,10 +34,10 @@ JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "it", "schema": SC
 
 
 @pytest.fixture(scope="module")
-def server(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Server:
+def server(base: Path, tmp_path_factory: pytest.TempPathFactory) -> EmbeddedServer:
     folder = tmp_path_factory.mktemp("place")
     (folder / SPEC).write_text(json.dumps({"base": str(base), "dtype": "float32", "device": "cpu"}))
-    server = Server(folder)
+    server = EmbeddedServer(folder)
     server.load(LoadRequest(lora_name="base"))
     return server
 
@@ -47,11 +47,11 @@ def request(**fields: Any) -> CompletionRequest:
     return CompletionRequest.model_validate(body)
 
 
-def ask(server: Server, **fields: Any) -> dict[str, Any]:
+def ask(server: EmbeddedServer, **fields: Any) -> dict[str, Any]:
     return server.begin(request(**fields), chat=True).whole()
 
 
-def streamed(server: Server, **fields: Any) -> list[dict[str, Any]]:
+def streamed(server: EmbeddedServer, **fields: Any) -> list[dict[str, Any]]:
     """The choices of the chunks of a stream."""
     events = list(server.begin(request(**fields), chat=True).events())
     assert events.pop() == "data: [DONE]\n\n"
@@ -61,7 +61,7 @@ def streamed(server: Server, **fields: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("temperature", [0, 1.5])
 def test_a_schema_is_followed_by_a_model_that_knows_nothing(
-    server: Server, temperature: float
+    server: EmbeddedServer, temperature: float
 ) -> None:
     (choice,) = ask(server, response_format=JSON_SCHEMA, temperature=temperature)["choices"]
     assert json.loads(choice["message"]["content"])["turn"] in TURN["enum"]
@@ -73,7 +73,7 @@ def test_a_schema_is_followed_by_a_model_that_knows_nothing(
     assert text == choice["message"]["content"]
 
 
-def test_a_json_object_is_an_object(server: Server) -> None:
+def test_a_json_object_is_an_object(server: EmbeddedServer) -> None:
     (choice,) = ask(server, response_format={"type": "json_object"})["choices"]
     text = choice["message"]["content"]
     assert text.startswith("{")
@@ -85,7 +85,7 @@ def test_a_json_object_is_an_object(server: Server) -> None:
     "tool_choice", ["required", {"type": "function", "function": {"name": "move"}}]
 )
 def test_a_call_that_is_asked_for_comes_whole_and_streamed(
-    server: Server, tool_choice: Any
+    server: EmbeddedServer, tool_choice: Any
 ) -> None:
     (choice,) = ask(server, tools=[TOOL], tool_choice=tool_choice)["choices"]
     (call,) = choice["message"]["tool_calls"]
@@ -99,7 +99,9 @@ def test_a_call_that_is_asked_for_comes_whole_and_streamed(
     assert "".join(chunk["delta"].get("content") or "" for chunk in chunks) == ""
 
 
-def test_an_answer_of_a_schema_may_be_a_call_where_tools_are_offered(server: Server) -> None:
+def test_an_answer_of_a_schema_may_be_a_call_where_tools_are_offered(
+    server: EmbeddedServer,
+) -> None:
     kinds = set()
     for seed in range(12):
         answer = ask(server, response_format=JSON_SCHEMA, tools=[TOOL], seed=seed, temperature=9.0)
@@ -110,7 +112,7 @@ def test_an_answer_of_a_schema_may_be_a_call_where_tools_are_offered(server: Ser
     assert kinds == {"stop", "tool_calls"}
 
 
-def test_several_answers_differ_and_the_first_is_that_of_one(server: Server) -> None:
+def test_several_answers_differ_and_the_first_is_that_of_one(server: EmbeddedServer) -> None:
     fields: dict[str, Any] = {"max_tokens": 8, "temperature": 1.5}
     several = ask(server, n=3, **fields)
     texts = [choice["message"]["content"] for choice in several["choices"]]
@@ -125,7 +127,7 @@ def test_several_answers_differ_and_the_first_is_that_of_one(server: Server) -> 
         assert parts[-1]["finish_reason"]
 
 
-def test_the_stop_text_is_named(server: Server) -> None:
+def test_the_stop_text_is_named(server: EmbeddedServer) -> None:
     text = ask(server, temperature=0)["choices"][0]["message"]["content"]
     stop = text[3:6]
     (choice,) = ask(server, temperature=0, stop=["never here", stop])["choices"]
@@ -133,7 +135,9 @@ def test_the_stop_text_is_named(server: Server) -> None:
     assert choice["message"]["content"] == text[: text.index(stop)]
 
 
-def test_log_probabilities_count_every_token_of_a_constrained_answer(server: Server) -> None:
+def test_log_probabilities_count_every_token_of_a_constrained_answer(
+    server: EmbeddedServer,
+) -> None:
     answer = ask(server, response_format=JSON_SCHEMA, logprobs=True, top_logprobs=2)
     content = answer["choices"][0]["logprobs"]["content"]
     assert len(content) == answer["usage"]["completion_tokens"]
@@ -174,12 +178,14 @@ def test_log_probabilities_count_every_token_of_a_constrained_answer(server: Ser
         ),
     ],
 )
-def test_what_it_cannot_do_is_refused(server: Server, fields: dict[str, Any], why: str) -> None:
+def test_what_it_cannot_do_is_refused(
+    server: EmbeddedServer, fields: dict[str, Any], why: str
+) -> None:
     with pytest.raises(InputError, match=why):
         ask(server, **fields)
 
 
-def test_fields_that_change_nothing_are_taken(server: Server) -> None:
+def test_fields_that_change_nothing_are_taken(server: EmbeddedServer) -> None:
     fields = {
         "frequency_penalty": 0.0,
         "presence_penalty": None,
@@ -193,7 +199,7 @@ def test_fields_that_change_nothing_are_taken(server: Server) -> None:
     assert ask(server, max_tokens=2, **fields)["choices"]
 
 
-def test_hostile_schemas_end(server: Server) -> None:
+def test_hostile_schemas_end(server: EmbeddedServer) -> None:
     deep: Any = {}
     for _ in range(3000):
         deep = {"type": "array", "items": deep}
@@ -216,7 +222,7 @@ def test_hostile_schemas_end(server: Server) -> None:
         assert answer["choices"][0]["finish_reason"] in ("stop", "length")
 
 
-def test_embeddings_are_of_length_one_and_tell_texts_apart(server: Server) -> None:
+def test_embeddings_are_of_length_one_and_tell_texts_apart(server: EmbeddedServer) -> None:
     def embed(input: Any, **more: Any) -> list[Any]:
         fields = {"model": "base", "input": input, **more}
         result = server.embed(EmbeddingRequest.model_validate(fields))

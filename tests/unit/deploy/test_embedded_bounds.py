@@ -15,7 +15,7 @@ import uvicorn
 
 from tests.waiting import until
 from thumbwheel.deploy import embedded
-from thumbwheel.deploy.embedded import MAX_BODY, Server, application
+from thumbwheel.deploy.embedded import MAX_BODY, EmbeddedServer, application
 from thumbwheel.deploy.targets.embedded import SPEC
 from thumbwheel.llm.port import free_port
 
@@ -30,11 +30,13 @@ CHAT = {
 
 
 @pytest.fixture(scope="module")
-def served(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
+def served(
+    base: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[EmbeddedServer, str]]:
     """The server on a real socket, in a thread of this process."""
     folder = tmp_path_factory.mktemp("place")
     (folder / SPEC).write_text(json.dumps({"base": str(base), "dtype": "float32", "device": "cpu"}))
-    server = Server(folder)
+    server = EmbeddedServer(folder)
     server.load(embedded.LoadRequest(lora_name="base"))
     port = free_port()
     assert port is not None
@@ -55,7 +57,7 @@ def post(url: str, body: dict[str, object], path: str = "chat/completions") -> h
 
 
 def test_a_body_is_refused_by_its_stated_length_and_by_what_comes(
-    served: tuple[Server, str],
+    served: tuple[EmbeddedServer, str],
 ) -> None:
     _, url = served
     headers = HEADERS | {"content-type": "application/json"}
@@ -73,7 +75,7 @@ def test_a_body_is_refused_by_its_stated_length_and_by_what_comes(
 
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])
 def test_a_text_beyond_the_context_meets_no_tokenizer(
-    served: tuple[Server, str], path: str, monkeypatch: pytest.MonkeyPatch
+    served: tuple[EmbeddedServer, str], path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, url = served
 
@@ -93,7 +95,7 @@ def test_a_text_beyond_the_context_meets_no_tokenizer(
         assert reply.status_code == 400 and "model's context of" in reply.json()["error"]["message"]
 
 
-def test_log_probabilities_are_asked_for_none_to_twenty(served: tuple[Server, str]) -> None:
+def test_log_probabilities_are_asked_for_none_to_twenty(served: tuple[EmbeddedServer, str]) -> None:
     _, url = served
     for number, status in ((0, 200), (20, 200), (21, 422), (-1, 422), (1 << 40, 422)):
         reply = post(
@@ -123,7 +125,7 @@ def test_log_probabilities_are_asked_for_none_to_twenty(served: tuple[Server, st
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_is_gone_ends_the_computing(
-    served: tuple[Server, str], stream: bool, monkeypatch: pytest.MonkeyPatch
+    served: tuple[EmbeddedServer, str], stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, url = served
     computed = 0

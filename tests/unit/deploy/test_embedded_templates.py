@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.models.tiny_models import CHATML, tiny_adapter, tiny_base, tiny_tokenizer
-from thumbwheel.deploy.embedded import CompletionRequest, LoadRequest, Server
+from thumbwheel.deploy.embedded import CompletionRequest, EmbeddedServer, LoadRequest
 from thumbwheel.deploy.targets.embedded import MODELS, SPEC
 from thumbwheel.engine.prompt import PromptBuilder
 from thumbwheel.models.template_settings import TemplateSettings
@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def prompt_of(server: Server, model: str) -> str:
+def prompt_of(server: EmbeddedServer, model: str) -> str:
     request = CompletionRequest(model=model, messages=CHAT)
     ids = server._prompt(request, chat=True)
     end = server.generator.tokenizer.convert_tokens_to_ids("<|im_end|>")
@@ -45,11 +45,11 @@ def test_each_model_has_the_template_of_its_training(folder: Path) -> None:
     assert trained.notes
     trained.tokenizer.save_pretrained(adapter)
 
-    server = Server(folder)
+    server = EmbeddedServer(folder)
     server.load(LoadRequest(lora_name="v0", template={"day": "2021-03-04"}))
     server.load(LoadRequest(lora_name="v1", lora_path=str(adapter)))
     turn = "\n<|im_start|>user\nBe brief.\n\na<|im_end|>b<|im_end|>\n<|im_start|>assistant\n"
-    for running in (server, Server(folder)):
+    for running in (server, EmbeddedServer(folder)):
         assert prompt_of(running, "v0") == "2021-03-04" + turn
         assert prompt_of(running, "v1") == "2020-01-02" + turn
     assert set(json.loads((folder / MODELS).read_text())) == {"v0", "v1"}
@@ -57,6 +57,6 @@ def test_each_model_has_the_template_of_its_training(folder: Path) -> None:
 
 def test_models_that_an_earlier_server_stored_come_back(folder: Path) -> None:
     (folder / MODELS).write_text(json.dumps({"v0": None}))
-    server = Server(folder)
+    server = EmbeddedServer(folder)
     assert server.generator.names == ["v0"]
     assert prompt_of(server, "v0").endswith("b<|im_end|>\n<|im_start|>assistant\n")

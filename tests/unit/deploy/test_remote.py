@@ -17,7 +17,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import deploy, routing, running, switch
 from thumbwheel.deploy.jobs import DeploySpec, run_deploy
 from thumbwheel.deploy.targets.remote import REMOTE
-from thumbwheel.deploy.types import DeploymentState, Endpoint, Health, Verdict
+from thumbwheel.deploy.types import CanaryVerdict, DeploymentState, Endpoint, Health
 from thumbwheel.jobs import current, queue
 from thumbwheel.llm.fake import FakeServer, Reply
 from thumbwheel.models import versions
@@ -52,7 +52,7 @@ def test_what_somebody_else_serves_goes_live_and_can_be_rolled_back(
         address = EndpointAddress(server.url, model, secret="UPSTREAM", price_in=2.5)
         version = versions.add_endpoint(ws, "support", address)
         result = deploy.deploy(ws, version, "remote")
-        assert result.canary.verdict is Verdict.UNOPPOSED
+        assert result.canary.verdict is CanaryVerdict.UNOPPOSED
     deployment = routing.resolve(ws, "support")
     assert (deployment.version, deployment.endpoint.model) == ("v1", "small")
     assert routing.secret(deployment) == KEY and running.health(deployment).alive

@@ -21,7 +21,7 @@ from thumbwheel.core.errors import Conflict, DataError, ModelError, StorageError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import deploy, prepare, processes, routing, running, switch
 from thumbwheel.deploy.targets import TARGETS
-from thumbwheel.deploy.types import Verdict
+from thumbwheel.deploy.types import CanaryVerdict
 from thumbwheel.models import versions
 from thumbwheel.models.types import Agent, Basis
 
@@ -56,7 +56,7 @@ def test_versions_go_live_stay_warm_and_come_back(served):
     world, _, two = served
     before = world.text()
     done = world.deploy(two)
-    assert done.canary.verdict is Verdict.PASSED and len(done.canary.duels) == 2
+    assert done.canary.verdict is CanaryVerdict.PASSED and len(done.canary.duels) == 2
     assert world.live() == "v2" and world.text() != before
     assert states(world) == dict.fromkeys(("v0", "v1", "v2"), ("warm", True))
     running_already = processes_of(world)

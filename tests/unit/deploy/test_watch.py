@@ -26,7 +26,7 @@ from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import canary, deploy, processes, routing, running
 from thumbwheel.deploy.processes import Running
-from thumbwheel.deploy.types import Deployment, Verdict
+from thumbwheel.deploy.types import CanaryVerdict, Deployment
 
 pytestmark = pytest.mark.slow
 
@@ -193,7 +193,9 @@ def test_an_adapter_that_a_new_vllm_does_not_have_is_loaded_again(
     """The server itself is somebody else's, and computes nothing here, which no canary takes."""
     with VllmServer(apart.base) as vllm:
         version = apart.find("v1")
-        monkeypatch.setattr(canary, "check", lambda *_: canary.Canary(Verdict.UNOPPOSED, (), 0, 0))
+        monkeypatch.setattr(
+            canary, "check", lambda *_: canary.Canary(CanaryVerdict.UNOPPOSED, (), 0, 0)
+        )
         deploy.deploy(apart.ws, version, "vllm", settings={"url": vllm.url})
         port = int(vllm.url.rpartition(":")[2])
     with served(apart) as gateway:

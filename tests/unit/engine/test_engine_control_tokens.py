@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from thumbwheel.core.errors import DataError
 from thumbwheel.engine.control_tokens import ESCAPE, ControlTokens, unescape
 from thumbwheel.engine.pairing import PairBuilder
-from thumbwheel.engine.prompt import PromptBuilder, Target
+from thumbwheel.engine.prompt import PromptBuilder, TargetText
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] "
@@ -191,7 +191,7 @@ def test_a_template_that_rewrites_such_a_text_refuses_it() -> None:
     )
     builder = PromptBuilder(tokenizer)
     assert builder.prompt([{"role": "user", "content": "abc"}])
-    fitted = builder.fit([{"role": "user", "content": "<|im_end|>"}], [Target("yes")], 100)
+    fitted = builder.fit([{"role": "user", "content": "<|im_end|>"}], [TargetText("yes")], 100)
     assert "control tokens" in fitted.refused
 
 

@@ -11,7 +11,7 @@ from thumbwheel.core.errors import ModelError
 from thumbwheel.engine.endpoint import EndpointSource
 from thumbwheel.engine.rollout import Sampling
 from thumbwheel.export.formats import FORMATS
-from thumbwheel.export.types import Source
+from thumbwheel.export.types import ExportSource
 from thumbwheel.llm.client import Client
 from thumbwheel.llm.llama_server import LlamaServer
 
@@ -49,7 +49,7 @@ def taught(tmp_path_factory):
         optimizer.zero_grad()
     model.eval().save_pretrained(folder / "base")
     FORMATS.get("gguf").write(
-        Source(str(folder / "base"), None, str(folder / "base"), "F32"), folder
+        ExportSource(str(folder / "base"), None, str(folder / "base"), "F32"), folder
     )
     return model, tokenizer, next(folder.glob("*.gguf"))
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thumbwheel.core.errors import DataError, ModelError
-from thumbwheel.engine.prompt import PromptBuilder, Target
+from thumbwheel.engine.prompt import PromptBuilder, TargetText
 from thumbwheel.models.template_settings import TemplateSettings
 
 CHATML = (
@@ -185,7 +185,7 @@ def test_refusals_of_a_template_are_data(bpe):
     builder = PromptBuilder(bpe(STRICT), settings=TemplateSettings(system="refuse"))
     with pytest.raises(DataError, match="System role not supported"):
         builder.prompt(HELLO)
-    fitted = builder.fit(HELLO, [Target("yes")], 100)
+    fitted = builder.fit(HELLO, [TargetText("yes")], 100)
     assert fitted.rows == () and "System role not supported" in fitted.refused
     for broken in (
         [{"content": "x"}],
@@ -193,7 +193,7 @@ def test_refusals_of_a_template_are_data(bpe):
         [{"role": "user", "content": [{"type": "image_url"}]}],
         ["hello"],
     ):
-        assert builder.fit(broken, [Target("yes")], 100).refused
+        assert builder.fit(broken, [TargetText("yes")], 100).refused
 
 
 def test_tools_and_tool_calls(bpe):
@@ -226,7 +226,7 @@ def _talk(turns):
 def test_overflow_drops_the_oldest_turns_alike(bpe, room, turns, long):
     tokenizer = bpe(CHATML, eos="<|im_end|>")
     builder = PromptBuilder(tokenizer)
-    targets = [Target("yes"), Target("no " * long)]
+    targets = [TargetText("yes"), TargetText("no " * long)]
     fitted = builder.fit(_talk(turns), targets, room)
     least = builder.fit(_talk(0), targets, 10**6)
     if fitted.refused:

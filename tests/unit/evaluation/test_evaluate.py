@@ -16,7 +16,7 @@ from thumbwheel.evaluation import dev, rows
 from thumbwheel.evaluation.dev import compare_on_dev
 from thumbwheel.evaluation.evaluate import evaluate, evaluations
 from thumbwheel.evaluation.gate import decide, gate, replay
-from thumbwheel.evaluation.policy import GatePolicy, Verdict
+from thumbwheel.evaluation.policy import GatePolicy, GateVerdict
 from thumbwheel.evaluation.types import (
     ANCHOR_NLL,
     ANCHOR_TASKS,
@@ -31,7 +31,7 @@ from thumbwheel.evaluation.types import (
     Evaluation,
 )
 from thumbwheel.models import versions
-from thumbwheel.models.types import Agent, Basis, State
+from thumbwheel.models.types import Agent, Basis, VersionState
 
 
 def guard_of(evaluation, name):
@@ -78,9 +78,9 @@ def test_a_taught_adapter_is_measured_and_approved_on_gold(home):
         for shown in evaluation.examples
     )
     stored = gate(ws, evaluation)
-    assert stored.decision.verdict is Verdict.APPROVED
+    assert stored.decision.verdict is GateVerdict.APPROVED
     version = versions.version(ws, AGENT, "latest")
-    assert (version.state, version.basis) == (State.APPROVED, Basis.GOLD)
+    assert (version.state, version.basis) == (VersionState.APPROVED, Basis.GOLD)
 
 
 @pytest.mark.slow
@@ -132,8 +132,8 @@ def test_an_adapter_that_changes_nothing_gains_nothing_and_is_rejected(home):
     assert all(measured.gain == 0 for measured in evaluation.preferences)
     assert all(measured.before == measured.after for measured in evaluation.guards)
     stored = gate(ws, evaluation)
-    assert stored.decision.verdict is Verdict.REJECTED
-    assert versions.version(ws, AGENT, "latest").state is State.REJECTED
+    assert stored.decision.verdict is GateVerdict.REJECTED
+    assert versions.version(ws, AGENT, "latest").state is VersionState.REJECTED
 
 
 @pytest.mark.slow
@@ -168,7 +168,7 @@ def test_an_evaluation_that_was_edited_is_measured_again(home, capsys):
     assert "is not used: its signature does not fit" in capsys.readouterr().err
     assert (again.primary, again.id != first.id) == (first.primary, True)
     assert evaluate(ws, versions.version(ws, AGENT, name), QUICK) == again
-    assert gate(ws, again).decision.verdict is Verdict.REJECTED
+    assert gate(ws, again).decision.verdict is GateVerdict.REJECTED
 
 
 @pytest.mark.slow
@@ -194,7 +194,7 @@ def test_two_adapters_are_compared_in_one_model(home):
     )  # what is live is what it has to beat
     assert (worse.primary.before, worse.primary.after, worse.against) == (1.0, 0.0, good)
     assert guard_of(worse, EOS).before == 1.0 > guard_of(worse, EOS).after
-    assert gate(ws, worse).decision.verdict is Verdict.REJECTED
+    assert gate(ws, worse).decision.verdict is GateVerdict.REJECTED
     weaker = evaluate(
         ws, versions.version(ws, AGENT, zero), QUICK, against=versions.version(ws, AGENT, "v0")
     )
@@ -228,9 +228,9 @@ def test_feedback_cases_of_the_gate_split_reach_a_canary(home):
     assert (evaluation.basis, evaluation.fresh) == (Basis.FEEDBACK, True)
     assert 20 <= evaluation.primary.n <= 60  # about a quarter: the others are not in the gate split
     stored = gate(ws, evaluation, GatePolicy(min_cases=20))
-    assert stored.decision.verdict is Verdict.CANARY
+    assert stored.decision.verdict is GateVerdict.CANARY
     version = versions.version(ws, AGENT, "latest")
-    assert (version.state, version.basis) == (State.APPROVED, Basis.FEEDBACK)
+    assert (version.state, version.basis) == (VersionState.APPROVED, Basis.FEEDBACK)
 
 
 @pytest.mark.slow
@@ -249,8 +249,8 @@ def test_ranking_alone_reaches_a_canary_at_best(home, kinds, shapes, name):
     assert evaluation.primary.after == 1.0
     assert [guard.name for guard in evaluation.guards] == [NLL, NLL_LIKED, ANCHOR_NLL, ANCHOR_TASKS]
     stored = gate(ws, evaluation, GatePolicy(min_cases=5))
-    assert stored.decision.verdict in (Verdict.CANARY, Verdict.REJECTED)
-    assert (stored.decision.verdict is Verdict.CANARY) == (stored.inputs.low > 0)
+    assert stored.decision.verdict in (GateVerdict.CANARY, GateVerdict.REJECTED)
+    assert (stored.decision.verdict is GateVerdict.CANARY) == (stored.inputs.low > 0)
 
 
 @pytest.mark.slow
@@ -422,10 +422,10 @@ def test_every_decision_replays_identically_and_is_made_once(home):
     again, decision = replay(ws, stored.id)
     assert (again, decision) == (stored, stored.decision)
     strict = gate(ws, evaluation, GatePolicy(min_cases=500))
-    assert (strict.decision.verdict, strict.id == stored.id) == (Verdict.REJECTED, False)
+    assert (strict.decision.verdict, strict.id == stored.id) == (GateVerdict.REJECTED, False)
     assert replay(ws, strict.id)[1] == decide(strict.inputs, GatePolicy(min_cases=500))
     assert (
-        versions.version(ws, AGENT, "latest").state is State.APPROVED
+        versions.version(ws, AGENT, "latest").state is VersionState.APPROVED
     )  # decided once; a later opinion moves nothing
 
 

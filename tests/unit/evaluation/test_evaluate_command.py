@@ -12,7 +12,7 @@ from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.db import schema
 from thumbwheel.evaluation.commands import evaluate
 from thumbwheel.models import versions
-from thumbwheel.models.types import State
+from thumbwheel.models.types import VersionState
 
 
 def call(ws, *arguments, raises=None):
@@ -55,7 +55,7 @@ def test_no_gate_decides_nothing(home):
         call(ws, "latest", "--agent", AGENT, "--no-gate", "--max-new-tokens", "14", "--json")
     )
     assert results["decision"] is None
-    assert versions.version(ws, AGENT, "latest").state is State.CANDIDATE
+    assert versions.version(ws, AGENT, "latest").state is VersionState.CANDIDATE
 
 
 def test_bad_arguments_are_said(home, tmp_path):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from thumbwheel.evaluation import compare, guards
 from thumbwheel.evaluation.gate import decide, inputs_of
-from thumbwheel.evaluation.policy import GateInputs, GatePolicy, Look, Verdict
+from thumbwheel.evaluation.policy import GateInputs, GatePolicy, GateVerdict, Look
 from thumbwheel.evaluation.spending import look_number
 from thumbwheel.evaluation.types import (
     ANCHOR_NLL,
@@ -18,10 +18,10 @@ from thumbwheel.evaluation.types import (
     NLL,
     NLL_LIKED,
     SUCCESS,
-    Case,
     Evaluation,
     EvaluationConfig,
     Guard,
+    HeldOutCase,
     RecordedAnswer,
     Spread,
 )
@@ -71,7 +71,7 @@ POLICIES = st.builds(
     open_guard=LENIENCE,
     unmeasured_guard=LENIENCE,
 )
-ORDER = [Verdict.REJECTED, Verdict.CANARY, Verdict.APPROVED]
+ORDER = [GateVerdict.REJECTED, GateVerdict.CANARY, GateVerdict.APPROVED]
 
 
 def passing(**changes):
@@ -110,7 +110,7 @@ def guard(name, before, after, n=600, within=0.004, chance=None):
 )
 def test_who_lost_general_skill_is_told_why_and_what_to_do(lost):
     decision = decide(passing(guards=(lost,)), GatePolicy())
-    assert decision.verdict is Verdict.REJECTED
+    assert decision.verdict is GateVerdict.REJECTED
     assert decision.reasons[0].startswith(f"guard {lost.name}")
     (hint,) = [reason for reason in decision.reasons if "--replay-weight" in reason]
     assert "--learning-rate" in hint and "overwrote general skill" in hint
@@ -133,11 +133,11 @@ def test_others_are_not_told_of_general_skill(guards):
 def test_never_approves_without_a_lower_bound_above_zero(inputs, policy):
     verdict = decide(inputs, policy).verdict
     if inputs.low <= 0 or inputs.clusters < policy.min_cases or inputs.tainted:
-        assert verdict is Verdict.REJECTED
+        assert verdict is GateVerdict.REJECTED
     if inputs.judges == ("rm1",) and inputs.optimised:
-        assert verdict is Verdict.REJECTED
+        assert verdict is GateVerdict.REJECTED
     if inputs.basis is Basis.FEEDBACK or not inputs.fresh:
-        assert verdict is not Verdict.APPROVED
+        assert verdict is not GateVerdict.APPROVED
     assert decide(inputs, policy).reasons
 
 
@@ -188,7 +188,7 @@ def test_a_gain_on_gold_is_approved():
         guard(LENGTH, 12, 15),
     )
     decision = decide(passing(guards=held), GatePolicy())
-    assert decision.verdict is Verdict.APPROVED
+    assert decision.verdict is GateVerdict.APPROVED
     assert "+0.1500" in decision.reasons[0]
 
 
@@ -208,7 +208,7 @@ def test_a_gain_on_gold_is_approved():
 )
 def test_what_rejects_is_named(changes, word):
     decision = decide(passing(**changes), GatePolicy())
-    assert decision.verdict is Verdict.REJECTED
+    assert decision.verdict is GateVerdict.REJECTED
     assert any(word in reason for reason in decision.reasons)
 
 
@@ -218,21 +218,21 @@ def test_what_rejects_is_named(changes, word):
 )
 def test_feedback_and_ranking_reach_a_canary_at_best(changes):
     decision = decide(passing(**changes), GatePolicy())
-    assert decision.verdict is Verdict.CANARY
+    assert decision.verdict is GateVerdict.CANARY
     assert sum("canary only" in reason for reason in decision.reasons) == len(changes)
 
 
 def test_an_unmeasured_guard_is_named_and_decides_nothing_unless_the_policy_says_so():
     thin = (guard(NLL, 0.1, 0.2, n=3), Guard(name=FORMAT, before=None, after=None, n=0))
     decision = decide(passing(guards=thin), GatePolicy())
-    assert decision.verdict is Verdict.APPROVED
+    assert decision.verdict is GateVerdict.APPROVED
     assert [reason for reason in decision.reasons if "not measured" in reason] == [
         "guard nll_good: 0.1000 -> 0.2000 on 3 items, not measured (3 of at least 20 groups)",
         "guard format_rate: not measured (0 of at least 20 groups)",
     ]
     assert (
         decide(passing(guards=thin), GatePolicy(unmeasured_guard="reject")).verdict
-        is Verdict.REJECTED
+        is GateVerdict.REJECTED
     )
 
 
@@ -247,16 +247,16 @@ def test_an_unmeasured_guard_is_named_and_decides_nothing_unless_the_policy_says
 )
 def test_a_guard_that_fell_beyond_its_margin_unmeasured_allows_a_canary_at_most(fallen):
     decision = decide(passing(guards=(fallen,)), GatePolicy())
-    assert decision.verdict is Verdict.CANARY
+    assert decision.verdict is GateVerdict.CANARY
     (reason,) = (reason for reason in decision.reasons if fallen.name in reason)
     assert reason.startswith("canary only") and "what was seen is" in reason
     assert (
         decide(passing(guards=(fallen,)), GatePolicy(unmeasured_guard="allow")).verdict
-        is Verdict.CANARY
+        is GateVerdict.CANARY
     )
     assert (
         decide(passing(guards=(fallen,)), GatePolicy(unmeasured_guard="reject")).verdict
-        is Verdict.REJECTED
+        is GateVerdict.REJECTED
     )
 
 
@@ -297,13 +297,13 @@ def test_a_guard_holds_when_its_interval_lies_within_the_margin(measured, state)
     decision, words = guards.guard_state(measured, GatePolicy())
     assert (str(decision), bool(words)) == (state, state != "ok")
     expected = {
-        "ok": Verdict.APPROVED,
-        "open": Verdict.CANARY,
-        "worse": Verdict.REJECTED,
-        "not measured": Verdict.APPROVED,
+        "ok": GateVerdict.APPROVED,
+        "open": GateVerdict.CANARY,
+        "worse": GateVerdict.REJECTED,
+        "not measured": GateVerdict.APPROVED,
     }
     assert decide(passing(guards=(measured,)), GatePolicy()).verdict is expected.get(
-        state, Verdict.CANARY
+        state, GateVerdict.CANARY
     )
 
 
@@ -342,7 +342,7 @@ def test_a_guard_asks_for_no_more_than_what_runs_today_can_do(measured, state):
     guard_state, words = guards.guard_state(measured, GatePolicy())
     assert (str(guard_state), bool(words)) == (state, state != "ok")
     decision = decide(passing(guards=(measured,)), GatePolicy())
-    assert decision.verdict is (Verdict.REJECTED if state == "worse" else Verdict.APPROVED)
+    assert decision.verdict is (GateVerdict.REJECTED if state == "worse" else GateVerdict.APPROVED)
     assert any(measured.name in reason for reason in decision.reasons) == (
         state != "ok"
     )  # it is shown all the same
@@ -352,12 +352,12 @@ def test_few_items_right_may_be_more_than_chance():
     """Ten of 114 tasks, then none: below a tenth, but a base that solves one in seven shows ten now
     and then. A canary, no more."""
     decision = decide(passing(guards=(guard(ANCHOR_TASKS, 10 / 114, 0.0, n=114),)), GatePolicy())
-    assert decision.verdict is Verdict.CANARY and any(
+    assert decision.verdict is GateVerdict.CANARY and any(
         "something to lose is open" in reason for reason in decision.reasons
     )
     assert (
         decide(passing(guards=(guard(ANCHOR_TASKS, 2 / 114, 0.0, n=114),)), GatePolicy()).verdict
-        is Verdict.APPROVED
+        is GateVerdict.APPROVED
     )
 
 
@@ -483,13 +483,13 @@ def test_the_reward_model_that_was_optimised_approves_nothing_alone():
     trained = {"optimised": ("reward_model", "rm1")}
     for optimised in (("rm1",), trained["optimised"]):
         alone = decide(passing(judges=("rm1",), optimised=optimised), GatePolicy())
-        assert alone.verdict is Verdict.REJECTED and "trained to please" in alone.reasons[0]
+        assert alone.verdict is GateVerdict.REJECTED and "trained to please" in alone.reasons[0]
     partly = decide(passing(judges=("rm1", "json_fields"), **trained), GatePolicy())
-    assert partly.verdict is Verdict.CANARY and "rm1 judged a part" in partly.reasons[1]
-    assert decide(passing(judges=("rm2",), **trained), GatePolicy()).verdict is Verdict.APPROVED
+    assert partly.verdict is GateVerdict.CANARY and "rm1 judged a part" in partly.reasons[1]
+    assert decide(passing(judges=("rm2",), **trained), GatePolicy()).verdict is GateVerdict.APPROVED
     assert (
         decide(passing(judges=("json_fields",), **trained), GatePolicy()).verdict
-        is Verdict.APPROVED
+        is GateVerdict.APPROVED
     )
 
 
@@ -520,7 +520,7 @@ def test_the_level_of_a_decision_follows_the_number_of_looks():
     more, and the last one refuses."""
     pairs = [
         compare.Pair(
-            Case(str(n), str(n), "", [], None, None, None, {}), float(n >= 15), float(n >= 4)
+            HeldOutCase(str(n), str(n), "", [], None, None, None, {}), float(n >= 15), float(n >= 4)
         )
         for n in range(100)
     ]
@@ -554,9 +554,9 @@ def test_the_level_of_a_decision_follows_the_number_of_looks():
     ]
     assert looks[0].low > looks[1].low > 0 > looks[2].low
     assert [decide(inputs, GatePolicy()).verdict for inputs in looks] == [
-        Verdict.APPROVED,
-        Verdict.APPROVED,
-        Verdict.REJECTED,
+        GateVerdict.APPROVED,
+        GateVerdict.APPROVED,
+        GateVerdict.REJECTED,
     ]
     assert inputs_of(Evaluation(**values, reads=1), GatePolicy(alpha=0.01)).level == look_level(
         0.01, 1

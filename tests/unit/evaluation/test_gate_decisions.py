@@ -20,21 +20,21 @@ from thumbwheel.evaluation.compare import Pair
 from thumbwheel.evaluation.declaration import declarations, declare, policy_of
 from thumbwheel.evaluation.evaluate import store_evaluation
 from thumbwheel.evaluation.gate import decide, gate, inputs_of, replay
-from thumbwheel.evaluation.policy import GatePolicy, Look, Verdict
+from thumbwheel.evaluation.policy import GatePolicy, GateVerdict, Look
 from thumbwheel.evaluation.secondary_tests import secondary_tests
 from thumbwheel.evaluation.spending import look_number, row_keys
 from thumbwheel.evaluation.types import (
     EOS,
     SUCCESS,
-    Case,
     Evaluation,
     EvaluationConfig,
     Guard,
+    HeldOutCase,
     Spread,
     SuiteResult,
 )
 from thumbwheel.models import versions
-from thumbwheel.models.types import Agent, Basis, State
+from thumbwheel.models.types import Agent, Basis, VersionState
 from thumbwheel.stats.rates import clopper_pearson
 
 AGENT = "support"
@@ -57,13 +57,15 @@ def candidate(ws, tmp_path, **run):
 
 
 def case(number, group=None):
-    return Case(str(number), str(number if group is None else group), "", [], None, None, None, {})
+    return HeldOutCase(
+        str(number), str(number if group is None else group), "", [], None, None, None, {}
+    )
 
 
 def judged(before, after, groups=None, reads=1, level=0.95, **changes):
     """An evaluation of answers that were right or wrong before and after."""
     cases = [
-        Case(
+        HeldOutCase(
             str(number),
             str(number if groups is None else groups[number]),
             "",
@@ -128,11 +130,11 @@ def test_a_decision_waits_for_judgements_that_may_be_made_yet(ws, tmp_path):
         Conflict, match="3 judgements were blocked, and may be made yet: the server is down"
     ):
         gate(ws, unfinished)
-    assert versions.by_id(ws, version.id).state is State.CANDIDATE
+    assert versions.by_id(ws, version.id).state is VersionState.CANDIDATE
     declare(ws, Agent.named(AGENT), {"blocked": "allow"})
     decision = gate(ws, unfinished).decision
     assert (
-        decision.verdict is Verdict.CANARY
+        decision.verdict is GateVerdict.CANARY
         and "3 judgements were blocked and are missing" in decision.reasons[1]
     )
 
@@ -155,17 +157,19 @@ def test_too_few_cases_decide_nothing_for_good_and_gold_confirms_what_feedback_a
     ws, tmp_path
 ):
     version = candidate(ws, tmp_path)
-    assert gate(ws, stored(ws, version, gains=10, n=10)).decision.verdict is Verdict.REJECTED
-    assert versions.by_id(ws, version.id).state is State.CANDIDATE
-    assert gate(ws, stored(ws, version, basis=Basis.FEEDBACK)).decision.verdict is Verdict.CANARY
+    assert gate(ws, stored(ws, version, gains=10, n=10)).decision.verdict is GateVerdict.REJECTED
+    assert versions.by_id(ws, version.id).state is VersionState.CANDIDATE
+    assert (
+        gate(ws, stored(ws, version, basis=Basis.FEEDBACK)).decision.verdict is GateVerdict.CANARY
+    )
     assert (versions.by_id(ws, version.id).state, versions.by_id(ws, version.id).basis) == (
-        State.APPROVED,
+        VersionState.APPROVED,
         Basis.FEEDBACK,
     )
-    assert gate(ws, stored(ws, version)).decision.verdict is Verdict.APPROVED
+    assert gate(ws, stored(ws, version)).decision.verdict is GateVerdict.APPROVED
     assert versions.by_id(ws, version.id).basis is Basis.GOLD
-    assert gate(ws, stored(ws, version, gains=0)).decision.verdict is Verdict.REJECTED
-    assert versions.by_id(ws, version.id).state is State.APPROVED, (
+    assert gate(ws, stored(ws, version, gains=0)).decision.verdict is GateVerdict.REJECTED
+    assert versions.by_id(ws, version.id).state is VersionState.APPROVED, (
         "a later opinion takes nothing back"
     )
 
@@ -173,13 +177,13 @@ def test_too_few_cases_decide_nothing_for_good_and_gold_confirms_what_feedback_a
 def test_a_judge_that_was_optimised_keeps_even_a_part_of_the_cases_to_a_canary(ws, tmp_path):
     version = candidate(ws, tmp_path, config={"reward_functions": ["judge"]})
     decision = gate(ws, stored(ws, version, judges=("json_fields", "judge"))).decision
-    assert decision.verdict is Verdict.CANARY and "trained to please" in decision.reasons[1]
+    assert decision.verdict is GateVerdict.CANARY and "trained to please" in decision.reasons[1]
 
 
 def test_a_decision_is_signed_and_a_changed_one_is_recognised(ws, tmp_path):
     version = candidate(ws, tmp_path)
     decision = gate(ws, stored(ws, version))
-    assert (decision.decision.verdict, len(decision.signature)) == (Verdict.APPROVED, 64)
+    assert (decision.decision.verdict, len(decision.signature)) == (GateVerdict.APPROVED, 64)
     assert decision == replay(ws, decision.id)[0]
     bare = json.loads(json.dumps(decision.inputs.model_dump(mode="json")))
     ws.db.write(lambda c: c.execute(sa.update(schema.decisions).values(inputs=bare | {"low": 0.9})))
@@ -261,14 +265,14 @@ def test_only_the_usual_question_is_decided(ws, tmp_path):
                 aside="it was measured as gguf:model.gguf, not as it was trained",
             ),
         )
-    assert versions.by_id(ws, version.id).state is State.CANDIDATE
+    assert versions.by_id(ws, version.id).state is VersionState.CANDIDATE
     decision = gate(
         ws,
         stored(
             ws, version, gains=60, limit="what is live stands on another base, and was not compared"
         ),
     )
-    assert decision.decision.verdict is Verdict.CANARY
+    assert decision.decision.verdict is GateVerdict.CANARY
 
 
 def test_the_suite_that_is_declared_decides(ws, tmp_path):
@@ -283,10 +287,10 @@ def test_the_suite_that_is_declared_decides(ws, tmp_path):
     )
     stored_decision = gate(ws, stored(ws, version, suite="judge", suites=(nobody,))).decision
     assert (
-        stored_decision.verdict is Verdict.CANARY
+        stored_decision.verdict is GateVerdict.CANARY
         and "canary only: its agreement with people is not stated" in stored_decision.reasons
     )
-    assert gate(ws, stored(ws, version, suite="judge")).decision.verdict is Verdict.APPROVED
+    assert gate(ws, stored(ws, version, suite="judge")).decision.verdict is GateVerdict.APPROVED
     with pytest.raises(InputError, match="goes by judge"):
         gate(ws, stored(ws, version))
 
@@ -294,16 +298,16 @@ def test_the_suite_that_is_declared_decides(ws, tmp_path):
 @pytest.mark.parametrize(
     ("config", "judges", "verdict"),
     [
-        ({"reward_model": "rm1"}, ("rm1",), Verdict.REJECTED),
+        ({"reward_model": "rm1"}, ("rm1",), GateVerdict.REJECTED),
         (
             {"reward_model": "rm1"},
             ("reward_model",),
-            Verdict.REJECTED,
+            GateVerdict.REJECTED,
         ),  # cases whose checker is the reward model
-        ({"reward_functions": ["learned=0.5", "checker"]}, ("learned",), Verdict.REJECTED),
-        ({"reward_functions": ["checker"]}, ("json_fields",), Verdict.APPROVED),
-        ({"reward_model": "rm1"}, ("json_fields",), Verdict.APPROVED),
-        ({}, ("reward_model",), Verdict.APPROVED),
+        ({"reward_functions": ["learned=0.5", "checker"]}, ("learned",), GateVerdict.REJECTED),
+        ({"reward_functions": ["checker"]}, ("json_fields",), GateVerdict.APPROVED),
+        ({"reward_model": "rm1"}, ("json_fields",), GateVerdict.APPROVED),
+        ({}, ("reward_model",), GateVerdict.APPROVED),
     ],
 )
 def test_what_a_run_was_trained_to_please_is_no_evidence_alone(
@@ -312,7 +316,7 @@ def test_what_a_run_was_trained_to_please_is_no_evidence_alone(
     version = candidate(ws, tmp_path, config=config)
     assert gate(ws, stored(ws, version, judges=judges)).decision.verdict is verdict
     assert versions.by_id(ws, version.id).state is (
-        State.REJECTED if verdict is Verdict.REJECTED else State.APPROVED
+        VersionState.REJECTED if verdict is GateVerdict.REJECTED else VersionState.APPROVED
     )
 
 
@@ -408,7 +412,7 @@ def verdicts(random, n, discordance, gain, looks):
             decide(
                 inputs_of(judged(before, after, reads=reads), GatePolicy()), GatePolicy()
             ).verdict
-            is Verdict.APPROVED
+            is GateVerdict.APPROVED
         )
     return approvals
 

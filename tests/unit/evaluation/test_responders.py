@@ -21,10 +21,10 @@ from thumbwheel.evaluation.local_model import LocalModel, LocalResponder
 from thumbwheel.evaluation.responders import base_of
 from thumbwheel.evaluation.rows import gate_rows
 from thumbwheel.evaluation.served import endpoint
-from thumbwheel.evaluation.types import Answer, Ask, AskLikelihood
+from thumbwheel.evaluation.types import Ask, AskLikelihood, ModelAnswer
 from thumbwheel.llm.fake import FakeServer, Reply
 from thumbwheel.models import versions
-from thumbwheel.models.types import Agent, Basis, EndpointAddress, State
+from thumbwheel.models.types import Agent, Basis, EndpointAddress, VersionState
 
 ONLY = QUICK.model_copy(update={"suite": ("success",), "few_shot": 0})
 
@@ -215,7 +215,7 @@ def test_a_question_that_a_server_refuses_costs_itself_only(home, capsys):
 
 
 def test_what_answers_cost_by_the_hour_of_the_machine():
-    answers = [Answer("x", "stop", 3, None, 4 * busy, busy=busy) for busy in (1.0, 3.0)]
+    answers = [ModelAnswer("x", "stop", 3, None, 4 * busy, busy=busy) for busy in (1.0, 3.0)]
     cost = lambda **rates: serving("v1", 1.0, answers, Rates(**rates)).cost  # noqa: E731
     assert cost(hour=3.6) == pytest.approx(2.0)
     assert (
@@ -379,13 +379,13 @@ def test_a_decision_waits_for_a_judge_that_was_down(home):
         unfinished = evaluate(ws, versions.version(ws, AGENT, version.name), config)
         with pytest.raises(Conflict, match=r"judgements were blocked, and may be made yet.*500"):
             gate(ws, unfinished)
-        assert versions.by_id(ws, version.id).state is State.CANDIDATE
+        assert versions.by_id(ws, version.id).state is VersionState.CANDIDATE
         judge.until = 1_000
         decided = gate(ws, evaluate(ws, versions.version(ws, AGENT, version.name), config))
     assert (decided.inputs.suite, decided.inputs.basis) == ("judge", Basis.FEEDBACK), (
         "most prompts are nobody's gold cases"
     )
-    assert versions.by_id(ws, version.id).state is not State.CANDIDATE
+    assert versions.by_id(ws, version.id).state is not VersionState.CANDIDATE
 
 
 def test_several_samples_are_one_question(home):
@@ -407,10 +407,10 @@ def test_several_samples_are_one_question(home):
 @pytest.mark.slow
 def test_a_merged_folder_is_judged_as_its_users_load_it(home, taught, tmp_path):
     from thumbwheel.export.formats.merged import MERGED
-    from thumbwheel.export.types import Source
+    from thumbwheel.export.types import ExportSource
 
     (folder := tmp_path / "merged").mkdir()
-    MERGED.write(Source(str(taught.base), taught.good, "tiny"), folder)
+    MERGED.write(ExportSource(str(taught.base), taught.good, "tiny"), folder)
     ws, add = home(cases=34)
     name = add("good")
     merged = evaluate(
@@ -454,11 +454,11 @@ def test_a_merged_folder_is_judged_as_its_users_load_it(home, taught, tmp_path):
 def test_a_gguf_file_is_judged_as_llama_server_serves_it(home, taught, tmp_path):
     from tests.servers.llama_tools import needs
     from thumbwheel.export.formats.gguf import GGUF
-    from thumbwheel.export.types import Source
+    from thumbwheel.export.types import ExportSource
 
     needs("converter", "llama-server")
     (folder := tmp_path / "gguf").mkdir()
-    GGUF.write(Source(str(taught.base), taught.good, "tiny", "F16"), folder)
+    GGUF.write(ExportSource(str(taught.base), taught.good, "tiny", "F16"), folder)
     file = next(folder.glob("*.gguf"))
     ws, add = home(cases=34)
     name = add("good")

@@ -14,9 +14,9 @@ from thumbwheel.evaluation.policy import GatePolicy
 from thumbwheel.evaluation.rotation import READ_BEFORE, gold_power, least_read
 from thumbwheel.evaluation.rows import HeldOut
 from thumbwheel.evaluation.spending import keys_in_order
-from thumbwheel.evaluation.types import Case
+from thumbwheel.evaluation.types import HeldOutCase
 from thumbwheel.models import versions
-from thumbwheel.models.types import Agent, Basis, ModelVersion, State
+from thumbwheel.models.types import Agent, Basis, ModelVersion, VersionState
 
 
 @pytest.fixture
@@ -29,21 +29,21 @@ def ws(tmp_path):
     opened.db.close()
 
 
-def asked(first: int, count: int) -> list[Case]:
+def asked(first: int, count: int) -> list[HeldOutCase]:
     prompts = [[{"role": "user", "content": f"question {first + n}"}] for n in range(count)]
     return [
-        Case(f"c{number}", f"g{number}", f"p{number}", prompt, "x", None, None, {})
+        HeldOutCase(f"c{number}", f"g{number}", f"p{number}", prompt, "x", None, None, {})
         for number, prompt in enumerate(prompts, first)
     ]
 
 
 def candidate(ws: Workspace, number: int) -> ModelVersion:
-    values = {"state": State.CANDIDATE, "base": "b", "number": number, "adapter": {"a": "b"}}
+    values = {"state": VersionState.CANDIDATE, "base": "b", "number": number, "adapter": {"a": "b"}}
     row = record(ws, model_versions, AGENT, tainted=False, **values)
     return versions.by_id(ws, row)
 
 
-def looked(ws: Workspace, version: ModelVersion, cases: list[Case], seen: float) -> None:
+def looked(ws: Workspace, version: ModelVersion, cases: list[HeldOutCase], seen: float) -> None:
     """A look at these cases about a version."""
     figures = dict.fromkeys(("before", "after", "low", "high", "n", "clusters", "changed"), seen)
     read = sorted(set(keys_in_order(ws, [case.prompt for case in cases])))
@@ -60,7 +60,7 @@ def looked(ws: Workspace, version: ModelVersion, cases: list[Case], seen: float)
     )
 
 
-def read_by(ws: Workspace, version: ModelVersion, cases: list[Case]) -> list[str]:
+def read_by(ws: Workspace, version: ModelVersion, cases: list[HeldOutCase]) -> list[str]:
     rows = least_read(ws, version, HeldOut(Basis.GOLD, cases, []), GatePolicy())
     assert rows.dropped[READ_BEFORE] == len(cases) - len(rows.cases)
     return [case.id for case in rows.cases]

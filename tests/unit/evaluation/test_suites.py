@@ -16,15 +16,15 @@ from thumbwheel.evaluation.suites.code import _passed, pass_at
 from thumbwheel.evaluation.types import (
     ANCHOR_NLL,
     ANCHOR_TASKS,
-    Answer,
     Ask,
     AskLikelihood,
-    Case,
     EvaluationConfig,
+    HeldOutCase,
+    ModelAnswer,
     RecordedAnswer,
 )
 from thumbwheel.llm.fake import FakeServer
-from thumbwheel.rewards.function import Score, Status
+from thumbwheel.rewards.function import JudgementStatus, Score
 from thumbwheel.stats.paired import no_change_halfwidth
 
 
@@ -33,13 +33,13 @@ def user(text):
 
 
 def case(name, reference, checker=None, settings=None, **slices):
-    return Case(
+    return HeldOutCase(
         name, name, f"msg_{name}", user(f"ask {name}"), reference, checker, settings, slices
     )
 
 
 def replies(*texts, finish="stop"):
-    return [(Answer(text, finish, len(text), 5, 0.1),) for text in texts]
+    return [(ModelAnswer(text, finish, len(text), 5, 0.1),) for text in texts]
 
 
 def suite(name, cases=(), recorded=(), config=None, **more):
@@ -209,8 +209,8 @@ def test_pass_at_k_is_the_unbiased_estimate():
 
 def test_prose_in_place_of_a_program_does_not_take_the_task_away():
     prose, none = (
-        Score.none(Status.NOT_APPLICABLE, "no block"),
-        Score.none(Status.BLOCKED, "no sandbox"),
+        Score.none(JudgementStatus.NOT_APPLICABLE, "no block"),
+        Score.none(JudgementStatus.BLOCKED, "no sandbox"),
     )
     assert _passed([Score(1.0), prose]) == 1
     assert _passed([Score(1.0), none]) is None
@@ -222,8 +222,8 @@ def test_programs_are_really_run():
     (asked,) = tested_suite.asks()
     assert (asked.samples, asked.temperature) == (2, 0.8)
     right, wrong = (
-        Answer("def add(a, b):\n    return a + b\n", "stop", 5),
-        Answer("def add(a, b):\n    return a - b\n", "stop", 5),
+        ModelAnswer("def add(a, b):\n    return a + b\n", "stop", 5),
+        ModelAnswer("def add(a, b):\n    return a - b\n", "stop", 5),
     )
     outcome = tested_suite.outcome([(wrong, wrong)], [(right, wrong)])
     if outcome.main is None:
@@ -269,8 +269,8 @@ tasks:
     )
     tested_suite = suite("benchmark", config=EvaluationConfig(benchmark=str(tmp_path)))
     slow, untimed = (
-        [(Answer("x", "stop", 1, seconds=9.0),)],
-        [(Answer("x", "stop", 1, seconds=None),)],
+        [(ModelAnswer("x", "stop", 1, seconds=9.0),)],
+        [(ModelAnswer("x", "stop", 1, seconds=None),)],
     )
     outcome = tested_suite.outcome(
         slow, untimed

@@ -3,13 +3,13 @@
 import pytest
 
 from thumbwheel.core.errors import ConfigError
-from thumbwheel.evaluation.validators import VALIDATORS, Reply, check, require_valid
+from thumbwheel.evaluation.validators import VALIDATORS, CheckedReply, check, require_valid
 
 CALLS = (
     {"name": "search", "args": {"q": "fox", "n": 2}, "result": "42 foxes in the den"},
     {"name": "mail", "args": {}, "result": None},
 )
-TOOLS = Reply("There are 42 foxes.", 7, 0.2, CALLS, truth="42 foxes live in the den")
+TOOLS = CheckedReply("There are 42 foxes.", 7, 0.2, CALLS, truth="42 foxes live in the den")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ TOOLS = Reply("There are 42 foxes.", 7, 0.2, CALLS, truth="42 foxes live in the 
 )
 def test_of_text(params, text, passed):
     require_valid(params, "task")
-    result = check(params, Reply(text))
+    result = check(params, CheckedReply(text))
     assert (result["passed"], result["skipped"]) == (bool(passed), passed is None)
 
 

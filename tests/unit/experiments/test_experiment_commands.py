@@ -19,7 +19,7 @@ from thumbwheel.db.schema import exposures, model_versions
 from thumbwheel.evaluation.approval import require_approval
 from thumbwheel.experiments import controller
 from thumbwheel.models import versions
-from thumbwheel.models.types import LIVE, Basis, State
+from thumbwheel.models.types import LIVE, Basis, VersionState
 
 
 def serve_people(world: ExperimentWorld, count: int, rates: dict[str, float]) -> None:
@@ -88,7 +88,7 @@ def test_a_version_on_feedback_goes_live_by_winning_and_by_nothing_else(tmp_path
             lambda connection: connection.execute(
                 model_versions.update()
                 .where(model_versions.c.number == 1)
-                .values(adapter={"weights": "0" * 64}, state=State.CANDIDATE, basis=None)
+                .values(adapter={"weights": "0" * 64}, state=VersionState.CANDIDATE, basis=None)
             )
         )
         version = approve(world.ws, versions.version(world.ws, AGENT, "v1"), Basis.FEEDBACK)

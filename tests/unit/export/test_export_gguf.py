@@ -20,11 +20,11 @@ from tests.servers.llama_tools import needs, wide_base
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, InputError, ModelError, NotFound
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.evaluation.types import Case
+from thumbwheel.evaluation.types import HeldOutCase
 from thumbwheel.export import gguf_file, parity
 from thumbwheel.export.formats import FORMATS
 from thumbwheel.export.package import export, exports, ladder
-from thumbwheel.export.types import GGUF_MODEL, Parity, Source
+from thumbwheel.export.types import GGUF_MODEL, ExportSource, Parity
 from thumbwheel.llm import convert, tools
 from thumbwheel.llm.library import describe, quantize
 from thumbwheel.models.versions import version as named
@@ -49,14 +49,14 @@ def _tools() -> None:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Source:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> ExportSource:
     folder = tmp_path_factory.mktemp("wide")
     base = wide_base(folder / "base")
-    return Source(str(base), tiny_adapter(base, folder / "adapter"), str(base))
+    return ExportSource(str(base), tiny_adapter(base, folder / "adapter"), str(base))
 
 
 @pytest.fixture(scope="module")
-def trained_reference(trained: Source) -> parity.Reference:
+def trained_reference(trained: ExportSource) -> parity.ParityReference:
     return parity.reference(trained, [*parity.PROBES, *LONG])
 
 
@@ -66,8 +66,8 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rung(
-    trained: Source,
-    trained_reference: parity.Reference,
+    trained: ExportSource,
+    trained_reference: parity.ParityReference,
     quant: str,
     scratch: Path,
     folder: Path,
@@ -80,7 +80,7 @@ def rung(
 
 
 def test_f16_in_llama_cpp_is_the_trained_model(
-    trained: Source, trained_reference: parity.Reference, scratch: Path, tmp_path: Path
+    trained: ExportSource, trained_reference: parity.ParityReference, scratch: Path, tmp_path: Path
 ) -> None:
     result = rung(trained, trained_reference, "F16", scratch, tmp_path / "out")
     assert result.failures == []
@@ -107,7 +107,7 @@ def test_f16_in_llama_cpp_is_the_trained_model(
 
 @pytest.mark.slow
 def test_kl_rises_over_the_ladder(
-    trained: Source, trained_reference: parity.Reference, scratch: Path, tmp_path: Path
+    trained: ExportSource, trained_reference: parity.ParityReference, scratch: Path, tmp_path: Path
 ) -> None:
     results = [
         rung(trained, trained_reference, quant, scratch, tmp_path / quant) for quant in RUNGS
@@ -127,7 +127,7 @@ def test_kl_rises_over_the_ladder(
 
 
 def test_the_library_and_llama_quantize_write_the_same_bytes(
-    trained: Source, scratch: Path, tmp_path: Path
+    trained: ExportSource, scratch: Path, tmp_path: Path
 ) -> None:
     needs("llama-quantize")
     (tmp_path / "out").mkdir()
@@ -142,7 +142,7 @@ def test_the_library_and_llama_quantize_write_the_same_bytes(
 @pytest.mark.parametrize("family", ["qwen2", "llama"])
 def test_an_adapter_as_gguf_over_its_base_is_the_merged_model(family: str, tmp_path: Path) -> None:
     base = wide_base(tmp_path / "base", family)
-    source = Source(str(base), tiny_adapter(base, tmp_path / "adapter"), str(base))
+    source = ExportSource(str(base), tiny_adapter(base, tmp_path / "adapter"), str(base))
     trained_reference = parity.reference(source, parity.PROBES)
     result = rung(source, trained_reference, "F32", tmp_path, tmp_path / "out", "lora_gguf")
     assert result.failures == []
@@ -159,7 +159,7 @@ def test_bos_and_a_second_stop_token_come_along(tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer(bos=True)
     tokenizer.eos_token = "<|endoftext|>"  # the turn ends with another one
     base = wide_base(tmp_path / "base", "llama", tokenizer=tokenizer)
-    source = Source(str(base), tiny_adapter(base, tmp_path / "adapter"), str(base))
+    source = ExportSource(str(base), tiny_adapter(base, tmp_path / "adapter"), str(base))
     trained_reference = parity.reference(source, parity.PROBES)
     assert trained_reference.stops == ("<|im_end|>", "<|endoftext|>")
     result = rung(source, trained_reference, "F16", tmp_path, tmp_path / "out")
@@ -169,7 +169,7 @@ def test_bos_and_a_second_stop_token_come_along(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_another_template_in_the_file_is_found(
-    trained: Source, trained_reference: parity.Reference, scratch: Path, tmp_path: Path
+    trained: ExportSource, trained_reference: parity.ParityReference, scratch: Path, tmp_path: Path
 ) -> None:
     form = FORMATS.get("gguf")
     tokenizer = tiny_tokenizer("{% for m in messages %}{{ m['content'] }}{% endfor %}")
@@ -177,7 +177,7 @@ def test_another_template_in_the_file_is_found(
         tmp_path / "other", tokenizer=tokenizer, hidden_size=256, intermediate_size=512, head_dim=64
     )
     (tmp_path / "out").mkdir()
-    form.write(Source(str(other), None, str(other), "F16"), tmp_path / "out")
+    form.write(ExportSource(str(other), None, str(other), "F16"), tmp_path / "out")
     assert not parity.compare_folder(trained_reference, form, tmp_path / "out").same_prompts
 
 
@@ -190,7 +190,7 @@ def test_rows_that_a_precision_cannot_take_are_said(tmp_path: Path) -> None:
         intermediate_size=128,
         initializer_range=0.05,
     )
-    source = Source(str(base), None, str(base))
+    source = ExportSource(str(base), None, str(base))
     result = rung(
         source, parity.reference(source, parity.PROBES), "Q4_K_M", tmp_path, tmp_path / "out"
     )
@@ -201,7 +201,7 @@ def test_rows_that_a_precision_cannot_take_are_said(tmp_path: Path) -> None:
     "setting", [{"use_rslora": True}, {"alpha_pattern": {"q_proj": 8}}, {"lora_bias": True}]
 )
 def test_an_adapter_that_llama_cpp_would_scale_otherwise_is_refused(
-    trained: Source, setting: dict[str, object], tmp_path: Path
+    trained: ExportSource, setting: dict[str, object], tmp_path: Path
 ) -> None:
     assert trained.adapter
     config = json.loads((trained.adapter / "adapter_config.json").read_text())
@@ -230,7 +230,7 @@ def test_an_unknown_tokenizer_is_refused_unless_its_family_is_known(tmp_path: Pa
     base = tiny_base(tmp_path / "base", "llama", tokenizer=tokenizer)
     with pytest.raises(ModelError, match="how its tokenizer splits text"):
         convert.convert(base, tmp_path / "out.gguf", "F16", "novel", [1])
-    source = Source(str(base), None, str(base))
+    source = ExportSource(str(base), None, str(base))
     result = rung(
         source, parity.reference(source, parity.PROBES), "F16", tmp_path, tmp_path / "out"
     )
@@ -238,7 +238,7 @@ def test_an_unknown_tokenizer_is_refused_unless_its_family_is_known(tmp_path: Pa
 
 
 def test_a_missing_quantiser_is_an_error_that_names_the_fix(
-    trained: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: ExportSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find = tools.find
     monkeypatch.setattr(
@@ -278,7 +278,7 @@ def test_precisions_have_names(ws: Workspace, base: Path, adapter: Path, tmp_pat
 
 @pytest.mark.slow
 def test_an_export_that_is_not_the_model_is_taken_by_name_only(
-    ws: Workspace, trained: Source, tmp_path: Path
+    ws: Workspace, trained: ExportSource, tmp_path: Path
 ) -> None:
     assert trained.adapter
     version = tuned_version(ws, Path(trained.base), trained.adapter)
@@ -309,7 +309,7 @@ def test_an_export_that_is_not_the_model_is_taken_by_name_only(
 
 @pytest.mark.slow
 def test_a_ladder_shows_what_it_does_not_keep(
-    ws: Workspace, trained: Source, tmp_path: Path
+    ws: Workspace, trained: ExportSource, tmp_path: Path
 ) -> None:
     assert trained.adapter
     version = tuned_version(ws, Path(trained.base), trained.adapter)
@@ -365,7 +365,7 @@ with Workspace.open(Home(Path(home)), Sources({}, "", {})) as ws:
 
 
 @pytest.mark.slow
-def test_a_full_disk_leaves_nothing(trained: Source, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_nothing(trained: ExportSource, tmp_path: Path) -> None:
     assert trained.adapter
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
         tuned_version(ws, Path(trained.base), trained.adapter)
@@ -378,11 +378,11 @@ def test_a_full_disk_leaves_nothing(trained: Source, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_cases_are_scored_beside_the_trained_model(
-    trained: Source, scratch: Path, tmp_path: Path
+    trained: ExportSource, scratch: Path, tmp_path: Path
 ) -> None:
-    def case(number: int, reference: str) -> Case:
+    def case(number: int, reference: str) -> HeldOutCase:
         prompt = [{"role": "user", "content": f"Question {number}: 17 * {number}?"}]
-        return Case(
+        return HeldOutCase(
             f"case{number}",
             f"group{number}",
             f"prompt{number}",
@@ -407,7 +407,9 @@ def test_cases_are_scored_beside_the_trained_model(
 
 
 @pytest.mark.slow
-def test_the_command_shows_a_ladder(command_line: Run, trained: Source, tmp_path: Path) -> None:
+def test_the_command_shows_a_ladder(
+    command_line: Run, trained: ExportSource, tmp_path: Path
+) -> None:
     assert trained.adapter
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
         tuned_version(ws, Path(trained.base), trained.adapter)
@@ -428,7 +430,7 @@ def test_the_command_shows_a_ladder(command_line: Run, trained: Source, tmp_path
 
 @pytest.mark.slow
 def test_the_tokens_are_compared_before_any_weight_is_converted(
-    trained: Source, monkeypatch: pytest.MonkeyPatch
+    trained: ExportSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Path(trained.base)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}

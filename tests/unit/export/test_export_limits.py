@@ -14,7 +14,7 @@ import torch
 from thumbwheel.export import parity
 from thumbwheel.export.formats import FORMATS
 from thumbwheel.export.parity import LIMITS, limits
-from thumbwheel.export.types import Parity, Source
+from thumbwheel.export.types import ExportSource, Parity
 
 PINNED = {
     "float32": (1e-5, 0.999, 0.25, None),
@@ -89,7 +89,7 @@ class WrongInAnswers:
 def test_an_export_that_is_wrong_in_its_answers_alone_fails(
     base: Path, adapter: Path, tmp_path: Path
 ) -> None:
-    source = Source(str(base), adapter, str(base), tmp_path / "scratch")
+    source = ExportSource(str(base), adapter, str(base), tmp_path / "scratch")
     folder = tmp_path / "merged"
     folder.mkdir()
     form = FORMATS.get("merged")

@@ -19,7 +19,7 @@ from tests.models.tiny_models import tiny_adapter, tiny_base
 from thumbwheel.core.errors import ModelError
 from thumbwheel.engine.load import attach_full, load_adapter, load_base
 from thumbwheel.export.merge import merge, whole
-from thumbwheel.export.types import Source
+from thumbwheel.export.types import ExportSource
 from thumbwheel.export.weights import layout, stored_dtype
 
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
@@ -75,7 +75,7 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
     }
 
 
-def same_as_peft(source: Source, folder: Path) -> None:
+def same_as_peft(source: ExportSource, folder: Path) -> None:
     (out := folder / "out").mkdir()
     merge(source, out)
     whole(source).to(stored_dtype(source.base)).save_pretrained(folder / "peft")
@@ -101,7 +101,8 @@ def test_every_layer_is_what_peft_makes_of_it(
     family, settings, adapter = BY_LAYER[what]
     base = in_shards(tiny_base(tmp_path / "base", family, dtype="bfloat16", **settings))
     same_as_peft(
-        Source(str(base), tiny_adapter(base, tmp_path / "adapter", **adapter), str(base)), tmp_path
+        ExportSource(str(base), tiny_adapter(base, tmp_path / "adapter", **adapter), str(base)),
+        tmp_path,
     )
     assert "in memory" not in capsys.readouterr().err
 
@@ -113,19 +114,20 @@ def test_what_has_no_place_in_the_files_is_merged_in_memory_and_said(
     family, settings, adapter = IN_MEMORY[what]
     base = tiny_base(tmp_path / "base", family, **settings)
     same_as_peft(
-        Source(str(base), tiny_adapter(base, tmp_path / "adapter", **adapter), str(base)), tmp_path
+        ExportSource(str(base), tiny_adapter(base, tmp_path / "adapter", **adapter), str(base)),
+        tmp_path,
     )
     assert "merging in memory" in capsys.readouterr().err
 
 
-def all_trained(base: Path, folder: Path) -> Source:
+def all_trained(base: Path, folder: Path) -> ExportSource:
     model, _ = attach_full(load_base(str(base), "float32")[0])
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.add_(0.1 * torch.randn_like(parameter))
     model.save_pretrained(folder)
-    return Source(str(base), folder, str(base))
+    return ExportSource(str(base), folder, str(base))
 
 
 def test_layers_that_were_trained_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,7 +155,7 @@ def test_experts_that_were_trained_whole(tmp_path: Path) -> None:
 def test_a_base_alone_is_copied(tmp_path: Path) -> None:
     base = in_shards(tiny_base(tmp_path / "base"))
     (out := tmp_path / "out").mkdir()
-    merge(Source(str(base), None, str(base)), out)
+    merge(ExportSource(str(base), None, str(base)), out)
     assert all(
         (out / file.name).read_bytes() == file.read_bytes() for file in base.glob("*.safetensors*")
     )
@@ -169,7 +171,7 @@ def test_a_broken_adapter_is_an_error(tmp_path: Path) -> None:
     save_file(weights, adapter / "adapter_model.safetensors", metadata={"format": "pt"})
     (out := tmp_path / "out").mkdir()
     with pytest.raises(ModelError, match="NaNs detected"):
-        merge(Source(str(base), adapter, str(base)), out)
+        merge(ExportSource(str(base), adapter, str(base)), out)
 
 
 CHILD = """

@@ -16,7 +16,7 @@ from thumbwheel.export import parity
 from thumbwheel.export.formats import FORMATS, onnx
 from thumbwheel.export.loaded_export import greedy, logits
 from thumbwheel.export.merge import merge
-from thumbwheel.export.types import Source
+from thumbwheel.export.types import ExportSource
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": {"tie_word_embeddings": True},
@@ -40,7 +40,7 @@ def test_greedy_tokens_are_those_of_transformers(
     family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base = tiny_base(tmp_path / "base", family, **FAMILIES[family])
-    source = Source(str(base), tiny_adapter(base, tmp_path / "adapter"), str(base))
+    source = ExportSource(str(base), tiny_adapter(base, tmp_path / "adapter"), str(base))
     (out := tmp_path / "out").mkdir()
     (plain := tmp_path / "plain").mkdir()
     FORMATS.get("onnx").write(source, out)
@@ -74,10 +74,10 @@ def test_greedy_tokens_are_those_of_transformers(
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx, "NEEDED", ("onnx", "no_such_package"))
     with pytest.raises(MissingExtra, match=r"thumbwheel\[onnx\]"):
-        FORMATS.get("onnx").write(Source("base", None, "base"), tmp_path)
+        FORMATS.get("onnx").write(ExportSource("base", None, "base"), tmp_path)
 
 
 def test_a_model_that_cannot_be_traced_is_an_error(tmp_path: Path) -> None:
     base = tiny_base(tmp_path / "base", "mamba", state_size=4, time_step_rank=4)
     with pytest.raises(ModelError, match="as ONNX: it cannot be traced"):
-        FORMATS.get("onnx").write(Source(str(base), None, str(base)), tmp_path)
+        FORMATS.get("onnx").write(ExportSource(str(base), None, str(base)), tmp_path)

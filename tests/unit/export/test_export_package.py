@@ -27,7 +27,7 @@ from thumbwheel.export.formats.merged import MergedFormat
 from thumbwheel.export.merge import whole
 from thumbwheel.export.package import export, exports
 from thumbwheel.models import versions
-from thumbwheel.models.types import Basis, EndpointAddress, ModelVersion, State
+from thumbwheel.models.types import Basis, EndpointAddress, ModelVersion, VersionState
 from thumbwheel.models.versions import version as named
 
 
@@ -44,7 +44,7 @@ def left_over(folder: Path) -> list[str]:
 def test_an_export_is_recorded_with_every_hash(
     ws: Workspace, version: ModelVersion, base: Path, format: str, tmp_path: Path
 ) -> None:
-    versions.move(ws, version, State.APPROVED, Basis.GOLD)
+    versions.move(ws, version, VersionState.APPROVED, Basis.GOLD)
     done = export(ws, named(ws, "support", "v1"), format, tmp_path / "deep" / "out")
     manifest = json.loads((done.path / "thumbwheel.json").read_text())
     hashes = {

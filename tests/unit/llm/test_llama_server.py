@@ -17,7 +17,7 @@ from tests.servers.llama_tools import needs, wide_base
 from tests.waiting import until
 from thumbwheel.core.errors import Conflict, ModelError, NotFound
 from thumbwheel.export.formats import FORMATS
-from thumbwheel.export.types import Source
+from thumbwheel.export.types import ExportSource
 from thumbwheel.llm.llama_server import LlamaServer, arguments, with_adapters
 
 pytestmark = pytest.mark.slow  # three models are converted
@@ -38,7 +38,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
         ("merged", "gguf", adapter),
     ):
         (folder / name).mkdir()
-        FORMATS.get(format).write(Source(str(base), over, str(base), "F32"), folder / name)
+        FORMATS.get(format).write(ExportSource(str(base), over, str(base), "F32"), folder / name)
         paths.append(next((folder / name).glob("*.gguf")))
     return paths[0], paths[1], paths[2]
 

@@ -30,10 +30,10 @@ from thumbwheel.db.schema import (
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.policy import GatePolicy
 from thumbwheel.evaluation.types import EvaluationConfig
-from thumbwheel.export.types import Limits, Parity
+from thumbwheel.export.types import Parity, ParityLimits
 from thumbwheel.models import versions
 from thumbwheel.models.artifacts import Artifacts
-from thumbwheel.models.types import Basis, ModelVersion, State
+from thumbwheel.models.types import Basis, ModelVersion, VersionState
 from thumbwheel.rewards.types import RULE
 from thumbwheel.training.algorithms.dpo import DpoConfig
 
@@ -42,7 +42,7 @@ HOSTILE = (
     "\u202egnp.exe\u0007 {{ 7*7 }}"
 )
 AGENT = "support"
-PARITY = Parity(5, 200, "F32", 1e-6, 1e-9, 1.0, 0.5, True, Limits(1e-4, 0.99), size=4_000_000)
+PARITY = Parity(5, 200, "F32", 1e-6, 1e-9, 1.0, 0.5, True, ParityLimits(1e-4, 0.99), size=4_000_000)
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ def turn(ws: Workspace, tmp_path: Path) -> ModelVersion:
         files={},
         parity=asdict(PARITY),
     )
-    return versions.move(ws, version, State.APPROVED, Basis.GOLD)
+    return versions.move(ws, version, VersionState.APPROVED, Basis.GOLD)
 
 
 def judged(ws: Workspace, row: ModelVersion, base: ModelVersion) -> None:

@@ -8,7 +8,7 @@ from thumbwheel.loop.charts import (
     ALL_POINTS,
     Band,
     Change,
-    Line,
+    ChartLine,
     Rung,
     bars,
     changes,
@@ -18,7 +18,7 @@ from thumbwheel.loop.charts import (
     thinned,
 )
 
-CURVE = Line("gain", [(step, step / 50) for step in range(50)])
+CURVE = ChartLine("gain", [(step, step / 50) for step in range(50)])
 
 
 def test_no_chart_has_a_style_attribute_or_element() -> None:
@@ -48,7 +48,7 @@ def test_a_spike_survives_thinning_and_a_crowd_stays_small() -> None:
     assert len(few) <= 102
     assert {points[0], points[-1], points[1234], points[4321]} <= set(few)
     assert few == sorted(few)
-    crowd = [Line(f"run {number}", points) for number in range(100)]
+    crowd = [ChartLine(f"run {number}", points) for number in range(100)]
     drawing = series(crowd, "Loss")
     assert len(drawing) < 40 * ALL_POINTS
     assert "run 99" in drawing and ">\u00a0run 98<" not in drawing

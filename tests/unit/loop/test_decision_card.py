@@ -13,7 +13,7 @@ from thumbwheel.evaluation.evaluate import store_evaluation
 from thumbwheel.evaluation.gate import gate
 from thumbwheel.evaluation.policy import GatePolicy
 from thumbwheel.evaluation.types import EOS, FORMAT, LENGTH, Guard, Spread
-from thumbwheel.loop.decision_card import Finding, decision_card
+from thumbwheel.loop.decision_card import CheckFinding, decision_card
 from thumbwheel.loop.trigger_types import Pending, Wish, WishState
 from thumbwheel.models import versions
 from thumbwheel.models.types import Basis, ModelVersion
@@ -80,10 +80,10 @@ def test_each_check_stands_once_and_none_without_data_is_good(
     assert len(labels) == len(set(labels)) == 7
     by_label = {check.label: check for check in card.checks}
     ends = by_label["answers come to an end"]
-    assert (ends.finding, ends.figures) == (Finding.HOLDS, "98 % before, 98 % after, of 100")
+    assert (ends.finding, ends.figures) == (CheckFinding.HOLDS, "98 % before, 98 % after, of 100")
     form = by_label["answers keep their format"]
     assert (form.finding, form.figures) == (
-        Finding.UNMEASURED,
+        CheckFinding.UNMEASURED,
         "5 of at least 20 groups of answers",
     )
 

@@ -48,7 +48,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.evaluate import evaluations
 from thumbwheel.evaluation.signing import genuine, signed_evaluation
 from thumbwheel.evaluation.types import EvaluationConfig
-from thumbwheel.export.types import Limits, Parity
+from thumbwheel.export.types import Parity, ParityLimits
 from thumbwheel.jobs import queue
 from thumbwheel.loop import taint
 from thumbwheel.loop.erase import STAGES, erase
@@ -72,7 +72,7 @@ from thumbwheel.training.algorithms.dpo import DpoConfig
 from thumbwheel.training.rundir import RunDir
 
 PEOPLE = 8
-PARITY = Parity(5, 200, "F32", 1e-6, 1e-9, 1.0, 0.5, True, Limits(1e-4, 0.99))
+PARITY = Parity(5, 200, "F32", 1e-6, 1e-9, 1.0, 0.5, True, ParityLimits(1e-4, 0.99))
 GONE = 3
 SPLIT = DatasetConfig(dev=0.2, gate=0.4)
 

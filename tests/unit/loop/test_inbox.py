@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from thumbwheel.core.errors import Conflict, NotFound, ThumbwheelError
 from thumbwheel.db.schema import loop_decisions, model_versions
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.evaluation.policy import Verdict
+from thumbwheel.evaluation.policy import GateVerdict
 from thumbwheel.loop.approval import approve
 from thumbwheel.loop.cycle import is_allowed
 from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
@@ -37,7 +37,7 @@ def approved(ws: Workspace, turn: ModelVersion) -> Iterator[ModelVersion]:
 
 
 def put(ws: Workspace, version: ModelVersion, wish: Wish, config: CycleConfig = CONFIG) -> bool:
-    cycle = CycleReport("support", version=version.name, verdict=Verdict.APPROVED)
+    cycle = CycleReport("support", version=version.name, verdict=GateVerdict.APPROVED)
     return is_allowed(ws, version, cycle, config, wish)
 
 

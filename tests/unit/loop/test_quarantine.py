@@ -16,7 +16,7 @@ from thumbwheel.loop.erase import erase
 from thumbwheel.loop.loops import enable
 from thumbwheel.loop.quarantine import burst_of, decide, hold_bursts
 from thumbwheel.loop.quarantine import quarantines as held
-from thumbwheel.loop.quarantine_types import QuarantineState, Statement
+from thumbwheel.loop.quarantine_types import QuarantineState, TimedThumb
 from thumbwheel.loop.trigger_types import TriggerConfig
 from thumbwheel.loop.triggers import check
 from thumbwheel.rewards.label import judgements
@@ -35,7 +35,7 @@ def world(tmp_path):
 
 def statements(ups, seconds=1.0):
     return [
-        Statement(f"f{n}", "r1", "app", up, START + timedelta(seconds=n * seconds), False)
+        TimedThumb(f"f{n}", "r1", "app", up, START + timedelta(seconds=n * seconds), False)
         for n, up in enumerate(ups)
     ]
 
@@ -51,7 +51,7 @@ def test_a_burst_is_fast_and_one_sided():
     # only the burst itself is held, not what the rater said hours before it
     early = statements([True, False, True], 60)
     late = [
-        Statement(f"l{n}", "r1", "app", False, START + timedelta(hours=5, seconds=n), False)
+        TimedThumb(f"l{n}", "r1", "app", False, START + timedelta(hours=5, seconds=n), False)
         for n in range(25)
     ]
     assert {statement.id[0] for statement in burst_of([*early, *late], 20, ten_minutes)} == {"l"}

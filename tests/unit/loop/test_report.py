@@ -18,7 +18,7 @@ from thumbwheel.core.errors import StorageError
 from thumbwheel.db.schema import decisions, evaluations
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop import report_charts
-from thumbwheel.loop.charts import Change, Line, bars, changes, curves
+from thumbwheel.loop.charts import Change, ChartLine, bars, changes, curves
 from thumbwheel.loop.formatting import EXCERPT, visible
 from thumbwheel.loop.report import collect, page, report
 from thumbwheel.models import versions
@@ -210,7 +210,10 @@ def test_chart_labels_are_hostile_too(hostile: str) -> None:
         changes([Change(hostile, 0.0, 100.0, -5.0, 5.0, 0)], hostile),
         bars({hostile: 3}, hostile),
         curves(
-            {hostile or "x": [Line("train", [(1, 1.0)]), Line("dev", [(1, 1.0)])]}, 1, (), hostile
+            {hostile or "x": [ChartLine("train", [(1, 1.0)]), ChartLine("dev", [(1, 1.0)])]},
+            1,
+            (),
+            hostile,
         ),
     ):
         ET.fromstring(svg)

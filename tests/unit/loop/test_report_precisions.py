@@ -16,7 +16,7 @@ from thumbwheel.core import ids
 from thumbwheel.db.schema import evaluations, exports
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.export import store
-from thumbwheel.export.types import Export, Limits, Parity, TaskScore
+from thumbwheel.export.types import Export, Parity, ParityLimits, TaskScore
 from thumbwheel.loop import report_charts
 from thumbwheel.loop.report import collect, page
 from thumbwheel.models import versions
@@ -31,7 +31,7 @@ FINE = Parity(
     0.97,
     0.5,
     True,
-    Limits(0.02, 0.9, None),
+    ParityLimits(0.02, 0.9, None),
     0.5,
     size=1_500_000,
     tokens_per_second=312.0,

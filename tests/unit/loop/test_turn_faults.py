@@ -22,7 +22,7 @@ from thumbwheel.core.errors import Conflict, ModelError, StorageError
 from thumbwheel.core.files import unwritable
 from thumbwheel.db.schema import cases
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.evaluation.policy import Verdict
+from thumbwheel.evaluation.policy import GateVerdict
 from thumbwheel.experiments import controller
 from thumbwheel.jobs import schedules
 from thumbwheel.loop import cycle, loops
@@ -35,7 +35,7 @@ from thumbwheel.loop.trigger_types import Rule, TurnState
 from thumbwheel.loop.triggers import check
 from thumbwheel.loop.turn import run_turn, turns
 from thumbwheel.models import versions
-from thumbwheel.models.types import LIVE, Agent, Basis, State
+from thumbwheel.models.types import LIVE, Agent, Basis, VersionState
 
 NAME = "zoo"
 AGENT = Agent.named(NAME)
@@ -159,7 +159,7 @@ def test_a_full_disk_in_an_export_leaves_the_alias_where_it_was(
     assert live(zoo.ws) is None
     # with room again it goes on: nothing is trained or judged a second time
     finished = zoo.turn()
-    assert (finished.version, finished.verdict, live(zoo.ws)) == ("v1", Verdict.APPROVED, "v1")
+    assert (finished.version, finished.verdict, live(zoo.ws)) == ("v1", GateVerdict.APPROVED, "v1")
     assert finished.evaluation is not None and finished.evaluation.reads == 1
 
 
@@ -167,7 +167,7 @@ def test_gold_that_is_withdrawn_allows_a_canary_at_most(zoo: Zoo) -> None:
     zoo.add(*reviewed(30), gold=True)
     first = zoo.turn(auto_deploy="off")
     assert (first.verdict, first.evaluation and first.evaluation.basis) == (
-        Verdict.APPROVED,
+        GateVerdict.APPROVED,
         Basis.GOLD,
     )
     zoo.ws.db.write(lambda connection: connection.execute(cases.delete()))
@@ -175,11 +175,11 @@ def test_gold_that_is_withdrawn_allows_a_canary_at_most(zoo: Zoo) -> None:
     zoo.add(*({**line, "id": f"more-{line['id']}"} for line in more_feedback()))
     second = zoo.turn()
     assert second.evaluation is not None
-    assert (second.evaluation.basis, second.verdict) == (Basis.FEEDBACK, Verdict.CANARY)
+    assert (second.evaluation.basis, second.verdict) == (Basis.FEEDBACK, GateVerdict.CANARY)
     assert live(zoo.ws) is None
     # what was approved on the cases before stays approved
     version = versions.version(zoo.ws, NAME, "v1")
-    assert (version.state, version.basis) == (State.APPROVED, Basis.GOLD)
+    assert (version.state, version.basis) == (VersionState.APPROVED, Basis.GOLD)
 
 
 def more_feedback() -> Iterator[dict[str, Any]]:
@@ -191,7 +191,7 @@ def more_feedback() -> Iterator[dict[str, Any]]:
 def test_an_answer_to_a_canary_prompt_that_changed_waits_for_a_person(zoo: Zoo) -> None:
     zoo.add(*reviewed(30), gold=True)
     held = zoo.turn(canary_prompts=("fox of our house", "a question of another kind"))
-    assert (held.verdict, held.deployment) == (Verdict.APPROVED, None)
+    assert (held.verdict, held.deployment) == (GateVerdict.APPROVED, None)
     assert held.changed_answers == ["'fox of our house': 'in the den' instead of 'on the roof'"]
     (pending,) = decisions(zoo.ws, AGENT)
     assert "it answers 1 of 2 canary prompts otherwise" in pending.question

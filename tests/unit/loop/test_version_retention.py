@@ -19,7 +19,7 @@ from thumbwheel.loop.lineage import lineage
 from thumbwheel.loop.retention import Retained, retain
 from thumbwheel.models import versions
 from thumbwheel.models.artifacts import Artifacts
-from thumbwheel.models.types import Agent, ModelVersion, State
+from thumbwheel.models.types import Agent, ModelVersion, VersionState
 
 LATER = datetime.now(UTC) + timedelta(days=40)
 AGENT = "desk"
@@ -74,7 +74,7 @@ def test_files_of_a_version_that_nothing_needs_go_and_its_lineage_stays(ws: Work
     versions_folder = versions.adapter_folder(ws, old)
     assert only(retain(ws, now=LATER)).retired == planned.retired
     gone = versions.by_id(ws, old.id)
-    assert (gone.state, gone.adapter) == (State.RETIRED, old.adapter)
+    assert (gone.state, gone.adapter) == (VersionState.RETIRED, old.adapter)
     assert not has_files(ws, old) and not has_files(ws, twin)
     assert versions_folder is not None and not versions_folder.exists()
     assert [path.name for path in (ws.home.runs / str(old.run_id)).iterdir()] == ["spec.json"]

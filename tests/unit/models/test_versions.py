@@ -15,7 +15,7 @@ from thumbwheel.core.errors import Conflict, InputError, NotFound, StorageError
 from thumbwheel.db.schema import datasets, model_versions, runs
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import versions
-from thumbwheel.models.types import MOVES, Agent, Basis, ModelVersion, State
+from thumbwheel.models.types import MOVES, Agent, Basis, ModelVersion, VersionState
 
 LEGAL = {
     ("candidate", "approved"),
@@ -53,9 +53,12 @@ def run_of(ws: Workspace, base: ModelVersion) -> str:
     return record(ws, runs, base.agent, dataset_id=record(ws, datasets, base.agent))
 
 
-def in_state(ws: Workspace, adapter: Path, state: State) -> ModelVersion:
+def in_state(ws: Workspace, adapter: Path, state: VersionState) -> ModelVersion:
     version = candidate(ws, adapter)
-    path = {State.CANDIDATE: [], State.RETIRED: [State.REJECTED, State.RETIRED]}.get(state, [state])
+    path = {
+        VersionState.CANDIDATE: [],
+        VersionState.RETIRED: [VersionState.REJECTED, VersionState.RETIRED],
+    }.get(state, [state])
     for step in path:
         version = versions.move(ws, version, step, Basis.GOLD)
     return version
@@ -73,7 +76,7 @@ def test_v0_is_what_runs_today_and_is_registered_once(ws: Workspace) -> None:
     first = versions.ensure_base(ws, "support", "/models/base", "a" * 64)
     assert (first.name, first.state, first.adapter, first.parent_id) == (
         "v0",
-        State.APPROVED,
+        VersionState.APPROVED,
         None,
         None,
     )
@@ -102,7 +105,7 @@ def test_numbers_follow_and_lineage_points_at_the_parent(ws: Workspace, adapter:
     assert {version.base_fingerprint for version in candidates} == {base.base_fingerprint}
     assert all(
         version.run_id
-        and version.state is State.CANDIDATE
+        and version.state is VersionState.CANDIDATE
         and version.basis is None
         and not version.tainted
         for version in candidates
@@ -145,8 +148,10 @@ def test_the_adapter_comes_back_verified(ws: Workspace, adapter: Path) -> None:
     assert versions.adapter_folder(ws, versions.version(ws, "support", "v0")) is None
 
 
-@pytest.mark.parametrize(("start", "target"), list(itertools.product(State, State)))
-def test_every_move_of_the_table(ws: Workspace, adapter: Path, start: State, target: State) -> None:
+@pytest.mark.parametrize(("start", "target"), list(itertools.product(VersionState, VersionState)))
+def test_every_move_of_the_table(
+    ws: Workspace, adapter: Path, start: VersionState, target: VersionState
+) -> None:
     version = in_state(ws, adapter, start)
     if (start.value, target.value) in LEGAL:
         moved = versions.move(ws, version, target, Basis.FEEDBACK)
@@ -167,29 +172,33 @@ def test_a_move_is_checked_against_what_is_stored_and_keeps_its_basis(
     ws: Workspace, adapter: Path
 ) -> None:
     stale = candidate(ws, adapter)
-    versions.move(ws, stale, State.APPROVED, Basis.GOLD)
+    versions.move(ws, stale, VersionState.APPROVED, Basis.GOLD)
     with pytest.raises(Conflict, match="it is approved"):
-        versions.move(ws, stale, State.REJECTED)
-    assert versions.move(ws, stale, State.RETIRED).basis is Basis.GOLD
+        versions.move(ws, stale, VersionState.REJECTED)
+    assert versions.move(ws, stale, VersionState.RETIRED).basis is Basis.GOLD
 
 
 def test_a_tainted_version_is_never_approved(ws: Workspace, adapter: Path) -> None:
     version = candidate(ws, adapter)
     taint(ws, version)
     with pytest.raises(Conflict, match="tainted"):
-        versions.move(ws, version, State.APPROVED, Basis.GOLD)
-    assert versions.move(ws, version, State.REJECTED).tainted
+        versions.move(ws, version, VersionState.APPROVED, Basis.GOLD)
+    assert versions.move(ws, version, VersionState.REJECTED).tainted
 
 
-@pytest.mark.parametrize("state", [state for state in State if state is not State.APPROVED])
-def test_only_an_approved_version_gets_an_alias(ws: Workspace, adapter: Path, state: State) -> None:
+@pytest.mark.parametrize(
+    "state", [state for state in VersionState if state is not VersionState.APPROVED]
+)
+def test_only_an_approved_version_gets_an_alias(
+    ws: Workspace, adapter: Path, state: VersionState
+) -> None:
     with pytest.raises(Conflict, match=f"it is {state}"):
         versions.point(ws, in_state(ws, adapter, state), "canary")
     assert versions.aliases_of(ws, SUPPORT) == {}
 
 
 def test_tainted_and_feedback_only_versions_do_not_go_live(ws: Workspace, adapter: Path) -> None:
-    version = versions.move(ws, candidate(ws, adapter), State.APPROVED, Basis.FEEDBACK)
+    version = versions.move(ws, candidate(ws, adapter), VersionState.APPROVED, Basis.FEEDBACK)
     with pytest.raises(Conflict, match="canary only"):
         versions.point(ws, version, "live")
     versions.point(ws, version, "canary")
@@ -200,7 +209,7 @@ def test_tainted_and_feedback_only_versions_do_not_go_live(ws: Workspace, adapte
 
 def test_an_alias_switches_in_one_step(ws: Workspace, adapter: Path) -> None:
     base = versions.ensure_base(ws, "support", "base", "f" * 64)
-    tuned = versions.move(ws, candidate(ws, adapter), State.APPROVED, Basis.GOLD)
+    tuned = versions.move(ws, candidate(ws, adapter), VersionState.APPROVED, Basis.GOLD)
     versions.point(ws, base, "live")
     stop, seen = threading.Event(), set()
 
@@ -222,7 +231,7 @@ def test_a_switch_that_failed_is_taken_back_unless_the_alias_moved_since(
     ws: Workspace, adapter: Path
 ) -> None:
     base = versions.ensure_base(ws, "support", "base", "f" * 64)
-    first = in_state(ws, adapter, State.APPROVED)
+    first = in_state(ws, adapter, VersionState.APPROVED)
     begun = versions.point(ws, base, "live")
     failed = versions.point(ws, first, "live")
     versions.take_back(ws, SUPPORT, failed)

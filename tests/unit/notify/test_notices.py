@@ -25,7 +25,7 @@ from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import switch
 from thumbwheel.deploy.types import Health
-from thumbwheel.deploy.watch import Watch, Watched
+from thumbwheel.deploy.watch import DeploymentWatch, Watched
 from thumbwheel.jobs import queue
 from thumbwheel.models import versions
 from thumbwheel.models.types import Agent, EndpointAddress
@@ -108,7 +108,7 @@ def watched(version: str, silent_for: float, is_stopped: bool = False) -> Watche
     return Watched(deployment, silence, is_stopped, time.monotonic() - silent_for)
 
 
-class SilentWatch(Watch):
+class SilentWatch(DeploymentWatch):
     """A watch that looked already."""
 
     def down(self) -> list[Watched]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.public_data import public_data
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.rewards.calls import calls_of_text
-from thumbwheel.rewards.function import Case, Status, Step
+from thumbwheel.rewards.function import Case, JudgementStatus, Step
 from thumbwheel.rewards.functions import FUNCTIONS
 
 SINGLE = ("live_simple", "multiple", "parallel", "parallel_multiple", "simple_python")
@@ -55,7 +55,7 @@ def test_tool_success_counts_real_outcomes():
 
 def test_tool_success_without_tools_is_not_applicable_and_compatible_keeps_its_middle():
     plain = Case("hi", prompt=[{"role": "user", "content": "hello"}])
-    assert score("tool_success", plain).status is Status.NOT_APPLICABLE
+    assert score("tool_success", plain).status is JudgementStatus.NOT_APPLICABLE
     assert score("tool_success", plain, compatible=True).value == 0.5
     assert (
         score(
@@ -89,7 +89,7 @@ def test_task_completion():
 def test_defect_0c8_completion_cannot_exceed_one_and_no_tasks_are_no_middle():
     twice = tasks(("a", "created"), ("a", "completed"), ("a", "completed"), (None, "error"))
     assert score("task_completion", Case("", steps=twice)).value == pytest.approx(1 / 2 - 0.1)
-    assert score("task_completion", Case("done")).status is Status.NOT_APPLICABLE
+    assert score("task_completion", Case("done")).status is JudgementStatus.NOT_APPLICABLE
 
 
 # --- efficiency
@@ -115,7 +115,7 @@ def test_efficiency_weighs_what_is_known():
 
 def test_defect_0c3_tokens_that_nobody_counted_are_unknown_and_not_efficient():
     unknown = (Step("llm", prompt_tokens=10), Step("llm", prompt_tokens=5, completion_tokens=5))
-    assert score("efficiency", Case("", steps=unknown)).status is Status.NOT_APPLICABLE
+    assert score("efficiency", Case("", steps=unknown)).status is JudgementStatus.NOT_APPLICABLE
     assert score(
         "efficiency", Case("", steps=(*unknown, Step("tool", "t")))
     ).value == pytest.approx(0.9)
@@ -291,8 +291,8 @@ def test_no_other_function_takes_one_whole_number_for_another(function, answer, 
 def test_tool_match_where_no_call_is_wanted():
     assert score("tool_match", Case("I cannot do that.", [])).value == 1
     assert score("tool_match", Case("f(a=1)", [])).value == 0
-    assert score("tool_match", Case("f(a=1)")).status is Status.NOT_APPLICABLE
-    assert score("tool_match", Case("f(a=1)", [1])).status is Status.FAILED
+    assert score("tool_match", Case("f(a=1)")).status is JudgementStatus.NOT_APPLICABLE
+    assert score("tool_match", Case("f(a=1)", [1])).status is JudgementStatus.FAILED
 
 
 @pytest.mark.parametrize(

@@ -14,16 +14,16 @@ from thumbwheel.core.errors import ConfigError
 from thumbwheel.core.seal import make_seal
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import measure
-from thumbwheel.evaluation.types import Case as HeldOut
+from thumbwheel.evaluation.types import HeldOutCase as HeldOut
 from thumbwheel.llm.fake import FakeServer
 from thumbwheel.models.types import Agent
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.checker import checker, refusal
 from thumbwheel.rewards.component import components, resolve_paths
-from thumbwheel.rewards.function import Case, Status
+from thumbwheel.rewards.function import Case, JudgementStatus
 from thumbwheel.rewards.functions.judge import Judge, signature
-from thumbwheel.training.judge import Judge as FreshJudge
 from thumbwheel.training.judge import JudgeRequest
+from thumbwheel.training.judge import RewardJudge as FreshJudge
 
 AGENT = "support"
 TRUSTED = {"checker": "code_execution", "checker_config": {"trusted_code": True}}
@@ -83,7 +83,7 @@ def test_a_case_of_an_old_home_is_blocked_where_the_ledger_judges(tmp_path):
     marker = tmp_path / "ran"
     with old_home(tmp_path, hostile_lines(marker)) as ws:
         score, reason = scores(ws)
-    assert (score.value, score.status) == (None, Status.BLOCKED)
+    assert (score.value, score.status) == (None, JudgementStatus.BLOCKED)
     assert "'trusted_code'" in reason
     assert not marker.exists()
 
@@ -95,7 +95,7 @@ def test_a_case_of_an_old_home_is_blocked_where_an_evaluation_judges(tmp_path):
         "c1", "c1", "c1", [], case["reference"], case["checker"], case["checker_config"], {}
     )
     (score,) = measure.score([held_out], [trace["output"]], {})
-    assert (score.value, score.status) == (None, Status.NOT_APPLICABLE)
+    assert (score.value, score.status) == (None, JudgementStatus.NOT_APPLICABLE)
     assert "'trusted_code'" in score.evidence["reason"]
     assert not marker.exists()
 
@@ -162,7 +162,10 @@ def test_a_case_sends_no_key_to_an_address_of_its_own(tmp_path, monkeypatch):
                 resolve_paths(ws, AGENT, ledger.settings(ws, AGENT).checkers),
             )
         assert stranger.requests == []
-    assert (score.status, evaluated.status) == (Status.BLOCKED, Status.NOT_APPLICABLE)
+    assert (score.status, evaluated.status) == (
+        JudgementStatus.BLOCKED,
+        JudgementStatus.NOT_APPLICABLE,
+    )
     for name in ("url", "api_key_variable", "agreement"):
         assert repr(name) in reason
 
@@ -170,7 +173,7 @@ def test_a_case_sends_no_key_to_an_address_of_its_own(tmp_path, monkeypatch):
 def test_the_owners_settings_make_a_judge_of_a_case_that_only_names_it(tmp_path):
     with FakeServer(prefers_longer) as server, old_home(tmp_path, [judged_case(), *JUDGED]) as ws:
         without, _ = scores(ws)
-        assert without.status is Status.BLOCKED
+        assert without.status is JudgementStatus.BLOCKED
         settings = {"url": server.url, "model": "m"}
         agreement = stated(tmp_path, ws, Judge.create(settings))
         ws.sources = Sources(
@@ -179,7 +182,7 @@ def test_the_owners_settings_make_a_judge_of_a_case_that_only_names_it(tmp_path)
             {},
         )
         score, _ = scores(ws)
-        assert (score.value, score.status) == (1, Status.OK)
+        assert (score.value, score.status) == (1, JudgementStatus.OK)
         owner = resolve_paths(ws, AGENT, ledger.settings(ws, AGENT).checkers)
         (evaluated,) = measure.score(
             [HeldOut("c1", "c1", "c1", [], "Short", "judge", None, {})], ["A long answer"], owner

@@ -12,7 +12,7 @@ from tests.required import missing
 from thumbwheel.capture.sources.published_benchmarks.code_tasks import parse_mbpp
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.rewards.fences import Block, blocks
-from thumbwheel.rewards.function import Case, Status
+from thumbwheel.rewards.function import Case, JudgementStatus
 from thumbwheel.rewards.functions.code_execution import CodeExecution
 from thumbwheel.rewards.functions.syntax import GRAMMARS, Syntax
 from thumbwheel.sandbox import canaries, run
@@ -78,7 +78,7 @@ def test_without_tests_the_share_of_blocks_that_come_to_their_end(sandbox, text)
 
 @pytest.mark.parametrize("text", ["plain words", "", "```javascript\nf()\n```", "`inline`"])
 def test_defect_0c7_without_code_it_does_not_apply_and_is_no_neutral_half(text):
-    assert (score(text).status, score(text).value) == (Status.NOT_APPLICABLE, None)
+    assert (score(text).status, score(text).value) == (JudgementStatus.NOT_APPLICABLE, None)
 
 
 def test_tests_decide_and_partial_counts_them(sandbox):
@@ -130,14 +130,14 @@ def test_tests_as_json_in_a_text_are_tests_and_what_holds_none_lets_no_program_p
         )
     ]
     first, *others = CodeExecution.create({}).score([as_text, *unread])
-    assert (first.value, first.status) == (0, Status.OK)
+    assert (first.value, first.status) == (0, JudgementStatus.OK)
     assert {reference.status for reference in others} == {
-        Status.NOT_APPLICABLE
+        JudgementStatus.NOT_APPLICABLE
     } and "holds no tests" in others[0].evidence["reason"]
     (number,) = CodeExecution.create({}).score([Case("```python\nprint(18)\n```", 18)])
     assert number.value == 1, "no tests were meant"
     (prose,) = CodeExecution.create({}).score([Case("just words", {"test_list": []})])
-    assert prose.status is Status.NOT_APPLICABLE
+    assert prose.status is JudgementStatus.NOT_APPLICABLE
 
 
 def test_an_example_of_use_beside_the_function_does_no_harm(sandbox):
@@ -159,15 +159,15 @@ def test_an_example_of_use_beside_the_function_does_no_harm(sandbox):
 
 
 def test_broken_tests_are_a_failure_not_a_zero(sandbox):
-    assert score("def f(): pass", {"tests": ["assert ("]}).status is Status.FAILED
-    assert score("def f(): pass", {"tests": "assert f()"}).status is Status.FAILED
-    assert score("def f(): pass", {"check": "def check(c): pass"}).status is Status.FAILED
+    assert score("def f(): pass", {"tests": ["assert ("]}).status is JudgementStatus.FAILED
+    assert score("def f(): pass", {"tests": "assert f()"}).status is JudgementStatus.FAILED
+    assert score("def f(): pass", {"check": "def check(c): pass"}).status is JudgementStatus.FAILED
 
 
 def test_defect_0c11_no_sandbox_is_blocked_with_the_command_that_helps(nothing_cached, monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     result = score("```python\n1\n```")
-    assert (result.status, result.value) == (Status.BLOCKED, None)
+    assert (result.status, result.value) == (JudgementStatus.BLOCKED, None)
     assert (
         "bubblewrap" in result.evidence["reason"]
         and "apt-get install bubblewrap" in result.evidence["reason"]
@@ -276,7 +276,7 @@ def test_syntax_is_a_share_and_what_cannot_be_parsed_does_not_count():
     assert syntax("x = 1", {"whole": "python"}).value == 1.0
     assert syntax("```json\n[NaN]\n```").value == 0.0
     for text in ("words", "```\nx\n```", "```cobol\nx\n```"):
-        assert syntax(text).status is Status.NOT_APPLICABLE
+        assert syntax(text).status is JudgementStatus.NOT_APPLICABLE
 
 
 @pytest.mark.parametrize(
@@ -295,4 +295,4 @@ def test_syntax_is_a_share_and_what_cannot_be_parsed_does_not_count():
 def test_hostile_code_is_judged_and_ends(language, code):
     if language == "js":
         pytest.importorskip("tree_sitter")
-    assert syntax(f"```{language}\n{code}\n```").status is Status.OK
+    assert syntax(f"```{language}\n{code}\n```").status is JudgementStatus.OK

@@ -16,12 +16,14 @@ from thumbwheel.rewards.combine import (
     group_normalised,
     weighted_mean,
 )
-from thumbwheel.rewards.function import Score, Status
+from thumbwheel.rewards.function import JudgementStatus, Score
 from thumbwheel.rewards.functions import FUNCTIONS
 from thumbwheel.rewards.presets import PRESETS
 
 
-@pytest.mark.parametrize("status", [status for status in Status if status is not Status.OK])
+@pytest.mark.parametrize(
+    "status", [status for status in JudgementStatus if status is not JudgementStatus.OK]
+)
 def test_what_has_no_value_leaves_the_denominator(status):
     scores = {"thumb": Score(1.0), "rating": Score(0.5), "checker": Score.none(status, "why")}
     assert RewardConfig().combine(scores) == 0.75
@@ -38,7 +40,7 @@ def test_what_a_decision_has_heard_counts_once():
         "decision": Score(0.6),
     }
     assert RewardConfig().combine(scores) == pytest.approx((0.5 + 0.6) / 2)
-    waiting = scores | {"decision": Score.none(Status.PENDING, "nobody said anything")}
+    waiting = scores | {"decision": Score.none(JudgementStatus.PENDING, "nobody said anything")}
     assert RewardConfig().combine(waiting) == pytest.approx((1.0 + 1.0 + 0.9 + 0.5) / 4)
     unweighted = build(RewardConfig, {"components": {"decision": {"weight": 0}}}, "rewards")
     assert unweighted.combine(scores) == pytest.approx((1.0 + 1.0 + 0.9 + 0.5) / 4), (

@@ -16,7 +16,7 @@ from thumbwheel.engine.embed import Embedder
 from thumbwheel.models.documents import as_bytes
 from thumbwheel.rewards.classifier import Classifier
 from thumbwheel.rewards.features import features
-from thumbwheel.rewards.function import Case, Status
+from thumbwheel.rewards.function import Case, JudgementStatus
 from thumbwheel.rewards.functions.learned import Learned
 from thumbwheel.rewards.label_config import LearnConfig
 from thumbwheel.rewards.learn import embedder_of, learn
@@ -147,7 +147,7 @@ def test_learned_embeds_too_and_is_blocked_by_a_model_that_changed_or_went(
     monkeypatch.setattr("socket.getaddrinfo", lambda host, *_, **__: looked_up.append(host))
     (fetched,) = Learned.create({"classifier": str(sent)}).score([Case(answer("jumps"))])
     assert (fetched.status, looked_up) == (
-        Status.BLOCKED,
+        JudgementStatus.BLOCKED,
         [],
     )  # a file does not decide what is fetched
     good, bad = Learned.create({"classifier": str(path)}).score(
@@ -156,11 +156,14 @@ def test_learned_embeds_too_and_is_blocked_by_a_model_that_changed_or_went(
     assert good.value > 0.7 > 0.45 > bad.value
     tiny_encoder(folder, seed=1)
     (changed,) = Learned.create({"classifier": str(path)}).score([Case(answer("jumps"))])
-    assert changed.status is Status.BLOCKED and "weights have changed" in changed.evidence["reason"]
+    assert (
+        changed.status is JudgementStatus.BLOCKED
+        and "weights have changed" in changed.evidence["reason"]
+    )
     (folder / "config.json").unlink()
     assert (
         Learned.create({"classifier": str(path)}).score([Case(answer("jumps"))])[0].status
-        is Status.BLOCKED
+        is JudgementStatus.BLOCKED
     )
     with pytest.raises(ModelError):
         embedder_of(LearnConfig(embeddings=str(tmp_path / "nowhere")))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from thumbwheel.rewards.function import Case, Status
+from thumbwheel.rewards.function import Case, JudgementStatus
 from thumbwheel.rewards.functions import FUNCTIONS
 from thumbwheel.rewards.types import Statement
 
@@ -36,7 +36,7 @@ def judge(name, *statements, text="an answer", settings=None, as_of=None, occurr
 @pytest.mark.parametrize("name", ["thumb", "rating", "score", "edit_distance", "outcome"])
 def test_defect_2c10_no_signal_is_never_zero(name):
     result = judge(name)
-    assert (result.value, result.status) == (None, Status.NOT_APPLICABLE)
+    assert (result.value, result.status) == (None, JudgementStatus.NOT_APPLICABLE)
     muted = say(
         {"edit_distance": "correction"}.get(name, name),
         "x" if name == "edit_distance" else True,
@@ -78,9 +78,9 @@ def test_edit_distance_is_what_the_correction_kept():
     )
     assert words.value == 0.5
     torn = judge("edit_distance", say("correction", "x"), say("correction", "y", rater="r2"))
-    assert torn.status is Status.NOT_APPLICABLE
+    assert torn.status is JudgementStatus.NOT_APPLICABLE
     assert "without a plurality" in torn.evidence["reason"]
-    assert judge("edit_distance", say("correction", "x" * 200_001)).status is Status.FAILED
+    assert judge("edit_distance", say("correction", "x" * 200_001)).status is JudgementStatus.FAILED
 
 
 def test_an_outcome_counts_inside_its_window_and_says_less_the_later_it_comes():
@@ -103,7 +103,7 @@ def test_an_outcome_counts_inside_its_window_and_says_less_the_later_it_comes():
         settings=settings,
         as_of=START + timedelta(days=11),
     )
-    assert (late.value, late.status) == (None, Status.NOT_APPLICABLE)
+    assert (late.value, late.status) == (None, JudgementStatus.NOT_APPLICABLE)
     before = judge("outcome", say("outcome", True, name="solved", days=-1), settings=settings)
     assert before.value is None
     assert judge("outcome", say("outcome", True, name="Escalated")).value == 0.0
@@ -111,7 +111,11 @@ def test_an_outcome_counts_inside_its_window_and_says_less_the_later_it_comes():
 
 
 def test_an_outcome_is_awaited_while_its_window_is_open_and_never_assumed():
-    for day, status in ((1, Status.PENDING), (29.9, Status.PENDING), (30, Status.NOT_APPLICABLE)):
+    for day, status in (
+        (1, JudgementStatus.PENDING),
+        (29.9, JudgementStatus.PENDING),
+        (30, JudgementStatus.NOT_APPLICABLE),
+    ):
         result = judge("outcome", as_of=START + timedelta(days=day))
         assert (result.value, result.status) == (None, status)
     unknown = judge(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.public_data import public_data
 from thumbwheel.core.errors import ConfigError
-from thumbwheel.rewards.function import Case, Status
+from thumbwheel.rewards.function import Case, JudgementStatus
 from thumbwheel.rewards.functions import FUNCTIONS
 
 
@@ -67,7 +67,7 @@ def test_exact_answer_right(answer, reference):
 )
 def test_exact_answer_wrong(answer, reference):
     result = score("exact_answer", answer, reference)
-    assert (result.value, result.status) == (0, Status.OK)
+    assert (result.value, result.status) == (0, JudgementStatus.OK)
 
 
 def test_exact_answer_form_is_judged_where_it_was_asked():
@@ -85,8 +85,8 @@ def test_exact_answer_tolerance_and_case():
 
 
 def test_exact_answer_without_a_reference_has_no_value():
-    assert score("exact_answer", "x").status is Status.NOT_APPLICABLE
-    assert score("exact_answer", "x", {"a": 1}).status is Status.NOT_APPLICABLE
+    assert score("exact_answer", "x").status is JudgementStatus.NOT_APPLICABLE
+    assert score("exact_answer", "x", {"a": 1}).status is JudgementStatus.NOT_APPLICABLE
 
 
 @given(st.integers(-(10**9), 10**9))
@@ -141,7 +141,7 @@ def test_json_fields_right_wrong_missing():
 )
 def test_json_fields_is_strict(answer):
     result = score("json_fields", answer, {"a": 1})
-    assert (result.value, result.well_formed, result.status) == (0, False, Status.OK)
+    assert (result.value, result.well_formed, result.status) == (0, False, JudgementStatus.OK)
 
 
 def test_json_fields_types_count():
@@ -167,7 +167,7 @@ def test_json_fields_settings():
 
 def test_json_fields_without_a_reference_still_judges_the_form():
     result = score("json_fields", '{"a": 1}', None, fields=["a"])
-    assert (result.status, result.well_formed) == (Status.NOT_APPLICABLE, True)
+    assert (result.status, result.well_formed) == (JudgementStatus.NOT_APPLICABLE, True)
     assert score("json_fields", "{}", "no object", fields=["a"]).well_formed is False
 
 
@@ -192,13 +192,19 @@ def test_regex():
     caught = score("regex", "id=42;", reference=42, pattern=r"id=(?P<id>\d+)", group="id")
     assert (caught.value, caught.well_formed, caught.evidence["group"]) == (1, True, "42")
     assert score("regex", "no", reference=42, pattern=r"id=(\d+)", group=1).well_formed is False
-    assert score("regex", "id=42", pattern=r"id=(\d+)", group=1).status is Status.NOT_APPLICABLE
-    assert score("regex", "id=42", reference=1, pattern=r"id=\d+", group=3).status is Status.FAILED
+    assert (
+        score("regex", "id=42", pattern=r"id=(\d+)", group=1).status
+        is JudgementStatus.NOT_APPLICABLE
+    )
+    assert (
+        score("regex", "id=42", reference=1, pattern=r"id=\d+", group=3).status
+        is JudgementStatus.FAILED
+    )
 
 
 def test_a_pattern_that_backtracks_for_ever_is_a_failed_score():
     result = score("regex", "a" * 20_000 + "!", pattern=r"((a+)+)+b", timeout=0.1)
-    assert result.status is Status.FAILED
+    assert result.status is JudgementStatus.FAILED
     assert "0.1 s" in result.evidence["reason"]
 
 
@@ -241,6 +247,9 @@ def test_exact_values_of_a_call_are_no_alternatives_and_no_permission_to_leave_o
 
 def test_a_field_that_the_reference_has_not_says_nothing():
     for answer in ('{"a": null}', '{"a": 3}'):
-        assert score("json_fields", answer, {"b": 1}, fields=["a"]).status is Status.NOT_APPLICABLE
+        assert (
+            score("json_fields", answer, {"b": 1}, fields=["a"]).status
+            is JudgementStatus.NOT_APPLICABLE
+        )
     assert score("json_fields", '{"a": 1}', {}).value == 0, "nothing was asked for"
     assert score("json_fields", "{}", {}).value == 1

@@ -10,7 +10,7 @@ from tests.judges import always_the_first, prefers_longer, question_in, reply, v
 from thumbwheel.core.config import Home
 from thumbwheel.core.seal import Seal
 from thumbwheel.llm.fake import FakeServer, Reply
-from thumbwheel.rewards.function import LONGEST_ANSWER, Case, Status
+from thumbwheel.rewards.function import LONGEST_ANSWER, Case, JudgementStatus
 from thumbwheel.rewards.functions.judge import Judge, signature
 
 ASKED = [{"role": "user", "content": "Where is my parcel?"}]
@@ -69,13 +69,20 @@ def test_a_liking_for_a_place_wins_nothing():
 )
 def test_an_answer_cannot_forge_a_verdict(forged):
     scores, requests = judged(obeys_the_answers, group(forged, "an honest answer"))
-    assert [(result.value, result.status) for result in scores] == [(None, Status.FAILED)] * 2
+    assert [(result.value, result.status) for result in scores] == [
+        (None, JudgementStatus.FAILED)
+    ] * 2
     assert all(forged in question_in(request)[1].values() for request in requests)
 
 
 @pytest.mark.parametrize(
     ("status", "becomes"),
-    [(400, Status.FAILED), (413, Status.FAILED), (401, Status.BLOCKED), (500, Status.BLOCKED)],
+    [
+        (400, JudgementStatus.FAILED),
+        (413, JudgementStatus.FAILED),
+        (401, JudgementStatus.BLOCKED),
+        (500, JudgementStatus.BLOCKED),
+    ],
 )
 def test_a_question_that_the_server_never_answers_is_failed_and_one_that_it_may_yet_is_blocked(
     status, becomes
@@ -100,7 +107,7 @@ def test_a_nonce_is_never_known_before():
 )
 def test_what_is_no_verdict_has_failed(text):
     (score, _), _ = judged(lambda request: reply(text), group("a", "b"))
-    assert (score.value, score.status) == (None, Status.FAILED)
+    assert (score.value, score.status) == (None, JudgementStatus.FAILED)
 
 
 def test_a_verdict_in_a_code_fence_counts_and_another_word_does_not():
@@ -114,13 +121,13 @@ def test_a_verdict_in_a_code_fence_counts_and_another_word_does_not():
         judged(lambda request: verdict(question_in(request)[0], "both"), group("a", "b"))[0][
             0
         ].status
-        is Status.FAILED
+        is JudgementStatus.FAILED
     )
 
 
 def test_an_endpoint_that_is_down_blocks_and_is_not_asked_for_ever():
     scores, requests = judged(lambda request: Reply("no", 401), group(*"abcdefgh"), parallel=1)
-    assert {(result.value, result.status) for result in scores} == {(None, Status.BLOCKED)}
+    assert {(result.value, result.status) for result in scores} == {(None, JudgementStatus.BLOCKED)}
     assert "HTTP 401" in scores[0].evidence["reason"]
     assert len(requests) == 3
 
@@ -138,7 +145,7 @@ def test_too_long_and_alone_are_not_judged():
     (long, _), requests = judged(
         prefers_longer, [Case("a" * (LONGEST_ANSWER + 1), mates=("b",)), Case("c")]
     )
-    assert long.status is Status.FAILED
+    assert long.status is JudgementStatus.FAILED
     assert requests == []
 
 
@@ -213,7 +220,7 @@ def test_a_judge_gates_only_with_a_stated_agreement(tmp_path):
         assert "no statement" in gated([]).evidence["reason"]
         assert server.requests == []
         trusted = gated({"judge": name, "pairs": 50, "prompts": 20, "low": 0.4}, parallel=2)
-        assert (trusted.value, trusted.status) == (1, Status.OK)
+        assert (trusted.value, trusted.status) == (1, JudgementStatus.OK)
 
 
 GOOD = {"pairs": 500, "prompts": 50, "low": 0.9}
@@ -240,7 +247,7 @@ def test_a_forged_or_edited_statement_lets_no_judge_gate(tmp_path):
         for name, statement in statements.items():
             path.write_text(json.dumps(statement))
             (score,) = judge.score([GOLD])
-            assert (score.value, score.status) == (None, Status.BLOCKED), name
+            assert (score.value, score.status) == (None, JudgementStatus.BLOCKED), name
             assert "not signed by this home" in score.evidence["reason"], name
         path.write_text(json.dumps({**forged, "signature": signature(forged, SEAL)}))
         homeless = Judge.create({"url": server.url, "model": "m", "agreement": str(path)})

@@ -18,7 +18,7 @@ from thumbwheel.rewards.classifier import Classifier, calibrate, calibrated, fit
 from thumbwheel.rewards.combine import RewardConfig
 from thumbwheel.rewards.component import components
 from thumbwheel.rewards.features import NUMBERS, features
-from thumbwheel.rewards.function import Case, Status, Step
+from thumbwheel.rewards.function import Case, JudgementStatus, Step
 from thumbwheel.rewards.functions.learned import Learned
 from thumbwheel.rewards.label_config import LearnConfig
 from thumbwheel.rewards.learn import (
@@ -201,7 +201,9 @@ def test_learned_scores_like_its_classifier_and_is_blocked_without_one(world, tm
     assert function.score(cases[:1]) == [good]
     name = function.identity()
     path.write_text("{}")
-    assert Learned.create({"classifier": str(path)}).score(cases)[0].status is Status.BLOCKED
+    assert (
+        Learned.create({"classifier": str(path)}).score(cases)[0].status is JudgementStatus.BLOCKED
+    )
     assert Learned.create({"classifier": str(path)}).identity() != name
 
 

@@ -21,7 +21,7 @@ from thumbwheel.rewards import ledger
 from thumbwheel.rewards.cases import MOST_MATES, stored_cases
 from thumbwheel.rewards.component import Component, components, time_limit
 from thumbwheel.rewards.explain import explain
-from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
+from thumbwheel.rewards.function import Case, JudgementStatus, RewardFunction, Score
 from thumbwheel.rewards.ledger_stats import missing_values, reward_summary, reweigh
 
 AGENT = "support"
@@ -302,7 +302,7 @@ class Trying(RewardFunction[Config]):
         while case.text == "loop":
             pass
         if case.text == "blocked":
-            return Score.none(Status.BLOCKED, "no sandbox")
+            return Score.none(JudgementStatus.BLOCKED, "no sandbox")
         return Score(0.5, evidence={"odd": datetime(2026, 1, 5, tzinfo=UTC), "nan": float("nan")})
 
 
@@ -613,9 +613,9 @@ def test_the_checker_of_a_case_that_nobody_has_is_blocked_and_its_settings_count
     home.run()
     scores = {name: reward.scores["checker"] for name, reward in home.rewards().items()}
     assert (scores["t1"].status, scores["t2"].value, scores["t3"].status) == (
-        Status.BLOCKED,
+        JudgementStatus.BLOCKED,
         1.0,
-        Status.NOT_APPLICABLE,
+        JudgementStatus.NOT_APPLICABLE,
     )
 
 

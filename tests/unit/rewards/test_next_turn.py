@@ -21,10 +21,10 @@ from thumbwheel.datasets.ledger_rewards import ledger_values, with_reward
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.llm.fake import FakeServer, Reply
 from thumbwheel.models.types import Agent
-from thumbwheel.rewards.function import Case, Status
+from thumbwheel.rewards.function import Case, JudgementStatus
 from thumbwheel.rewards.functions.next_turn import NextTurnReward
 from thumbwheel.rewards.label import judgements
-from thumbwheel.rewards.next_turn import PRIORS, Calibration, Reading, read_next_turn
+from thumbwheel.rewards.next_turn import PRIORS, Calibration, ReplyReading, read_next_turn
 from thumbwheel.rewards.rewrite import rewrite
 from thumbwheel.rewards.rewrite_config import RewriteConfig
 from thumbwheel.rewards.types import LabelConfig
@@ -53,22 +53,22 @@ QUESTION = "How do I change the oil of my car?"
 @pytest.mark.parametrize(
     ("message", "reading", "hint"),
     [
-        ("Thanks, that worked!", Reading.THANKS, False),
-        ("Vielen Dank, das hat geholfen.", Reading.THANKS, False),
-        ("Merci beaucoup !", Reading.THANKS, False),
-        ("Gracias, ya funciona", Reading.THANKS, False),
-        ("how do I change the oil of my car", Reading.REPEAT, False),
-        ("Can you repeat that please?", Reading.REPEAT, False),
-        ("How can I change the oil in my car?", Reading.REPHRASE, False),
-        ("What I mean is the gearbox", Reading.REPHRASE, False),
-        ("That's wrong.", Reading.COMPLAINT, False),
-        ("That is wrong, it has to be done while the engine is warm", Reading.COMPLAINT, True),
-        ("Das funktioniert leider nicht", Reading.COMPLAINT, False),
-        ("Das ist viel zu lang, bitte nur drei Sätze", Reading.COMPLAINT, True),
-        ("You didn't answer my question", Reading.COMPLAINT, False),
-        ("No, it's a diesel, and they differ", Reading.CORRECTION, True),
-        ("I meant the oil of the gearbox", Reading.CORRECTION, True),
-        ("Nein, es ist ein Diesel und kein Benziner", Reading.CORRECTION, True),
+        ("Thanks, that worked!", ReplyReading.THANKS, False),
+        ("Vielen Dank, das hat geholfen.", ReplyReading.THANKS, False),
+        ("Merci beaucoup !", ReplyReading.THANKS, False),
+        ("Gracias, ya funciona", ReplyReading.THANKS, False),
+        ("how do I change the oil of my car", ReplyReading.REPEAT, False),
+        ("Can you repeat that please?", ReplyReading.REPEAT, False),
+        ("How can I change the oil in my car?", ReplyReading.REPHRASE, False),
+        ("What I mean is the gearbox", ReplyReading.REPHRASE, False),
+        ("That's wrong.", ReplyReading.COMPLAINT, False),
+        ("That is wrong, it has to be done while the engine is warm", ReplyReading.COMPLAINT, True),
+        ("Das funktioniert leider nicht", ReplyReading.COMPLAINT, False),
+        ("Das ist viel zu lang, bitte nur drei Sätze", ReplyReading.COMPLAINT, True),
+        ("You didn't answer my question", ReplyReading.COMPLAINT, False),
+        ("No, it's a diesel, and they differ", ReplyReading.CORRECTION, True),
+        ("I meant the oil of the gearbox", ReplyReading.CORRECTION, True),
+        ("Nein, es ist ein Diesel und kein Benziner", ReplyReading.CORRECTION, True),
         ("And how do I change the brakes?", None, False),
         ("No thanks", None, False),
         ("Thanks, but which oil?", None, False),
@@ -97,8 +97,8 @@ def test_the_rules_on_messages_that_real_people_wrote():
         intent = row["intent"] if row["intent"] in ("thank_you", "repeat", "no") else "other"
         turn = read_next_turn("what is on my calendar for tomorrow", row["text"])
         readings.setdefault(intent, Counter())[turn.reading] += 1
-    assert readings["thank_you"][Reading.THANKS] / readings["thank_you"].total() >= 0.8
-    assert readings["repeat"][Reading.REPEAT] / readings["repeat"].total() >= 0.6
+    assert readings["thank_you"][ReplyReading.THANKS] / readings["thank_you"].total() >= 0.8
+    assert readings["repeat"][ReplyReading.REPEAT] / readings["repeat"].total() >= 0.6
     others = readings["other"]
     assert others.total() > 2500
     assert (others.total() - others[None]) / others.total() <= 0.005
@@ -152,8 +152,8 @@ def test_the_message_after_an_answer_is_found_by_the_history_or_by_the_session(w
     )
     rewards = next_turn_rewards(opened)
     assert set(rewards) == {"asked", "a1"}
-    assert rewards["asked"].value == PRIORS[Reading.CORRECTION]
-    assert rewards["a1"].value == PRIORS[Reading.THANKS]
+    assert rewards["asked"].value == PRIORS[ReplyReading.CORRECTION]
+    assert rewards["a1"].value == PRIORS[ReplyReading.THANKS]
 
 
 def test_an_answer_is_judged_once_its_next_turn_has_come(world):
@@ -161,7 +161,7 @@ def test_an_answer_is_judged_once_its_next_turn_has_come(world):
     before = opened.add(turn_line("a1", "s1", 0, "How long does it take?", "An hour."))
     assert next_turn_rewards(opened) == {}
     opened.add(turn_line("a2", "s1", 2, "That is wrong.", "Two hours."))
-    assert next_turn_rewards(opened)["a1"].value == PRIORS[Reading.COMPLAINT]
+    assert next_turn_rewards(opened)["a1"].value == PRIORS[ReplyReading.COMPLAINT]
     assert opened.run(as_of=before).statuses["next_turn", "ok"] == 0
 
 
@@ -175,8 +175,8 @@ def test_a_score_says_that_it_is_weak_and_how_sure_it_is():
     assert score.evidence["confidence"] == pytest.approx(0.6)
     assert score.evidence["thumbs_behind"] == [0]
     careful = NextTurnReward.create({"least_confidence": 0.7})
-    assert careful.score([thanks])[0].status is Status.NOT_APPLICABLE
-    assert function.score([case])[0].status is Status.NOT_APPLICABLE
+    assert careful.score([thanks])[0].status is JudgementStatus.NOT_APPLICABLE
+    assert function.score([case])[0].status is JudgementStatus.NOT_APPLICABLE
 
 
 def test_a_fresh_answer_has_no_next_turn_so_a_gate_that_named_it_would_get_no_value():
@@ -212,13 +212,13 @@ def test_a_calibration_is_the_share_of_thumbs_on_training_rows_and_is_measured_o
     rules = DatasetConfig(dev=0.3, gate=0.2)
     name, document = calibrate_next_turn(opened.ws, Agent.named(AGENT), rules)
     calibration = Calibration.of(document)
-    fitted = sum(calibration.judged(reading) for reading in Reading)
+    fitted = sum(calibration.judged(reading) for reading in ReplyReading)
     assert document["fitted_on"] == {"split": "train", "rows": fitted, "salt": rules.salt}
     assert 120 < fitted < 180, "half of the rows, and none of dev or gate"
     assert document["report"]["rows"] < 120
     # the world's chances, not the assumed 0.8 and 0.15
-    assert calibration.chance(Reading.THANKS) == pytest.approx(0.6, abs=0.12)
-    assert calibration.chance(Reading.COMPLAINT) == pytest.approx(0.3, abs=0.12)
+    assert calibration.chance(ReplyReading.THANKS) == pytest.approx(0.6, abs=0.12)
+    assert calibration.chance(ReplyReading.COMPLAINT) == pytest.approx(0.3, abs=0.12)
     report = document["report"]
     assert report["brier"] < report["brier_of_the_share"]
     again, _ = calibrate_next_turn(opened.ws, Agent.named(AGENT), rules)
@@ -230,8 +230,8 @@ def test_a_calibration_is_the_share_of_thumbs_on_training_rows_and_is_measured_o
     scores = [reward.scores.get("next_turn") for reward in opened.rewards().values()]
     values = {round(score.value, 6) for score in scores if score and score.value is not None}
     assert values == {
-        round(calibration.chance(Reading.THANKS), 6),
-        round(calibration.chance(Reading.COMPLAINT), 6),
+        round(calibration.chance(ReplyReading.THANKS), 6),
+        round(calibration.chance(ReplyReading.COMPLAINT), 6),
     }
 
 
@@ -259,7 +259,7 @@ def test_a_calibration_of_another_reader_is_blocked(tmp_path):
     file.write_text(json.dumps({"counts": {"thanks": [5, 1]}, "classifier": "qwen3"}))
     function = NextTurnReward.create({"calibration": str(file)})
     score = function.score([Case("x", next_turns=("Thanks!",))])[0]
-    assert score.status is Status.BLOCKED
+    assert score.status is JudgementStatus.BLOCKED
     assert "qwen3" in score.evidence["reason"]
 
 
@@ -338,8 +338,8 @@ def test_a_model_may_read_the_messages(world):
     with FakeServer(script) as server:
         function = NextTurnReward.create({"url": server.url, "model": "reader"})
         bad, silent = function.score(cases)
-    assert (bad.value, bad.evidence["read_by"]) == (PRIORS[Reading.COMPLAINT], "reader")
-    assert silent.status is Status.NOT_APPLICABLE
+    assert (bad.value, bad.evidence["read_by"]) == (PRIORS[ReplyReading.COMPLAINT], "reader")
+    assert silent.status is JudgementStatus.NOT_APPLICABLE
 
 
 @pytest.mark.parametrize("text", ["thanks", '{"nonce": "old", "reading": "thanks"}', "{}", ""])
@@ -347,13 +347,13 @@ def test_what_a_model_says_without_the_nonce_is_no_reading(text):
     with FakeServer(lambda request: Reply(reply_with(text))) as server:
         function = NextTurnReward.create({"url": server.url, "model": "reader"})
         (score,) = function.score([Case("x", next_turns=("Thanks!",))])
-    assert score.status is Status.FAILED
+    assert score.status is JudgementStatus.FAILED
 
 
 def test_a_model_that_is_down_blocks_and_falls_back_to_nothing():
     function = NextTurnReward.create({"url": "http://127.0.0.1:9/v1", "model": "reader"})
     (score,) = function.score([Case("x", next_turns=("Thanks!",))])
-    assert score.status is Status.BLOCKED
+    assert score.status is JudgementStatus.BLOCKED
 
 
 def complaint_lines():

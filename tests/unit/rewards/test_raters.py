@@ -13,7 +13,7 @@ from thumbwheel.core.errors import DataError
 from thumbwheel.llm.fake import FakeServer, Reply
 from thumbwheel.models.documents import documents
 from thumbwheel.rewards.agreement import KIND, agreement, panel, trust
-from thumbwheel.rewards.function import Case, Status
+from thumbwheel.rewards.function import Case, JudgementStatus
 from thumbwheel.rewards.functions.judge import Judge
 
 
@@ -204,7 +204,7 @@ def test_a_judge_states_its_agreement_and_then_may_gate(world, tmp_path):
         assert gate.score([case])[0].value == 1
         few = trust(world, AGENT, judge, 10)
         path.write_text(json.dumps(few))
-        assert gate.score([case])[0].status is Status.BLOCKED
+        assert gate.score([case])[0].status is JudgementStatus.BLOCKED
 
 
 def test_pairs_without_a_verdict_are_counted_and_are_no_agreement(world):

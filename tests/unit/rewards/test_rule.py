@@ -16,7 +16,7 @@ from thumbwheel.datasets.store import TraceRow
 from thumbwheel.datasets.types import DatasetConfig, Evidence, Tally
 from thumbwheel.rewards.aggregate import judge
 from thumbwheel.rewards.label import compare_pairs
-from thumbwheel.rewards.types import Comparison, Judgement, LabelConfig, Preference, Statement
+from thumbwheel.rewards.types import Judgement, LabelConfig, PairComparison, Preference, Statement
 
 CONFIG = LabelConfig()
 MACHINES = frozenset({"d", "e"})
@@ -78,7 +78,7 @@ def trace(name: str, output: str) -> TraceRow:
 
 
 def of_texts(
-    judged: list[tuple[TraceRow, Judgement | None]], compared: list[Comparison] = ()
+    judged: list[tuple[TraceRow, Judgement | None]], compared: list[PairComparison] = ()
 ) -> Evidence:
     aggregator = PromptAggregator([], "train", DatasetConfig(), Tally())
     for row, judgement in judged:
@@ -98,7 +98,7 @@ def summary(judgement: Judgement) -> tuple[Any, ...]:
     )
 
 
-def summary_of_pair(comparison: Comparison) -> tuple[Any, ...]:
+def summary_of_pair(comparison: PairComparison) -> tuple[Any, ...]:
     good = comparison.better == "t1" if comparison.decided else None
     strength = round(comparison.strength, 9)
     return good, strength, comparison.conflict, comparison.feedback_ids, comparison.automatic
@@ -130,7 +130,7 @@ def test_equal_texts_of_several_traces_come_to_what_one_trace_comes_to(
 ) -> None:
     expected = judge("t", statements, CONFIG)
     judged: list[tuple[TraceRow, Judgement | None]] = []
-    compared: list[Comparison] = []
+    compared: list[PairComparison] = []
     for number, statement in enumerate(statements):
         yes, no = f"y{number}", f"n{number}"
         judged.append((trace(yes, "yes"), judge(yes, [statement], CONFIG)))

@@ -22,7 +22,7 @@ LIMITS = Limits(
 
 
 @pytest.fixture(scope="session")
-def report() -> canaries.Report:
+def report() -> canaries.CanaryReport:
     report = canaries.examine()
     if not report.allowed:
         message = f"code may not run on this machine: {report.reason}. {report.fix}"

@@ -15,7 +15,7 @@ import pytest
 from tests.waiting import until
 from thumbwheel.sandbox import canaries, cgroup
 from thumbwheel.sandbox.pool import Pool
-from thumbwheel.sandbox.types import Job, Level, State
+from thumbwheel.sandbox.types import Level, SandboxJob, SandboxOutcome
 from unit.sandbox.conftest import LIMITS
 from unit.sandbox.programs import ENDS, SAY_DONE, SAY_DONE_SHELL, SHELL, SURVIVORS, TIMES
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.xdist_group("sandbox")
 
 
 def run_code(pool: Pool, code: str, language: str = "python"):
-    return pool.run([Job(code, language)])[0]
+    return pool.run([SandboxJob(code, language)])[0]
 
 
 def processes_within(pool: Pool) -> list[str]:
@@ -70,7 +70,7 @@ def test_a_call_of_the_other_word_size_kills(pool):
         pytest.skip("x32 is of x86_64")
     assert (
         run_code(pool, "import ctypes; ctypes.CDLL(None).syscall(0x40000000 | 39)").state
-        is State.DIED
+        is SandboxOutcome.DIED
     )
 
 
@@ -87,7 +87,7 @@ def test_time_ends_it_and_everything_that_it_started(report, name):
     pool = short(report)
     try:
         result = run_code(pool, TIMES[name])
-        assert result.state in (State.TIMEOUT, State.MEMORY, State.DIED)
+        assert result.state in (SandboxOutcome.TIMEOUT, SandboxOutcome.MEMORY, SandboxOutcome.DIED)
         assert len(result.output) <= LIMITS.output_kb * 1024
         assert run_code(pool, "print('next')").output == "next\n"
         assert not processes_within(pool)
@@ -102,16 +102,24 @@ def test_time_ends_it_and_everything_that_it_started(report, name):
 def test_a_program_without_tests_cannot_say_that_it_is_done(pool, name, language):
     code = SAY_DONE[name] if language == "python" else SAY_DONE_SHELL[name]
     result = run_code(pool, code, language)
-    assert result.state in (State.DIED, State.LEFT, State.LIED, State.RAISED), result
-    assert run_code(pool, "print(1)").state is State.DONE
+    assert result.state in (
+        SandboxOutcome.DIED,
+        SandboxOutcome.LEFT,
+        SandboxOutcome.LIED,
+        SandboxOutcome.RAISED,
+    ), result
+    assert run_code(pool, "print(1)").state is SandboxOutcome.DONE
 
 
 @pytest.mark.parametrize("name", SURVIVORS)
 def test_nothing_survives_from_one_program_to_the_next(pool, name):
     first, second = SURVIVORS[name]
-    assert run_code(pool, first).state in (State.DONE, State.LIED)  # LIED: it broke its own answers
+    assert run_code(pool, first).state in (
+        SandboxOutcome.DONE,
+        SandboxOutcome.LIED,
+    )  # LIED: it broke its own answers
     result = run_code(pool, second)
-    assert (result.state, result.detail) == (State.DONE, "")
+    assert (result.state, result.detail) == (SandboxOutcome.DONE, "")
     assert not processes_within(pool)
 
 
@@ -126,7 +134,7 @@ def test_scripts(pool, name):
 
 def test_what_is_printed_is_kept_up_to_the_limit_and_with_all_bytes(pool):
     flood = run_code(pool, "import sys; sys.stdout.write('x' * 10**7)")
-    assert flood.state is State.DONE
+    assert flood.state is SandboxOutcome.DONE
     assert len(flood.output) == LIMITS.output_kb * 1024
     assert run_code(pool, "import os; os.write(1, b'a\\0\\xff')").output == "a\0\ufffd"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from thumbwheel.sandbox.types import Job, State
+from thumbwheel.sandbox.types import SandboxJob, SandboxOutcome
 from thumbwheel.sandbox.types import Tests as Asked
 
 pytestmark = pytest.mark.xdist_group("sandbox")
@@ -75,13 +75,13 @@ OF_OBJECTS = {
 @pytest.mark.parametrize("test", OF_OBJECTS)
 def test_objects_are_asked_for_what_is_data(pool, test):
     entry = "same" if "same(Stack" in test else None
-    (result,) = pool.run([Job(OBJECTS, tests=Asked((test,), entry_point=entry))])
-    assert (result.state, result.passed) == (State.DONE, (OF_OBJECTS[test],))
+    (result,) = pool.run([SandboxJob(OBJECTS, tests=Asked((test,), entry_point=entry))])
+    assert (result.state, result.passed) == (SandboxOutcome.DONE, (OF_OBJECTS[test],))
 
 
 def test_a_function_with_the_name_of_a_builtin_is_the_entry_point_where_the_task_says_so(pool):
     (result,) = pool.run(
-        [Job(OBJECTS, tests=Asked(("assert sum([1]) == 'ours'",), entry_point="sum"))]
+        [SandboxJob(OBJECTS, tests=Asked(("assert sum([1]) == 'ours'",), entry_point="sum"))]
     )
     assert result.passed == (True,)
 
@@ -109,8 +109,8 @@ SETUPS = {
 @pytest.mark.parametrize("name", SETUPS)
 def test_a_setup_does_not_tell_the_candidate_what_is_right(pool, name):
     setup, test, code = SETUPS[name]
-    (result,) = pool.run([Job(code, tests=Asked((test,), setup))])
-    assert (result.state, result.passed) == (State.DONE, (False,))
+    (result,) = pool.run([SandboxJob(code, tests=Asked((test,), setup))])
+    assert (result.state, result.passed) == (SandboxOutcome.DONE, (False,))
 
 
 STOOD = {
@@ -174,17 +174,21 @@ STOOD = {
 def test_a_program_comes_after_the_setup_and_gets_no_answer_from_it(pool, name):
     code, setup, test, passed = STOOD[name]
     (result,) = pool.run(
-        [Job(code, tests=Asked((test,), setup, entry_point="S" if "class S" in setup else "f"))]
+        [
+            SandboxJob(
+                code, tests=Asked((test,), setup, entry_point="S" if "class S" in setup else "f")
+            )
+        ]
     )
-    assert (result.state, result.passed) == (State.DONE, passed), result.detail
+    assert (result.state, result.passed) == (SandboxOutcome.DONE, passed), result.detail
 
 
 def test_what_the_program_says_about_its_own_answer_is_no_verdict(pool):
     code = "def isclose(a, b): return True\ndef f(x): return 0"
     (result,) = pool.run(
-        [Job(code, tests=Asked(("assert not (not isclose(f(1), 2))",), entry_point="f"))]
+        [SandboxJob(code, tests=Asked(("assert not (not isclose(f(1), 2))",), entry_point="f"))]
     )
-    assert result.state is State.BROKEN
+    assert result.state is SandboxOutcome.BROKEN
 
 
 NO_ESCAPE = {
@@ -215,9 +219,9 @@ NO_ESCAPE = {
 def test_no_answer_turns_a_wrong_program_into_a_task_that_cannot_be_judged(pool, name):
     code, body = NO_ESCAPE[name]
     (result,) = pool.run(
-        [Job(code, tests=Asked(check=f"def check(c):\n    {body}", entry_point="f"))]
+        [SandboxJob(code, tests=Asked(check=f"def check(c):\n    {body}", entry_point="f"))]
     )
-    assert result.state is not State.BROKEN and not any(result.passed)
+    assert result.state is not SandboxOutcome.BROKEN and not any(result.passed)
     result.detail.encode()
 
 
@@ -230,8 +234,8 @@ def test_a_check_sees_what_was_raised_and_what_was_changed_in_place(pool):
         "    else:\n        assert 0\n"
     )
     code = "def f(a):\n    if a is None: raise ValueError('nothing')\n    a.sort()"
-    (result,) = pool.run([Job(code, tests=Asked(check=check, entry_point="f"))])
-    assert (result.state, result.passed) == (State.DONE, (True,)), result.detail
+    (result,) = pool.run([SandboxJob(code, tests=Asked(check=check, entry_point="f"))])
+    assert (result.state, result.passed) == (SandboxOutcome.DONE, (True,)), result.detail
 
 
 def test_an_answer_is_not_written_to_a_file_and_imported(pool):
@@ -241,7 +245,7 @@ def test_an_answer_is_not_written_to_a_file_and_imported(pool):
         "    sys.path.insert(0, os.getcwd())\n    import zz\n    assert zz.g(1) == 2\n"
     )
     code = "def f(x): return \"def g(x): return type('E', (), {'__eq__': lambda s, o: True})()\""
-    (result,) = pool.run([Job(code, tests=Asked(check=check, entry_point="f"))])
+    (result,) = pool.run([SandboxJob(code, tests=Asked(check=check, entry_point="f"))])
     assert not any(result.passed)
 
 
@@ -269,8 +273,8 @@ def test_what_the_questions_need_of_a_setup_is_there(pool):
         "assert g(rows) == [[0], [1], 1]",
         "assert f(Node(1.5)) == 1",
     )
-    (result,) = pool.run([Job(code, tests=Asked(tests, setup))])
-    assert (result.state, result.passed) == (State.DONE, (True,) * 4), result.detail
+    (result,) = pool.run([SandboxJob(code, tests=Asked(tests, setup))])
+    assert (result.state, result.passed) == (SandboxOutcome.DONE, (True,) * 4), result.detail
 
 
 EVALUATED = (
@@ -304,8 +308,11 @@ EVALUATING = {
 @pytest.mark.parametrize("name", EVALUATING)
 def test_an_answer_is_not_evaluated_where_it_is_judged(pool, name):
     tests, passed = EVALUATING[name]
-    (result,) = pool.run([Job(f"def f(x): return {EVALUATED!r}", tests=tests)])
-    assert (result.state, result.passed) == (State.DONE if passed else State.BROKEN, passed)
+    (result,) = pool.run([SandboxJob(f"def f(x): return {EVALUATED!r}", tests=tests)])
+    assert (result.state, result.passed) == (
+        SandboxOutcome.DONE if passed else SandboxOutcome.BROKEN,
+        passed,
+    )
 
 
 def test_a_literal_may_be_read_from_an_answer(pool):
@@ -313,8 +320,8 @@ def test_a_literal_may_be_read_from_an_answer(pool):
         "import ast, calendar\nassert f(1) and ast.literal_eval(f(1)) == [1, 2] and "
         "calendar.isleap(2024)"
     )
-    (result,) = pool.run([Job("def f(x): return '[1, 2]'", tests=Asked((test,)))])
-    assert (result.state, result.passed) == (State.DONE, (True,)), result.detail
+    (result,) = pool.run([SandboxJob("def f(x): return '[1, 2]'", tests=Asked((test,)))])
+    assert (result.state, result.passed) == (SandboxOutcome.DONE, (True,)), result.detail
 
 
 def test_a_pickle_that_calls_is_not_loaded_where_it_is_judged(pool):
@@ -322,8 +329,8 @@ def test_a_pickle_that_calls_is_not_loaded_where_it_is_judged(pool):
         "import pickle\nclass R:\n    def __reduce__(self): return eval, ('4',)\ndef f(x): return "
         "pickle.dumps(R())"
     )
-    (result,) = pool.run([Job(code, tests=Asked(("assert pickle.loads(f(1)) == 4",)))])
-    assert result.state is State.BROKEN
+    (result,) = pool.run([SandboxJob(code, tests=Asked(("assert pickle.loads(f(1)) == 4",)))])
+    assert result.state is SandboxOutcome.BROKEN
 
 
 def test_a_check_may_make_its_own_types_after_an_answer(pool):
@@ -332,12 +339,14 @@ def test_a_check_may_make_its_own_types_after_an_answer(pool):
         "namedtuple\n    import calendar, dataclasses\n"
         "    point = namedtuple('P', 'x y')(1, 2)\n    assert candidate(point.y) == 2\n"
     )
-    (result,) = pool.run([Job("def f(x): return x", tests=Asked(check=check, entry_point="f"))])
-    assert (result.state, result.passed) == (State.DONE, (True,))
+    (result,) = pool.run(
+        [SandboxJob("def f(x): return x", tests=Asked(check=check, entry_point="f"))]
+    )
+    assert (result.state, result.passed) == (SandboxOutcome.DONE, (True,))
 
 
 def test_tests_that_hand_over_what_is_no_data_are_broken(pool):
     (result,) = pool.run(
-        [Job(OBJECTS, tests=Asked(("k = 2\nassert apply(lambda n: n + k, 2) == 4",)))]
+        [SandboxJob(OBJECTS, tests=Asked(("k = 2\nassert apply(lambda n: n + k, 2) == 4",)))]
     )
-    assert result.state is State.BROKEN
+    assert result.state is SandboxOutcome.BROKEN

@@ -11,11 +11,11 @@ import pytest
 
 from tests.public_data import public_data
 from thumbwheel.capture.sources.published_benchmarks.code_tasks import parse_mbpp
-from thumbwheel.rewards.function import Case, Status
+from thumbwheel.rewards.function import Case, JudgementStatus
 from thumbwheel.rewards.functions.code_execution import CodeExecution
 from thumbwheel.sandbox.canaries import level
 from thumbwheel.sandbox.pool import Pool
-from thumbwheel.sandbox.types import Job, Limits, State
+from thumbwheel.sandbox.types import Limits, SandboxJob, SandboxOutcome
 from thumbwheel.sandbox.types import Tests as Asked
 from unit.sandbox.cheats import CHEATS
 
@@ -39,8 +39,8 @@ def cheat(name: str, function: str, expected: str = "3") -> str:
 
 @pytest.mark.parametrize("tests", [ADD, CHECK], ids=["asserts", "check"])
 def test_what_is_right_passes(pool, tests):
-    (result,) = pool.run([Job("def add(a, b):\n    return a + b", tests=tests)])
-    assert result.state is State.DONE
+    (result,) = pool.run([SandboxJob("def add(a, b):\n    return a + b", tests=tests)])
+    assert result.state is SandboxOutcome.DONE
     assert all(result.passed) and len(result.passed) == (3 if tests is ADD else 1)
 
 
@@ -48,8 +48,8 @@ def test_what_is_right_passes(pool, tests):
 @pytest.mark.parametrize("tests", [ADD, CHECK], ids=["asserts", "check"])
 @pytest.mark.parametrize("name", CHEATS)
 def test_a_cheat_scores_nothing(pool, name, tests):
-    (result,) = pool.run([Job(cheat(name, "add"), tests=tests)])
-    assert result.state is not State.BROKEN
+    (result,) = pool.run([SandboxJob(cheat(name, "add"), tests=tests)])
+    assert result.state is not SandboxOutcome.BROKEN
     assert not any(result.passed)
 
 
@@ -80,7 +80,7 @@ VALUES = {
 @pytest.mark.parametrize("expression", VALUES)
 def test_values_arrive_as_they_are_and_objects_do_not(pool, expression):
     code = f"held = {expression}\ndef value(): return held"
-    (result,) = pool.run([Job(code, tests=Asked((f"assert value() == ({expression})",)))])
+    (result,) = pool.run([SandboxJob(code, tests=Asked((f"assert value() == ({expression})",)))])
     assert result.passed == (VALUES[expression],)
 
 
@@ -89,7 +89,9 @@ def test_values_arrive_as_they_are_and_objects_do_not(pool, expression):
     [("1", True), ("1.0", True), ("True", True), ("'1'", False), ("[1]", False), ("1.5", False)],
 )
 def test_types_are_compared_as_the_test_would(pool, gives, passes):
-    (result,) = pool.run([Job(f"def f(): return {gives}", tests=Asked(("assert f() == 1",)))])
+    (result,) = pool.run(
+        [SandboxJob(f"def f(): return {gives}", tests=Asked(("assert f() == 1",)))]
+    )
     assert result.passed == (passes,)
 
 
@@ -120,8 +122,8 @@ def test_forms_of_tests(pool, test):
         "class Made:\n    def __init__(self, value): self.value = value\ndef f(x): return x * "
         "2\ndef near(a, b): return True"
     )
-    (result,) = pool.run([Job(code, tests=Asked((test,), SETUP))])
-    assert (result.state, result.passed) == (State.DONE, (FORMS[test],))
+    (result,) = pool.run([SandboxJob(code, tests=Asked((test,), SETUP))])
+    assert (result.state, result.passed) == (SandboxOutcome.DONE, (FORMS[test],))
 
 
 SAYS_YES = """
@@ -178,8 +180,8 @@ OWN_WORDS = (
 @pytest.mark.parametrize("entry", ["f", None])
 @pytest.mark.parametrize("test", OWN_WORDS)
 def test_a_function_that_only_the_program_defines_does_not_judge_it(pool, test, entry):
-    (result,) = pool.run([Job(SAYS_YES, tests=Asked((test,), entry_point=entry))])
-    assert (result.state, result.passed) == (State.BROKEN, ()), result.detail
+    (result,) = pool.run([SandboxJob(SAYS_YES, tests=Asked((test,), entry_point=entry))])
+    assert (result.state, result.passed) == (SandboxOutcome.BROKEN, ()), result.detail
 
 
 MAKES_INPUT = """
@@ -207,15 +209,15 @@ INPUTS = {
 
 @pytest.mark.parametrize("test", INPUTS)
 def test_other_functions_of_the_program_make_what_the_entry_point_is_called_with(pool, test):
-    (result,) = pool.run([Job(MAKES_INPUT, tests=Asked((test,), entry_point="f"))])
-    assert (result.state, result.passed) == (State.DONE, (INPUTS[test],)), result.detail
+    (result,) = pool.run([SandboxJob(MAKES_INPUT, tests=Asked((test,), entry_point="f"))])
+    assert (result.state, result.passed) == (SandboxOutcome.DONE, (INPUTS[test],)), result.detail
 
 
 def test_a_comparison_that_says_nothing_is_no_verdict(pool):
     code = "class Any:\n    pass\ndef f(x): return Any()"
     results = pool.run(
         [
-            Job(program, tests=Asked(("assert f(2).__eq__(4)",), entry_point="f"))
+            SandboxJob(program, tests=Asked(("assert f(2).__eq__(4)",), entry_point="f"))
             for program in (code, "def f(x): return 4")
         ]
     )
@@ -236,10 +238,10 @@ def test_nothing_moves_the_deadline(report, name, tests):
     pool = Pool(limits, 1, level())
     pool.warm()
     before = time.monotonic()
-    (result,) = pool.run([Job(ENDLESS[name], tests=tests)])
+    (result,) = pool.run([SandboxJob(ENDLESS[name], tests=tests)])
     spent = time.monotonic() - before
     pool.close()
-    assert result.state is State.TIMEOUT
+    assert result.state is SandboxOutcome.TIMEOUT
     assert spent < 6 * limits.wall_seconds  # it was so many deadlines and more
 
 
@@ -257,7 +259,7 @@ def f(x): return ' '.join(asked)
 def test_what_is_compared_with_never_enters_the_sandbox_of_the_candidate(pool):
     (result,) = pool.run(
         [
-            Job(
+            SandboxJob(
                 SPY,
                 tests=Asked(
                     ("assert f(1) == 'secret-1'", "assert 'secret-2' not in f(2) and f(3)")
@@ -278,8 +280,8 @@ def test_what_is_compared_with_never_enters_the_sandbox_of_the_candidate(pool):
     ],
 )
 def test_tests_that_cannot_run_are_no_fault_of_the_candidate(pool, tests):
-    (result,) = pool.run([Job("def f(): return 1", tests=tests)])
-    assert result.state is State.BROKEN
+    (result,) = pool.run([SandboxJob("def f(): return 1", tests=tests)])
+    assert result.state is SandboxOutcome.BROKEN
 
 
 EMPTY = {
@@ -296,8 +298,8 @@ EMPTY = {
 
 @pytest.mark.parametrize("name", EMPTY)
 def test_tests_that_assert_nothing_are_broken(pool, name):
-    (result,) = pool.run([Job("def f(x): return 'nonsense'", tests=EMPTY[name])])
-    assert result.state is State.BROKEN
+    (result,) = pool.run([SandboxJob("def f(x): return 'nonsense'", tests=EMPTY[name])])
+    assert result.state is SandboxOutcome.BROKEN
 
 
 def test_stop_iteration_does_not_end_the_loop_of_a_check(pool):
@@ -308,24 +310,26 @@ def test_stop_iteration_does_not_end_the_loop_of_a_check(pool):
     tests = Asked(check=check, entry_point="f")
     results = pool.run(
         [
-            Job(code, tests=tests)
+            SandboxJob(code, tests=tests)
             for code in ("def f(x):\n    raise StopIteration", "def f(x): return x + 1")
         ]
     )
     assert [(result.state, result.passed) for result in results] == [
-        (State.DONE, (False,)),
-        (State.DONE, (True,)),
+        (SandboxOutcome.DONE, (False,)),
+        (SandboxOutcome.DONE, (True,)),
     ]
 
 
 def test_a_name_that_the_setup_tries_to_import_is_not_asked_of_the_candidate(pool):
     setup = "try:\n    from math import isclose\nexcept ImportError:\n    pass"
     code = "import math\nmath.isclose = isclose = lambda *a, **k: True\ndef f(x): return 0"
-    (result,) = pool.run([Job(code, tests=Asked(("assert isclose(f(1), 2)",), setup))])
-    assert (result.state, result.passed) == (State.DONE, (False,))
+    (result,) = pool.run([SandboxJob(code, tests=Asked(("assert isclose(f(1), 2)",), setup))])
+    assert (result.state, result.passed) == (SandboxOutcome.DONE, (False,))
 
 
-@pytest.mark.parametrize(("state", "answers"), [(State.TIMEOUT, 1), (State.BROKEN, 0)])
+@pytest.mark.parametrize(
+    ("state", "answers"), [(SandboxOutcome.TIMEOUT, 1), (SandboxOutcome.BROKEN, 0)]
+)
 def test_a_judge_that_dies_over_an_answer_is_the_candidates_failure(pool, state, answers):
     tests = Asked(
         check="import os\ndef check(candidate):\n"
@@ -333,22 +337,25 @@ def test_a_judge_that_dies_over_an_answer_is_the_candidates_failure(pool, state,
         + "    os._exit(1)\n",
         entry_point="f",
     )
-    (result,) = pool.run([Job("def f(x): return 2", tests=tests)])
+    (result,) = pool.run([SandboxJob("def f(x): return 2", tests=tests)])
     assert (result.state, result.passed) == (state, ())
 
 
 def test_a_set_with_too_many_items_is_not_compared(pool):
     asked = Asked(("assert len(f(9000)) == 9000", "assert f(101_000)"))
-    (result,) = pool.run([Job("def f(x): return set(range(x))", tests=asked)])
+    (result,) = pool.run([SandboxJob("def f(x): return set(range(x))", tests=asked)])
     assert result.passed == (True, False)
 
 
 def test_tests_too_long_to_be_sent_are_broken_and_cost_the_next_candidate_nothing(pool):
     long = Asked(("assert f(1) == 2 # " + "x" * 5_000_000,))
     results = pool.run(
-        [Job("def f(x): return 2", tests=tests) for tests in (long, Asked(("assert f(1) == 2",)))]
+        [
+            SandboxJob("def f(x): return 2", tests=tests)
+            for tests in (long, Asked(("assert f(1) == 2",)))
+        ]
     )
-    assert [result.state for result in results] == [State.BROKEN, State.DONE]
+    assert [result.state for result in results] == [SandboxOutcome.BROKEN, SandboxOutcome.DONE]
     assert results[1].passed == (True,)
 
 
@@ -361,16 +368,16 @@ def test_an_alarm_in_the_middle_of_a_run_costs_the_next_candidate_nothing(pool):
     try:
         with pytest.raises(TimeoutError):
             signal.setitimer(signal.ITIMER_REAL, 0.5)
-            pool.run([Job("import time\ntime.sleep(3)", tests=Asked(("assert f(1) == 2",)))])
+            pool.run([SandboxJob("import time\ntime.sleep(3)", tests=Asked(("assert f(1) == 2",)))])
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    (result,) = pool.run([Job("def f(x): return 2", tests=Asked(("assert f(1) == 2",)))])
-    assert (result.state, result.passed) == (State.DONE, (True,))
+    (result,) = pool.run([SandboxJob("def f(x): return 2", tests=Asked(("assert f(1) == 2",)))])
+    assert (result.state, result.passed) == (SandboxOutcome.DONE, (True,))
 
 
 def test_many_programs_come_back_in_their_order(pool):
-    results = pool.run([Job(f"print({number})") for number in range(20)])
+    results = pool.run([SandboxJob(f"print({number})") for number in range(20)])
     assert [result.output for result in results] == [f"{number}\n" for number in range(20)]
 
 
@@ -473,4 +480,4 @@ def test_no_cheat_scores_on_real_tasks(report, name):
     ]
     scores = function.score(cases)
     assert len(scores) >= 8
-    assert {(score.status, score.value) for score in scores} == {(Status.OK, 0.0)}
+    assert {(score.status, score.value) for score in scores} == {(JudgementStatus.OK, 0.0)}

@@ -16,12 +16,12 @@ from thumbwheel.core import ids
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.export import store
-from thumbwheel.export.types import Export, Limits, Parity
+from thumbwheel.export.types import Export, Parity, ParityLimits
 from thumbwheel.models import versions
 from thumbwheel.models.types import EndpointAddress
 
 EXPORTS = "/api/agents/support/versions/v0/exports"
-PARITY = Parity(5, 200, "F32", 1e-6, 1e-9, 1.0, 0.5, True, Limits(1e-4, 0.99))
+PARITY = Parity(5, 200, "F32", 1e-6, 1e-9, 1.0, 0.5, True, ParityLimits(1e-4, 0.99))
 CONTENT = bytes(range(256)) * 40
 
 

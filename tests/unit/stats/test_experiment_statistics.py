@@ -20,7 +20,7 @@ from thumbwheel.stats.off_policy import doubly_robust, effective_size, ips, snip
 from thumbwheel.stats.sample_ratio import (
     CONCENTRATIONS,
     LOSSES,
-    Stratum,
+    ShareStratum,
     chi_squared_p,
     log_evidence,
     log_evidence_of_loss,
@@ -34,14 +34,14 @@ VECTORS = json.loads((Path(__file__).parent / "peer_vectors.json").read_text())
 
 def test_the_chi_squared_alarm_is_that_of_gbstats() -> None:
     for row in VECTORS["sample_ratio"]:
-        p_value = chi_squared_p(Stratum(row["counts"], row["weights"]))
+        p_value = chi_squared_p(ShareStratum(row["counts"], row["weights"]))
         assert p_value == pytest.approx(row["p"], abs=1e-9)
-    assert chi_squared_p(Stratum([0, 0], [1, 1])) == 1.0
+    assert chi_squared_p(ShareStratum([0, 0], [1, 1])) == 1.0
 
 
 def test_the_sequential_alarm_is_that_of_its_authors() -> None:
     for row in VECTORS["sequential_sample_ratio"]:
-        evidence = log_evidence(Stratum(row["counts"], row["shares"]))
+        evidence = log_evidence(ShareStratum(row["counts"], row["shares"]))
         assert math.exp(evidence) == pytest.approx(row["factor"], rel=1e-9)
 
 
@@ -52,19 +52,19 @@ def test_the_sequential_alarm_over_all_moments_and_over_strata() -> None:
         first = (random.random(1500) < 0.5).cumsum()
         counts = np.arange(1, 1501)
         values = (
-            sequential_p([Stratum([int(n - k), int(k)], [0.5, 0.5])])
+            sequential_p([ShareStratum([int(n - k), int(k)], [0.5, 0.5])])
             for n, k in zip(counts[49::25], first[49::25], strict=True)
         )
         alarms += any(value < 0.05 for value in values)
     assert alarms <= 15
     # what is lost of one arm shows, also where the shares were changed on the way
-    before, after = Stratum([4500, 480], [0.9, 0.1]), Stratum([5000, 4400], [0.5, 0.5])
+    before, after = ShareStratum([4500, 480], [0.9, 0.1]), ShareStratum([5000, 4400], [0.5, 0.5])
     assert sequential_p([before]) > 0.5
-    assert sequential_p([Stratum([300, 100], [0.5, 0.5])]) < 1e-9
+    assert sequential_p([ShareStratum([300, 100], [0.5, 0.5])]) < 1e-9
     assert sequential_p([before, after]) < 0.001
-    assert sequential_p([Stratum([10, 1], [1.0, 0.0])]) == 0.0
+    assert sequential_p([ShareStratum([10, 1], [1.0, 0.0])]) == 0.0
     with pytest.raises(InputError, match="each arm"):
-        Stratum([1], [0.5, 0.5])
+        ShareStratum([1], [0.5, 0.5])
 
 
 def test_a_tenth_of_an_arm_that_is_lost_is_seen() -> None:
@@ -76,14 +76,14 @@ def test_a_tenth_of_an_arm_that_is_lost_is_seen() -> None:
         arrives = random.random(6000) < np.where(treated, 0.9, 1.0)
         counts = [np.cumsum(arm & arrives)[499::500] for arm in (~treated, treated)]
         seen += any(
-            sequential_p([Stratum([int(first), int(second)], [0.5, 0.5])]) < 0.001
+            sequential_p([ShareStratum([int(first), int(second)], [0.5, 0.5])]) < 0.001
             for first, second in zip(*counts, strict=True)
         )
     assert 120 <= seen <= 190
 
 
 def test_the_mean_of_the_sequential_alarm_by_hand() -> None:
-    stratum = Stratum([3000, 2700], [0.5, 0.5])
+    stratum = ShareStratum([3000, 2700], [0.5, 0.5])
     assert log_evidence_of_loss(stratum, 1, 0.1) == pytest.approx(
         2700 * math.log(0.9 / 0.95) - 3000 * math.log(0.95)
     )

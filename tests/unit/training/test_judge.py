@@ -16,8 +16,8 @@ from tests.required import missing
 from tests.waiting import until
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.sandbox.canaries import level
-from thumbwheel.sandbox.types import Refused
-from thumbwheel.training.judge import Judge, JudgeRequest
+from thumbwheel.sandbox.types import SandboxRefused
+from thumbwheel.training.judge import JudgeRequest, RewardJudge
 
 ROW = {
     "row_id": "row_1",
@@ -35,10 +35,10 @@ def ask(text: str, finish: str = "stop", **row) -> JudgeRequest:
 
 @pytest.fixture
 def judge():
-    judges: list[Judge] = []
+    judges: list[RewardJudge] = []
 
     def make(functions, *more, **settings):
-        judges.append(Judge(functions, *more, **settings))
+        judges.append(RewardJudge(functions, *more, **settings))
         return judges[-1]
 
     yield make
@@ -162,7 +162,7 @@ def test_a_function_of_the_table_judges_with_its_settings(judge):
 def test_a_program_that_hangs_is_wrong_and_the_start_of_the_sandbox_costs_no_answer_its_time(judge):
     try:
         level()
-    except Refused as error:
+    except SandboxRefused as error:
         missing("sandbox", str(error))
     tests = {"checker": "code_execution", "reference": {"tests": ["assert f() == 1"]}}
     codes = [
@@ -185,7 +185,7 @@ def test_a_program_that_hangs_is_wrong_and_the_start_of_the_sandbox_costs_no_ans
 )
 def test_settings_that_nothing_reads_are_refused_at_the_start(settings):
     with pytest.raises(ConfigError, match=r"checker|regex|mots"):
-        Judge({"checker": 1.0, "length": 1.0}, settings=settings)
+        RewardJudge({"checker": 1.0, "length": 1.0}, settings=settings)
 
 
 def test_defect_2c1_a_fresh_answer_is_never_credited_with_what_was_said_of_a_logged_one(judge):
@@ -230,7 +230,7 @@ def test_a_failure_is_said_once_with_its_reason(judge, capsys):
 @pytest.mark.parametrize("name", ["no_such", "user_rewards:no_such", "no_such_module:f", "regex"])
 def test_a_function_that_cannot_be_had_is_refused_at_the_start(name):
     with pytest.raises(ConfigError, match=name.split(":")[-1]):
-        Judge({"checker": 1.0, name: 1.0})
+        RewardJudge({"checker": 1.0, name: 1.0})
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_a_function_that_cannot_be_had_is_refused_at_the_start(name):
 )
 def test_weights_without_a_mean_are_refused(functions):
     with pytest.raises(ConfigError, match="weight"):
-        Judge(functions)
+        RewardJudge(functions)
 
 
 def test_closing_ends_the_processes_even_at_work(judge):

@@ -20,7 +20,7 @@ from thumbwheel.engine.out_of_memory import out_of_memory
 from thumbwheel.engine.tree import plan
 from thumbwheel.training import fit_memory
 from thumbwheel.training.assemble import Assembly
-from thumbwheel.training.fit_memory import Need, Point, fitted, measure
+from thumbwheel.training.fit_memory import MemoryNeed, MemoryPoint, fitted, measure
 from thumbwheel.training.memory import branch_by_branch, meter, refuse_weights, room_gb
 from thumbwheel.training.rundir import RunDir
 
@@ -215,7 +215,7 @@ def test_what_a_token_costs_is_measured(wide: Path, tmp_path: Path) -> None:
     assert all(parameter.grad is None for parameter in assembly.model.parameters())
 
 
-def squeeze(monkeypatch: pytest.MonkeyPatch, *needs: Need) -> None:
+def squeeze(monkeypatch: pytest.MonkeyPatch, *needs: MemoryNeed) -> None:
     answers = iter(needs)
     monkeypatch.setattr(fit_memory, "measure", lambda assembly, gauge, room: next(answers))
 
@@ -244,7 +244,7 @@ def test_where_passes_cost_launches_as_many_tokens_are_computed_at_once_as_fit(
     # or as much of it as fits, by what was measured under the raised budget
     budget.tokens = 64
     monkeypatch.setattr(fit_memory, "room_gb", lambda device, limit: limit)
-    squeeze(monkeypatch, Need(1.0, 2.0 / 500), Need(1.0, 2.0 / 300))
+    squeeze(monkeypatch, MemoryNeed(1.0, 2.0 / 500), MemoryNeed(1.0, 2.0 / 300))
     fit_memory.fit(assembly)
     assert (budget.tokens, budget.changes[0][:24]) == (408, "token_budget 680 -> 408:")
 
@@ -287,26 +287,26 @@ def test_what_does_not_fit_is_planned_anew_and_said(
         max(item.rows("tree") for item in whole.train.items),
         max(item.longest for item in whole.train.items),
     )
-    squeeze(monkeypatch, Need(0.1, 1e-6))
+    squeeze(monkeypatch, MemoryNeed(0.1, 1e-6))
     assert fitted(make, config).runner.budget.changes == []
-    squeeze(monkeypatch, Need(0.1, 0.83 / 500))
+    squeeze(monkeypatch, MemoryNeed(0.1, 0.83 / 500))
     assembly = fitted(make, config)
     assert assembly.runner.budget.tokens == 500
     assert assembly.runner.budget.changes == [
         "token_budget 1536 -> 500: 2.65 GB are needed, 1.00 GB are there"
     ]
-    squeeze(monkeypatch, Need(0.1, 0.83 / (largest - 1)), Need(0.1, 0.83 / 2000))
+    squeeze(monkeypatch, MemoryNeed(0.1, 0.83 / (largest - 1)), MemoryNeed(0.1, 0.83 / 2000))
     assembly = fitted(make, config)
     assert assembly.engine.checkpointing and assembly.runner.budget.tokens == 1536
     monkeypatch.setattr(fit_memory, "SHORTEST", 16)
-    squeeze(monkeypatch, *[Need(0.1, 0.83 / (largest * 2 // 3))] * 2, Need(0.1, 1e-6))
+    squeeze(monkeypatch, *[MemoryNeed(0.1, 0.83 / (largest * 2 // 3))] * 2, MemoryNeed(0.1, 1e-6))
     assembly = fitted(make, config)
     assert (
         assembly.config.max_length <= longest * 2 // 3
         and max(item.longest for item in assembly.train.items) <= assembly.config.max_length
     )
     assert "longer rows do not fit" in assembly.runner.budget.changes[0]
-    squeeze(monkeypatch, *[Need(2.0, 1e-6)] * 2)
+    squeeze(monkeypatch, *[MemoryNeed(2.0, 1e-6)] * 2)
     with pytest.raises(TrainingError, match="not even much shorter ones would fit"):
         fitted(make, config)
     assert "2.65 GB are needed" in capsys.readouterr().err
@@ -327,7 +327,7 @@ def test_a_resumed_run_keeps_the_length_that_it_came_down_to(
         )
 
     config = settings("dpo", QUICK | {"memory_limit_gb": 1.0, "max_length": 64})
-    squeeze(monkeypatch, *[Need(0.1, 0.83 / 10)] * 2)
+    squeeze(monkeypatch, *[MemoryNeed(0.1, 0.83 / 10)] * 2)
     with pytest.raises(
         TrainingError, match=r"shorter rows would make it another run.*resume again"
     ):
@@ -430,7 +430,7 @@ def test_answers_that_do_not_fit_are_refused_and_no_prompt_is_dropped_for_it(
         )
         return assembly[-1]
 
-    squeeze(monkeypatch, *[Need(2.0, 1e-6)] * 3)
+    squeeze(monkeypatch, *[MemoryNeed(2.0, 1e-6)] * 3)
     with pytest.raises(TrainingError, match="Lower max_completion_length"):
         fitted(make, settings("grpo", ONLINE | {"memory_limit_gb": 1.0}))
     assert (
@@ -476,7 +476,7 @@ def test_what_smaller_parts_foretell_is_not_tried(
         fit_memory,
         "_peak",
         lambda assembly, gauge, units: (
-            assembly.runner.rehearse(units) or Point(seen[-1][0], 0.01 * seen[-1][0])
+            assembly.runner.rehearse(units) or MemoryPoint(seen[-1][0], 0.01 * seen[-1][0])
         ),
     )
     gauge = meter("cpu")

@@ -15,7 +15,7 @@ from thumbwheel.engine.rollout import Rollout
 from thumbwheel.training.algorithms.grpo import Grpo, GrpoConfig
 from thumbwheel.training.assemble import settings
 from thumbwheel.training.judge import Reward
-from thumbwheel.training.online import Collected, RolloutPrompt
+from thumbwheel.training.online import AnswerBatch, RolloutPrompt
 from thumbwheel.training.online_step import weighted
 
 TRUTH = {"checker": "regex", "checker_config": {"pattern": "ab", "full": True}}
@@ -188,14 +188,14 @@ def test_a_reward_model_keeps_a_run_near_its_base_unless_told_otherwise(
     assert settings(method, judged.model_dump()) == judged
 
 
-def collected(*groups: list[tuple[int, float | None, str]]) -> Collected:
+def collected(*groups: list[tuple[int, float | None, str]]) -> AnswerBatch:
     """Answers as (tokens, reward, finish)."""
     tasks = [RolloutPrompt((5, 6), {}, f"g{number}", number) for number in range(len(groups))]
     rollouts = [
         [Rollout(tuple(range(10, 10 + size)), None, finish, "") for size, _, finish in group]
         for group in groups
     ]  # type: ignore[arg-type]
-    return Collected(
+    return AnswerBatch(
         tasks,
         rollouts,
         [[Reward(value, {}, {}, None) for _, value, _ in group] for group in groups],

@@ -18,7 +18,7 @@ import torch
 from tests.models.tiny_models import tiny_base
 from tests.worlds.ppo_world import World, answers, world
 from thumbwheel.engine.score import Role
-from thumbwheel.training.online import Collected
+from thumbwheel.training.online import AnswerBatch
 
 BATCHES, PASSES = 5, 2
 
@@ -75,7 +75,7 @@ class Straight:
     def critic_adapter(self) -> str:
         return "default" if self.shared else "critic"
 
-    def prepare(self, collected: Collected) -> list[list[dict[str, Any]]]:
+    def prepare(self, collected: AnswerBatch) -> list[list[dict[str, Any]]]:
         """[task][answer] everything known about an answer before the updates."""
         config = self.config
         tasks = [

@@ -26,7 +26,7 @@ from thumbwheel.models.types import Agent
 from thumbwheel.training.algorithms.grpo import Grpo
 from thumbwheel.training.algorithms.ppo import Ppo
 from thumbwheel.training.judge import JudgeRequest
-from thumbwheel.training.online import Collected
+from thumbwheel.training.online import AnswerBatch
 from thumbwheel.training.online_step import OnlineRunner
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.train import find_run, resume, train
@@ -69,7 +69,7 @@ def test_10_the_critic_starts_as_the_reward_model_in_units_of_the_normalised_rew
     config = config_of(reward_functions=())
     steps = OnlineRunner(Ppo(config), parts_of(base, config, reward_model=judge))
     collected = answers(world(base))
-    collected = Collected(collected.tasks[:1], collected.rollouts[:1], collected.rewards[:1])
+    collected = AnswerBatch(collected.tasks[:1], collected.rollouts[:1], collected.rewards[:1])
     experience = steps.method.experience(collected, steps._sweep)
     ends = {
         role: steps._sweep.several(experience.examples, role, "last")["last"][0]
@@ -100,7 +100,7 @@ def test_10_a_critic_from_a_model_of_classes_starts_in_units_of_the_chances_that
             JudgeRequest({}, rollout.text, rollout.finish, plain.tasks[0].row["prompt"])
             for rollout in plain.rollouts[0]
         ]
-        collected = Collected(plain.tasks[:1], plain.rollouts[:1], [steps._judge.judge(asks)])
+        collected = AnswerBatch(plain.tasks[:1], plain.rollouts[:1], [steps._judge.judge(asks)])
         paid = torch.tensor([reward.value for reward in collected.rewards[0]])
         assert float(paid.min()) > 0 and float(paid.max()) < 1
         experience = steps.method.experience(collected, steps._sweep)

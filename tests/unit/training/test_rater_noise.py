@@ -17,7 +17,7 @@ from scipy.optimize import check_grad
 from tests.models.tiny_models import tiny_base
 from tests.training_rows import assembled, by_split, plain_rows
 from thumbwheel.training import rater_noise
-from thumbwheel.training.rater_noise import FEWEST, PRIOR_RATE, Judgement, estimate, sigmoid
+from thumbwheel.training.rater_noise import FEWEST, PRIOR_RATE, RatedAnswer, estimate, sigmoid
 from thumbwheel.training.rater_weights import weigh
 from thumbwheel.training.types import JUDGED
 
@@ -26,7 +26,7 @@ ERRORS = {"ana": 0.02, "ben": 0.1, "eve": 0.3}
 
 def simulated(
     count: int, seed: int, informative: bool = True
-) -> tuple[list[Judgement], list[bool]]:
+) -> tuple[list[RatedAnswer], list[bool]]:
     """Judgements of answers that are right as often as the base thinks, or in half of all cases;
     and whether each judgement is right."""
     chance = random.Random(seed)
@@ -36,7 +36,7 @@ def simulated(
         right = chance.random() < (probability if informative else 0.5)
         rater = chance.choice(sorted(ERRORS))
         errs = chance.random() < ERRORS[rater]
-        judgements.append(Judgement(math.log(max(probability, 1e-9)), right != errs, (rater,)))
+        judgements.append(RatedAnswer(math.log(max(probability, 1e-9)), right != errs, (rater,)))
         truly.append(not errs)
     return judgements, truly
 
@@ -75,9 +75,9 @@ def test_raters_who_agree_count_more_than_one_alone() -> None:
     judgements, _ = simulated(1500, 1)
     noise = estimate(judgements)
     assert noise is not None
-    alone = noise.trust(Judgement(math.log(0.3), True, ("ben",)))
-    together = noise.trust(Judgement(math.log(0.3), True, ("ben", "eve")))
-    assert together > alone > noise.trust(Judgement(math.log(0.3), True, ("eve",)))
+    alone = noise.trust(RatedAnswer(math.log(0.3), True, ("ben",)))
+    together = noise.trust(RatedAnswer(math.log(0.3), True, ("ben", "eve")))
+    assert together > alone > noise.trust(RatedAnswer(math.log(0.3), True, ("eve",)))
 
 
 @settings(deadline=None, max_examples=25)
@@ -92,7 +92,7 @@ def test_raters_who_agree_count_more_than_one_alone() -> None:
 def test_trust_is_a_probability_whatever_the_lengths_and_in_any_order(
     votes: list[Any], chance: random.Random
 ) -> None:
-    judgements = [Judgement(logp, good, (rater,)) for logp, good, rater in votes]
+    judgements = [RatedAnswer(logp, good, (rater,)) for logp, good, rater in votes]
     shuffled = chance.sample(judgements, len(judgements))
     noise, same = estimate(judgements), estimate(shuffled)
     if noise is None or same is None:
@@ -152,7 +152,7 @@ def test_liked_answers_weigh_what_their_thumb_is_worth_and_corrections_what_they
     )[1:]:
         (logp,) = assembly.runner.base_logps([item])
         assert weight == pytest.approx(
-            noise.trust(Judgement(logp, True, tuple(raters[judgement["row_id"]])))
+            noise.trust(RatedAnswer(logp, True, tuple(raters[judgement["row_id"]])))
         )
     assert len(set(weights)) > 20
     assert [item.weight for item in assembly.dev.items] == [1.0] * 4

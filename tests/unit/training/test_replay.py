@@ -11,7 +11,7 @@ from tests.training_rows import assembled, loop_of, plain_rows
 from thumbwheel.engine.rollout import Sampling
 from thumbwheel.engine.sampler import GroupSampler
 from thumbwheel.evaluation.suite import SuiteContext
-from thumbwheel.evaluation.suites.regression import Regression
+from thumbwheel.evaluation.suites.regression import RegressionSuite
 from thumbwheel.evaluation.types import EvaluationConfig
 from thumbwheel.training.assemble import Assembly
 from thumbwheel.training.replay import LONGEST_ANSWER, ROWS, Replay, questions
@@ -22,7 +22,7 @@ def replay_of(assembly: Assembly, folder: Path, weight: float = 1.0) -> Replay:
 
 
 def test_no_question_is_an_anchor_of_the_gate() -> None:
-    anchors = Regression(SuiteContext([], [], EvaluationConfig())).anchors
+    anchors = RegressionSuite(SuiteContext([], [], EvaluationConfig())).anchors
     asked = {task.prompt.casefold() for task in anchors.tasks}
     assert len(set(questions())) == len(questions())
     for question in questions():

@@ -18,10 +18,16 @@ from tests.models.encoders import tiny_encoder
 from tests.training_rows import assembled, loop_of, plain_rows, shake
 from thumbwheel.core.errors import DataError, ModelError
 from thumbwheel.engine.forward import language_model
-from thumbwheel.engine.reward_model import Scale
+from thumbwheel.engine.reward_model import RewardScale
 from thumbwheel.engine.score import LAST, Role
 from thumbwheel.engine.tree import build
-from thumbwheel.training.algorithms.reward import BINS, Reward, RewardConfig, calibration, spread
+from thumbwheel.training.algorithms.reward import (
+    BINS,
+    RewardMethod,
+    RewardMethodConfig,
+    calibration,
+    spread,
+)
 from thumbwheel.training.step import means
 
 KINDS = {"bradley_terry": "pairs", "regression": "scored", "classification": "labels"}
@@ -169,7 +175,7 @@ def test_the_head_begins_small_and_without_bias(base: Path, tmp_path: Path) -> N
 
 
 def test_an_encoder_cuts_old_turns_to_its_positions_and_never_the_answer(tmp_path: Path) -> None:
-    from thumbwheel.engine.prompt import Target
+    from thumbwheel.engine.prompt import TargetText
 
     assembly, _ = made_for("bradley_terry", tiny_encoder(tmp_path / "e"), tmp_path, max_length=1024)
     turn = [
@@ -177,13 +183,13 @@ def test_an_encoder_cuts_old_turns_to_its_positions_and_never_the_answer(tmp_pat
         {"role": "assistant", "content": "yes"},
     ]
     fit = assembly.builder.fit(
-        [*turn * 4, {"role": "user", "content": "question"}], [Target("no no no")], 1024
+        [*turn * 4, {"role": "user", "content": "question"}], [TargetText("no no no")], 1024
     )
     assert fit.dropped_turns > 0 and fit.rows[0].length <= 128
     tokens = assembly.builder.tokenizer.convert_ids_to_tokens(fit.rows[0].completion_ids)
     assert tokens == ["no", "no", "no", "[SEP]"]
     assert assembly.builder.fit(
-        [{"role": "user", "content": "question"}], [Target("no " * 200)], 1024
+        [{"role": "user", "content": "question"}], [TargetText("no " * 200)], 1024
     ).refused
 
 
@@ -222,7 +228,7 @@ def test_calibration_is_the_same_in_any_number_of_parts(
             if len(chances[part])
         ]
     )
-    assert Reward(RewardConfig()).derived(dict(in_parts))["ece"] == pytest.approx(
+    assert RewardMethod(RewardMethodConfig()).derived(dict(in_parts))["ece"] == pytest.approx(
         expected, abs=1e-9
     )
 
@@ -234,7 +240,7 @@ def test_calibration_is_the_same_in_any_number_of_parts(
     st.floats(-1, 1),
 )
 def test_the_scale_goes_both_ways(values: list[float], score: float) -> None:
-    scale = Scale(*spread(values))
+    scale = RewardScale(*spread(values))
     assert min(values) <= scale.low < scale.high <= max(values)
     assert scale.normal(scale.low) == pytest.approx(-1) and scale.normal(
         scale.high
@@ -251,15 +257,17 @@ def test_an_outlier_does_not_squeeze_the_scale() -> None:
 def test_what_the_rows_cannot_support(base: Path) -> None:
     scored = [{"value": 3.0}, {"value": 3.0}]
     with pytest.raises(DataError, match="lie between 3 and 3"):
-        Reward.resolve_config(RewardConfig(loss_type="regression"), scored)
+        RewardMethod.resolve_config(RewardMethodConfig(loss_type="regression"), scored)
     with pytest.raises(DataError, match="same label"):
-        Reward.resolve_config(RewardConfig(loss_type="classification"), [{"label": True}] * 3)
+        RewardMethod.resolve_config(
+            RewardMethodConfig(loss_type="classification"), [{"label": True}] * 3
+        )
     rated = [{"value": 1.0}, {"value": 5.0}]
-    fitted = Reward.resolve_config(RewardConfig(loss_type="regression"), rated)
+    fitted = RewardMethod.resolve_config(RewardMethodConfig(loss_type="regression"), rated)
     assert fitted.scale == pytest.approx((1.04, 4.96)) and fitted.metric_for_best_model == "loss"
     assert (
-        Reward.resolve_config(
-            RewardConfig(loss_type="regression", metric_for_best_model="mae"), rated
+        RewardMethod.resolve_config(
+            RewardMethodConfig(loss_type="regression", metric_for_best_model="mae"), rated
         ).metric_for_best_model
         == "mae"
     )

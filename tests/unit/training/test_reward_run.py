@@ -24,8 +24,14 @@ from thumbwheel.datasets.types import Dataset, PairRow
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.base_check import find_base
 from thumbwheel.engine.load import LoraSettings, attach_lora, load_base
-from thumbwheel.engine.prompt import Target
-from thumbwheel.engine.reward_model import RewardInput, RewardModel, RewardModelCard, Scale, mount
+from thumbwheel.engine.prompt import TargetText
+from thumbwheel.engine.reward_model import (
+    RewardInput,
+    RewardModel,
+    RewardModelCard,
+    RewardScale,
+    mount,
+)
 from thumbwheel.engine.score import LAST, Role, ScoreEngine
 from thumbwheel.engine.tree import Branch, Example, build
 from thumbwheel.models import reward_models
@@ -207,7 +213,7 @@ def test_both_answers_of_a_pair_are_read_after_the_same_turns(
 
     def dropped(pair, *texts):
         return model._builder.fit(
-            pair.prompt, list(map(Target, texts)), model.card.max_length
+            pair.prompt, list(map(TargetText, texts)), model.card.max_length
         ).dropped_turns
 
     pairs = [
@@ -361,7 +367,7 @@ def test_mounted_on_the_policys_base_it_gives_the_same_scores(
 ) -> None:
     folder = reward_models.folder(ws, first)
     alone = RewardModel.load(folder, device="cpu")
-    token_rows = [alone._builder.fit(PROMPT, [Target(text)], 128).rows[0] for text in ANSWERS]
+    token_rows = [alone._builder.fit(PROMPT, [TargetText(text)], 128).rows[0] for text in ANSWERS]
     examples = [
         Example(tokens.prompt_ids, (Branch(tokens.completion_ids),), "g") for tokens in token_rows
     ]
@@ -405,14 +411,18 @@ def test_figures_of_held_out_rows() -> None:
     assert (figures["exact_low"], figures["exact_high"]) == pytest.approx(
         (0.2527, 0.3676), abs=1e-4
     )
-    assert of_answers([], 3, []) == {"n": 0, "unreadable": 3} == of_numbers(Scale(0, 1), [], [], 3)
+    assert (
+        of_answers([], 3, [])
+        == {"n": 0, "unreadable": 3}
+        == of_numbers(RewardScale(0, 1), [], [], 3)
+    )
     five = of_answers([True] * 150 + [False] * 50, 200, [str(number // 5) for number in range(200)])
     assert (
         five["groups"] == 40
         and five["low"] < 0.65 < 0.75 < 0.85 < five["high"]
         and "exact_low" not in five
     )
-    numbers = of_numbers(Scale(1, 5), [-1.0, 0.0, 1.0], [1.0, 4.0, 5.0], 4)
+    numbers = of_numbers(RewardScale(1, 5), [-1.0, 0.0, 1.0], [1.0, 4.0, 5.0], 4)
     assert numbers == pytest.approx(
         {"n": 3, "unreadable": 1, "mse": 1 / 3, "mae": 1 / 3, "mse_of_mean": 26 / 9}
     )

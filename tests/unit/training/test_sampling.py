@@ -22,7 +22,7 @@ from thumbwheel.training import sampling
 from thumbwheel.training.algorithms.grpo import Grpo, GrpoConfig
 from thumbwheel.training.assemble import Assembly
 from thumbwheel.training.judge import Reward
-from thumbwheel.training.online import Collected, RolloutPrompt, importance
+from thumbwheel.training.online import AnswerBatch, RolloutPrompt, importance
 
 
 def grpo(base: Path, folder: Path, **changes: Any) -> Assembly:
@@ -36,7 +36,7 @@ def grpo(base: Path, folder: Path, **changes: Any) -> Assembly:
     return assembled("grpo", base, folder, plain_rows("prompts", 8, 2), **options | changes)
 
 
-def drawn(assembly: Assembly) -> Collected:
+def drawn(assembly: Assembly) -> AnswerBatch:
     assembly.runner.source.sync()
     return assembly.runner.collect(assembly.train.items[:3], 4, assembly.runner._sampling(7))
 
@@ -148,7 +148,7 @@ def test_importance_by_hand() -> None:
     )
 
 
-def collected(off_policy: bool) -> Collected:
+def collected(off_policy: bool) -> AnswerBatch:
     """Two answers to one prompt and two of equal worth to another, which teach nothing; sampled at
     these probabilities."""
     tasks = [RolloutPrompt((1, 2), {}, name, number) for number, name in enumerate("ab")]
@@ -159,7 +159,7 @@ def collected(off_policy: bool) -> Collected:
     rewards = [
         [Reward(value, {}, {}, None) for value in values] for values in ((1.0, 0.0), (1.0, 1.0))
     ]
-    return Collected(tasks, [assembly, assembly], rewards, off_policy)
+    return AnswerBatch(tasks, [assembly, assembly], rewards, off_policy)
 
 
 def test_grpo_weighs_answers_from_elsewhere_and_only_those() -> None:
@@ -195,7 +195,7 @@ def test_ppo_weighs_them_too(base: Path) -> None:
     ]
     plain = here.experience(collected_here)
     weighed = there.experience(
-        Collected(collected_here.tasks, with_logps, collected_here.rewards, off_policy=True)
+        AnswerBatch(collected_here.tasks, with_logps, collected_here.rewards, off_policy=True)
     )
     weights = (flat(plain, "old") + 5.0).exp().clamp(max=3.0)
     torch.testing.assert_close(flat(weighed, "advantages"), flat(plain, "advantages") * weights)

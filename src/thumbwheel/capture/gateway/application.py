@@ -29,7 +29,7 @@ from thumbwheel.capture.gateway.held_bytes import CallBytes, HeldBytes
 from thumbwheel.capture.gateway.protocol import CallRequest, Protocol, ReplyReader
 from thumbwheel.capture.gateway.protocols import protocol_of
 from thumbwheel.capture.gateway.record import trace_id_of
-from thumbwheel.capture.gateway.recorder import Entry, Recorder
+from thumbwheel.capture.gateway.recorder import PendingCall, Recorder
 from thumbwheel.capture.gateway.refusal import Refusal, error_body
 from thumbwheel.capture.gateway.reply_draft import CLIENT_LEFT
 from thumbwheel.capture.gateway.request import (
@@ -512,7 +512,7 @@ class Gateway:
         exchange.ended = time.perf_counter()
         if exchange.is_read:
             size = len(exchange.raw) + exchange.size
-            entry = Entry(lambda: self.line(exchange), size, exchange.is_counted, durable)
+            entry = PendingCall(lambda: self.line(exchange), size, exchange.is_counted, durable)
             self.recorder.add(entry)
 
 

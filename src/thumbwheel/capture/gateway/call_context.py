@@ -12,7 +12,7 @@ from typing import Any
 
 from thumbwheel.capture.gateway.event_stream import parsed
 from thumbwheel.capture.gateway.protocol import CallContext, Headers
-from thumbwheel.capture.gateway.recordable import Recorder, name_of
+from thumbwheel.capture.gateway.recordable import BoundedCopier, name_of
 from thumbwheel.capture.types import OWNER_MARKS
 
 AGENT_HEADER = "x-thumbwheel-agent"
@@ -86,7 +86,7 @@ def _context(
         metadata |= header_metadata
     for mark in OWNER_MARKS:
         metadata.pop(mark, None)  # what data is for is said by its owner, not by a request
-    recorder = Recorder(characters=20_000, values=2_000)
+    recorder = BoundedCopier(characters=20_000, values=2_000)
     return CallContext(
         agent=_name(headers, AGENT_HEADER),
         session=_name(headers, *SESSION_HEADERS) or session,

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from thumbwheel.capture.gateway.recordable import Recorder
+from thumbwheel.capture.gateway.recordable import BoundedCopier
 from thumbwheel.capture.types import ROLES
 
 DATA_KEYS = ("data", "file_data", "bytes")
@@ -31,12 +31,12 @@ def objects(value: Any) -> Iterator[Mapping[str, Any]]:
                 yield item
 
 
-def openai_messages(value: Any, recorder: Recorder) -> list[dict[str, Any]]:
+def openai_messages(value: Any, recorder: BoundedCopier) -> list[dict[str, Any]]:
     """Return the `messages` of a chat request."""
     return [openai_message(message, recorder) for message in recorder.objects(value)]
 
 
-def prompt_messages(prompt: Any, recorder: Recorder) -> list[dict[str, Any]]:
+def prompt_messages(prompt: Any, recorder: BoundedCopier) -> list[dict[str, Any]]:
     """Return a prompt without roles as a user message, several prompts as one message each. A
     prompt of token ids becomes a part of type `token_ids`, because its text is unknown."""
     prompts = prompt if isinstance(prompt, list) else [prompt]
@@ -51,7 +51,7 @@ def prompt_messages(prompt: Any, recorder: Recorder) -> list[dict[str, Any]]:
     return [{"role": "user", "content": content} for content in contents]
 
 
-def openai_message(message: Mapping[str, Any], recorder: Recorder) -> dict[str, Any]:
+def openai_message(message: Mapping[str, Any], recorder: BoundedCopier) -> dict[str, Any]:
     """Return one message with the keys that a template may need."""
     role = message.get("role")
     copy: dict[str, Any] = {"role": role if role in ROLES else "user"}
@@ -69,7 +69,7 @@ def openai_message(message: Mapping[str, Any], recorder: Recorder) -> dict[str, 
     return copy
 
 
-def content_of(content: Any, recorder: Recorder) -> str | list[Any]:
+def content_of(content: Any, recorder: BoundedCopier) -> str | list[Any]:
     """Return the content as text, or as a list of parts if not all of them are text."""
     if isinstance(content, str):
         return recorder.text(content)
@@ -86,7 +86,7 @@ def _is_text(part: Mapping[str, Any]) -> bool:
     return part.keys() == {"type", "text"} and isinstance(part["text"], str)
 
 
-def part_of(part: Any, recorder: Recorder) -> dict[str, Any]:
+def part_of(part: Any, recorder: BoundedCopier) -> dict[str, Any]:
     """Return one part of a content; files in it become references unless the recorder keeps
     files."""
     if isinstance(part, str):
@@ -130,7 +130,7 @@ def reference(data: str) -> str:
     return f"sha256:{digest};length={len(payload)}" + (f";type={kind}" if kind else "")
 
 
-def image_part(data: Any, recorder: Recorder) -> dict[str, Any]:
+def image_part(data: Any, recorder: BoundedCopier) -> dict[str, Any]:
     """Return an image that came in base64, alone or as a data URL, as OpenAI writes image parts:
     the reference to it, or the image where the recorder keeps files."""
     if not isinstance(data, str):
@@ -148,7 +148,7 @@ def _image_type(data: str) -> str:
     return next(types, "image/png")
 
 
-def tool_call(call: Mapping[str, Any], recorder: Recorder) -> dict[str, Any]:
+def tool_call(call: Mapping[str, Any], recorder: BoundedCopier) -> dict[str, Any]:
     """Return a tool call in OpenAI's form, with arguments as JSON text."""
     function = call.get("function")
     if not isinstance(function, Mapping):
@@ -169,7 +169,7 @@ def tool_call(call: Mapping[str, Any], recorder: Recorder) -> dict[str, Any]:
     return copy
 
 
-def openai_tools(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
+def openai_tools(body: Mapping[str, Any], recorder: BoundedCopier) -> list[dict[str, Any]]:
     """Return the tools of a request, including any in the older `functions`."""
     tools = recorder.objects(body.get("tools"))
     functions = recorder.objects(body.get("functions"))

@@ -60,7 +60,7 @@ def looked_up(data: bytes, keys: tuple[str, ...]) -> dict[str, Any] | None:
     return values
 
 
-class Lines:
+class TextLines:
     """Whole lines of a stream, without their end. `ends_at_cr`: a line also ends at CR and at CR
     LF, as server-sent events have it."""
 
@@ -121,7 +121,7 @@ class ServerSentEvents:
     """The data of each server-sent event. Comments, names, ids and retry times are passed over."""
 
     def __init__(self) -> None:
-        self._lines = Lines(ends_at_cr=True)
+        self._lines = TextLines(ends_at_cr=True)
         self._data: list[bytes] = []
         self._size = 0
 
@@ -164,11 +164,11 @@ class ServerSentEvents:
             events += data
 
 
-class JsonLines:
+class JsonLineStream:
     """Each line of a stream of JSON lines."""
 
     def __init__(self) -> None:
-        self._lines = Lines()
+        self._lines = TextLines()
 
     @property
     def truncated(self) -> bool:

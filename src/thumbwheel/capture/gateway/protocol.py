@@ -14,13 +14,13 @@ from functools import cached_property
 from typing import Any, Literal
 
 from thumbwheel.capture.gateway.event_stream import (
-    JsonLines,
+    JsonLineStream,
     ServerSentEvents,
     Unpacker,
     looked_up,
     parsed,
 )
-from thumbwheel.capture.gateway.recordable import Recorder, clipped, storable
+from thumbwheel.capture.gateway.recordable import BoundedCopier, clipped, storable
 from thumbwheel.capture.gateway.reply_draft import (
     MAX_ERROR,
     CallReply,
@@ -103,7 +103,7 @@ class CallRequest:
     @cached_property
     def conversation(self) -> Conversation:
         """Messages and tools."""
-        recorder = Recorder()
+        recorder = BoundedCopier()
         messages = self.protocol.messages(self.body, recorder)
         tools = self.protocol.tools(self.body, recorder)
         # an import takes no empty conversation
@@ -113,7 +113,7 @@ class CallRequest:
     @cached_property
     def sampling(self) -> dict[str, Any]:
         """The parameters that shape the answer, under their own names."""
-        recorder = Recorder(characters=20_000, values=2_000)
+        recorder = BoundedCopier(characters=20_000, values=2_000)
         return dict(recorder.value(self.protocol.sampling(self.body)))
 
 
@@ -142,15 +142,15 @@ class Protocol:
     family: Family
     path: str
     """Of its requests, all of which are POST."""
-    messages: Callable[[Mapping[str, Any], Recorder], list[dict[str, Any]]]
-    tools: Callable[[Mapping[str, Any], Recorder], list[dict[str, Any]]]
+    messages: Callable[[Mapping[str, Any], BoundedCopier], list[dict[str, Any]]]
+    tools: Callable[[Mapping[str, Any], BoundedCopier], list[dict[str, Any]]]
     sampling: Callable[[Mapping[str, Any]], dict[str, Any]]
     context: Callable[[Mapping[str, Any], Headers], CallContext]
     event: Add
     """Adds what one event of a streamed reply says."""
     whole: Add
     """Adds what the object of a whole reply says."""
-    events: Callable[[], ServerSentEvents | JsonLines] = ServerSentEvents
+    events: Callable[[], ServerSentEvents | JsonLineStream] = ServerSentEvents
     reply_keys: tuple[str, ...] = ()
     """Where set, a whole reply is not parsed: only the values of these keys are looked up in it,
     because the rest is large and not recorded."""
@@ -180,7 +180,7 @@ class Protocol:
         )
 
 
-def no_tools(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
+def no_tools(body: Mapping[str, Any], recorder: BoundedCopier) -> list[dict[str, Any]]:
     """Return an empty list: the protocol has no tools."""
     return []
 

@@ -29,7 +29,7 @@ _NUMBERS = "0123456789 -./()+\n\t\u00a0"
 REPLACEMENT = "\ufffd"
 
 
-class Recorder:
+class BoundedCopier:
     """Copies values until its budget of characters and values is spent; `truncated` says whether it
     was. With `keeps_files` the files in messages stay; otherwise references stand for them."""
 

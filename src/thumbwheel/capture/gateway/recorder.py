@@ -49,7 +49,7 @@ class Losses:
 
 
 @dataclass
-class Entry:
+class PendingCall:
     """A call to be written down. `line` makes its bytes, in the thread of the recorder."""
 
     line: Callable[[], bytes | None]
@@ -67,7 +67,7 @@ class Recorder:
     def __init__(self, open_spool: Callable[[], Spool]) -> None:
         self._open_spool = open_spool
         self._spool: Spool | None = None
-        self._entries: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
+        self._entries: queue.SimpleQueue[PendingCall | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._waiting = self._waiting_bytes = 0
         self._losses = Losses()
@@ -99,7 +99,7 @@ class Recorder:
             return f"{self._losses.count} calls are not recorded; the last: {self._losses.last}"
         return None
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: PendingCall) -> None:
         """Queue a call for writing; if the queue is full, count it as lost."""
         with self._lock:
             is_full = self._waiting >= MOST_CALLS or self._waiting_bytes + entry.size > MOST_BYTES
@@ -124,7 +124,7 @@ class Recorder:
             with suppress(OSError):
                 self._spool.close()
 
-    def _write(self, entry: Entry) -> None:
+    def _write(self, entry: PendingCall) -> None:
         try:
             line = entry.line()
             if line is None:
@@ -149,7 +149,7 @@ class Recorder:
 
         written.add_done_callback(settle)
 
-    def _lose(self, entry: Entry, why: str) -> None:
+    def _lose(self, entry: PendingCall, why: str) -> None:
         now = time.monotonic()
         with self._lock:
             self._losses = Losses(self._losses.count + 1, why[:300])
@@ -162,7 +162,7 @@ class Recorder:
         _settle(entry, False)
 
 
-def _settle(entry: Entry, stored: bool) -> None:
+def _settle(entry: PendingCall, stored: bool) -> None:
     future = entry.durable
     if future is None:
         return

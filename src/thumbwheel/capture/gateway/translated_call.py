@@ -15,7 +15,7 @@ from thumbwheel.capture.gateway.chat_messages import objects
 from thumbwheel.capture.gateway.event_stream import ServerSentEvents, parsed
 from thumbwheel.capture.gateway.protocol import MAX_WHOLE, CallRequest, ReplyReader
 from thumbwheel.capture.gateway.protocols import openai_chat, openai_embeddings
-from thumbwheel.capture.gateway.recordable import Recorder
+from thumbwheel.capture.gateway.recordable import BoundedCopier
 from thumbwheel.capture.gateway.refusal import error_body
 from thumbwheel.capture.gateway.reply_draft import error_text
 from thumbwheel.capture.gateway.routing import Upstream
@@ -59,7 +59,7 @@ def translated_request(call: CallRequest, upstream: Upstream) -> TranslatedReque
         path = openai_chat.PROTOCOL.path
         return TranslatedRequest(path, json.dumps(chat | dict(upstream.body)).encode())
     assert translation is not None  # noqa: S101 - narrows the type: see needs_translation
-    fields = Recorder(UNLIMITED, UNLIMITED).mapping(translation.fields(call.body))
+    fields = BoundedCopier(UNLIMITED, UNLIMITED).mapping(translation.fields(call.body))
     body = {"model": upstream.model, **fields}
     return TranslatedRequest(EMBEDDINGS_PATH, json.dumps(body).encode())
 
@@ -68,7 +68,7 @@ def _chat_request(
     call: CallRequest, translation: Translation, upstream: Upstream
 ) -> dict[str, Any]:
     protocol = call.protocol
-    recorder = Recorder(UNLIMITED, UNLIMITED, keeps_files=True)
+    recorder = BoundedCopier(UNLIMITED, UNLIMITED, keeps_files=True)
     fields = translation.chat_fields(call.body)
     messages = protocol.messages(call.body, recorder)
     chat = {

@@ -14,13 +14,13 @@ from thumbwheel.capture.gateway.call_context import (
 from thumbwheel.capture.gateway.chat_messages import prompt_messages
 from thumbwheel.capture.gateway.protocol import CallRequest, Protocol, no_tools
 from thumbwheel.capture.gateway.protocols.anthropic_messages import messages, tools
-from thumbwheel.capture.gateway.recordable import Recorder
+from thumbwheel.capture.gateway.recordable import BoundedCopier
 from thumbwheel.capture.gateway.reply_draft import ReplyDraft
 from thumbwheel.capture.gateway.token_count import prompt_tokens
 from thumbwheel.capture.gateway.translation.ollama_embed import EMBED, EMBEDDINGS
 
 
-def _no_messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
+def _no_messages(body: Mapping[str, Any], recorder: BoundedCopier) -> list[dict[str, Any]]:
     return []
 
 
@@ -32,7 +32,7 @@ def _nothing(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
     """Take nothing from a reply."""
 
 
-def _embedded_texts(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
+def _embedded_texts(body: Mapping[str, Any], recorder: BoundedCopier) -> list[dict[str, Any]]:
     """Return the texts of either of Ollama's requests for vectors, as so many messages."""
     return prompt_messages(body.get("input", body.get("prompt")), recorder)
 

@@ -92,7 +92,7 @@ class UpstreamError(Exception):
         self.status = status
 
 
-class RefusedAddress(OSError):
+class RefusedHost(OSError):
     """A host name that leads to an address which nothing may be sent to."""
 
 
@@ -118,7 +118,7 @@ class CheckedResolver(AbstractResolver):
             else:
                 reasons.append(reason)
         if not allowed:
-            raise RefusedAddress(f"{host} leads to {'; '.join(reasons) or 'no address'}")
+            raise RefusedHost(f"{host} leads to {'; '.join(reasons) or 'no address'}")
         return allowed
 
     async def close(self) -> None:
@@ -217,7 +217,7 @@ def _check_literal(host: str, private: bool) -> None:
 def _upstream_error(error: BaseException) -> UpstreamError:
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, RefusedAddress):
+        if isinstance(cause, RefusedHost):
             return UpstreamError(502, f"its address is refused: {cause}")
         cause = cause.__cause__
     if isinstance(error, TimeoutError | asyncio.TimeoutError):

@@ -51,7 +51,7 @@ class NoRun(Unreadable):
 
 
 @dataclass(frozen=True)
-class Run:
+class SpanRun:
     """One run of an agent: its trace, the spans that are the trace's steps, and all spans in it."""
 
     trace: TraceRecord
@@ -70,7 +70,7 @@ def records_of(spans: Sequence[Span]) -> list[AnyRecord]:
     return records
 
 
-def runs_of(spans: Sequence[Span]) -> list[Run]:
+def runs_of(spans: Sequence[Span]) -> list[SpanRun]:
     """Return the runs in the spans of one trace, the outermost first. Raises NoRun, Unreadable."""
     distinct = {span.span_id: span for span in spans}
     ordered = sorted(distinct.values(), key=_start)
@@ -90,7 +90,7 @@ def runs_of(spans: Sequence[Span]) -> list[Run]:
     return runs
 
 
-def target_of(runs: Iterable[Run], span_id: str) -> TargetRef | None:
+def target_of(runs: Iterable[SpanRun], span_id: str) -> TargetRef | None:
     """Return the target of feedback about this span: the trace if the span wraps it or gave its
     answer, else a step of it. None if no run has the span."""
     for run in runs:
@@ -109,7 +109,7 @@ def _start(span: Span) -> datetime:
     return span.started_at or _START
 
 
-def _runs(name: str, parent: str | None, roots: Sequence[SpanNode]) -> list[Run]:
+def _runs(name: str, parent: str | None, roots: Sequence[SpanNode]) -> list[SpanRun]:
     """Return the run of an agent and the runs of agents that it called."""
     inside: list[Span] = []
     nested: list[SpanNode] = []
@@ -136,7 +136,7 @@ def _runs(name: str, parent: str | None, roots: Sequence[SpanNode]) -> list[Run]
 
 def _run(
     name: str, parent: str | None, roots: Sequence[Span], inside: Sequence[Span]
-) -> Run | None:
+) -> SpanRun | None:
     """Return the run; None if no span holds a prompt."""
     steps = [span for span in inside if conventions.step_kind(span) != "task"]
     calls = [span for span in steps if conventions.step_kind(span) == "llm"]
@@ -171,7 +171,7 @@ def _run(
         "occurred_at": min(map(_start, inside)) if any(s.started_at for s in inside) else None,
         "metadata": _metadata(roots, calls),
     }
-    return Run(TraceRecord.model_validate(fields), steps, inside)
+    return SpanRun(TraceRecord.model_validate(fields), steps, inside)
 
 
 def _first_name(spans: Iterable[Span], names: Sequence[str]) -> str | None:

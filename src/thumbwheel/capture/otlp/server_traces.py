@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from thumbwheel.capture.otlp.assemble import NoRun, Run, is_complete, runs_of, target_of
+from thumbwheel.capture.otlp.assemble import NoRun, SpanRun, is_complete, runs_of, target_of
 from thumbwheel.capture.otlp.span import Span
 from thumbwheel.capture.server_api import Connection, Position
 from thumbwheel.capture.source import Item, Unwanted, item_of
@@ -38,7 +38,7 @@ LOADED = 20
 
 
 @dataclass(frozen=True)
-class Judgement:
+class SpanJudgement:
     """What somebody said about a trace, or about a span of it."""
 
     name: str
@@ -56,7 +56,7 @@ class ListedTrace:
     started_at: datetime
     is_finished: bool
     text: str
-    judgements: Sequence[Judgement]
+    judgements: Sequence[SpanJudgement]
 
 
 Loaded = Sequence[Span] | Unreadable
@@ -105,7 +105,7 @@ def _items_of_page(
     stored_traces = connection.stored("trace", [trace.id for trace in page])
     names = [judgement.name for trace in page for judgement in trace.judgements]
     stored_judgements = connection.stored("feedback", names)
-    wanted: list[tuple[ListedTrace, Sequence[Judgement]]] = []
+    wanted: list[tuple[ListedTrace, Sequence[SpanJudgement]]] = []
     for trace in page:
         judgements = [
             judgement for judgement in trace.judgements if judgement.name not in stored_judgements
@@ -140,12 +140,12 @@ def _items_of_page(
 
 def _records(
     trace: ListedTrace,
-    judgements: Sequence[Judgement],
+    judgements: Sequence[SpanJudgement],
     spans: Loaded,
     *,
     is_stored: bool,
 ) -> list[AnyRecord]:
-    runs: list[Run] = []
+    runs: list[SpanRun] = []
     records: list[AnyRecord] = []
     is_whole = trace.is_finished and not isinstance(spans, Unreadable) and is_complete(spans)
     is_recent = datetime.now(UTC) - trace.started_at < UNFINISHED

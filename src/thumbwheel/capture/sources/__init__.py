@@ -4,9 +4,9 @@ where it reads what its authors published as a benchmark, and its line in SOURCE
 from __future__ import annotations
 
 from thumbwheel.capture.source import Source
-from thumbwheel.core.plugins import Table
+from thumbwheel.core.plugins import VariantTable
 
-SOURCES: Table[Source] = Table(
+SOURCES: VariantTable[Source] = VariantTable(
     "source",
     "thumbwheel.sources",
     {

@@ -160,7 +160,7 @@ def _is_observation(row: Row) -> bool:
 
 
 @dataclass
-class _Waiting:
+class _WaitingObservations:
     """The observations of a trace, while more of them may come."""
 
     rows: list[dict[str, Any]]
@@ -200,14 +200,14 @@ class Langfuse(JsonLines):
     def items(self, rows: Iterator[FileRow], parse: Parse) -> Iterator[Item]:
         """Yield an item per trace for rows of observations, which are grouped by trace, and an item
         for every other row."""
-        waiting: dict[str, _Waiting] = {}
+        waiting: dict[str, _WaitingObservations] = {}
         for row in rows:
             observation = _cameled(row.row) if row.row and _is_observation(row.row) else {}
             trace = observation.get("traceId")
             if not isinstance(trace, str) or not trace:
                 yield from super().items(iter([row]), parse)
                 continue
-            held = waiting.setdefault(trace, _Waiting([], row.number, row.number))
+            held = waiting.setdefault(trace, _WaitingObservations([], row.number, row.number))
             held.rows.append(observation)
             held.last_number = row.number
             for name in _settled(waiting, row.number):
@@ -215,7 +215,7 @@ class Langfuse(JsonLines):
         for name, held in waiting.items():
             yield self._put_together(name, held)
 
-    def _put_together(self, trace: str, held: _Waiting) -> Item:
+    def _put_together(self, trace: str, held: _WaitingObservations) -> Item:
         """Return the item of a trace of which the file has only the observations."""
         row: dict[str, Any] = {"id": trace}
         for observation in sorted(held.rows, key=lambda part: str(part.get("startTime"))):
@@ -391,7 +391,7 @@ def _column_scores(row: Row) -> list[dict[str, Any]]:
     return scores
 
 
-def _settled(waiting: Mapping[str, _Waiting], number: int) -> list[str]:
+def _settled(waiting: Mapping[str, _WaitingObservations], number: int) -> list[str]:
     """Return the ids of traces that expect no more observations, and of the oldest ones if too many
     observations are held."""
     settled = [name for name, held in waiting.items() if number - held.last_number >= QUIET_ROWS]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from thumbwheel.capture.assistant_turn import Call, Turn
+from thumbwheel.capture.assistant_turn import AssistantTurn, ToolUse
 from thumbwheel.capture.fields import content_text, moment, name_of, objects_at, unpacked
 from thumbwheel.capture.marks import Reading
 from thumbwheel.capture.messages import Messages, converted
@@ -156,9 +156,9 @@ def _asked(message: Mapping[str, Any]) -> Messages:
     return converted({"role": "user", "content": parts})
 
 
-def _turn(message: Mapping[str, Any]) -> Turn:
+def _turn(message: Mapping[str, Any]) -> AssistantTurn:
     """Read the assistant's turn from the parts of its content, or from its text."""
-    turn = Turn()
+    turn = AssistantTurn()
     content = message.get("content")
     if not isinstance(content, list) or not content:
         content = [{"type": "text", "text": message.get("text") or ""}]
@@ -173,7 +173,7 @@ def _turn(message: Mapping[str, Any]) -> Turn:
             call_id = str(call.get("id") or f"call_{len(turn.parts)}")
             arguments = unpacked(call.get("args") or {})
             name = str(call.get("name") or "tool")
-            turn.parts.append(Call(call_id, name, arguments, call.get("output")))
+            turn.parts.append(ToolUse(call_id, name, arguments, call.get("output")))
         else:
             text = part.get("text")
             text = text.get("value") if isinstance(text, dict) else text

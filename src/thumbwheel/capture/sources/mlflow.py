@@ -30,9 +30,9 @@ from thumbwheel.capture.messages import answer_fields
 from thumbwheel.capture.opinions import OPINIONS, judgement, named_opinions
 from thumbwheel.capture.otlp.assemble import NoRun, runs_of, target_of
 from thumbwheel.capture.otlp.server_traces import (
-    Judgement,
     ListedTrace,
     Loaded,
+    SpanJudgement,
     first_start,
     items_of_pages,
 )
@@ -200,11 +200,11 @@ class Mlflow:
             judgements=judgements,
         )
 
-    def _judgement(self, assessment: dict[str, Any]) -> Judgement:
+    def _judgement(self, assessment: dict[str, Any]) -> SpanJudgement:
         time = parse_time(assessment.get("last_update_time") or assessment.get("create_time"))
         name = f"{assessment.get('assessment_id')}/{time:%Y%m%dT%H%M%S.%f}"
         span_id = name_of(assessment.get("span_id"))
-        return Judgement(name, span_id, partial(self._feedback, assessment, name, time))
+        return SpanJudgement(name, span_id, partial(self._feedback, assessment, name, time))
 
     def _feedback(
         self,

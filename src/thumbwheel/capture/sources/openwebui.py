@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.capture.assistant_turn import Turn
-from thumbwheel.capture.counterparts import MessageKeys, RecordedAnswer, aimed, counterpart
+from thumbwheel.capture.assistant_turn import AssistantTurn
+from thumbwheel.capture.counterparts import MessageKeys, SourceAnswer, aimed, counterpart
 from thumbwheel.capture.fields import (
     clip,
     content_text,
@@ -39,7 +39,7 @@ from thumbwheel.capture.openwebui_server import (
     MODEL,
     PARAMETERS,
     PRODUCT,
-    Entry,
+    ListedItem,
     OpenWebUiServer,
     whose_chats,
 )
@@ -117,13 +117,13 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
     session = name_of(meta.get("chat_id") or stored.get("id"))
     time = moment(row.get("updated_at", row.get("created_at")))
     state = f"{time.timestamp():.0f}" if isinstance(time, datetime) else time
-    rating = _Rating(name_of(row.get("id")), state, name_of(row.get("user_id")), time, data)
+    rating = _MessageRating(name_of(row.get("id")), state, name_of(row.get("user_id")), time, data)
     chat = _Chat.of(stored, session, name_of(stored.get("user_id")))
     return _rated(chat, message_id, rating)
 
 
 @dataclass(frozen=True)
-class _Rating:
+class _MessageRating:
     """What somebody said about a message."""
 
     id: str | None
@@ -178,7 +178,7 @@ def _chat(row: Row) -> list[AnyRecord]:
         if annotation.get("rating") is None:
             continue
         state = ids.fingerprint(annotation)[:12]
-        rating = _Rating(name_of(message.get("feedbackId")), state, user, None, annotation)
+        rating = _MessageRating(name_of(message.get("feedbackId")), state, user, None, annotation)
         try:
             records += _rated(chat, message_id, rating)
         except Unreadable as error:
@@ -190,7 +190,7 @@ def _chat(row: Row) -> list[AnyRecord]:
     return Records(distinct.values(), remarks)
 
 
-def _rated(chat: _Chat, message_id: str, rating: _Rating) -> list[AnyRecord]:
+def _rated(chat: _Chat, message_id: str, rating: _MessageRating) -> list[AnyRecord]:
     """Return the traces of the rated message and of the answers it is compared with, and the
     feedback. Raises Unreadable if there is no feedback."""
     target = TargetRef(kind="trace", id=message_id)
@@ -219,7 +219,7 @@ def _rated(chat: _Chat, message_id: str, rating: _Rating) -> list[AnyRecord]:
     return [*traces.values(), *signals]
 
 
-def _signals(target: TargetRef, rating: _Rating, message: Row) -> list[FeedbackRecord]:
+def _signals(target: TargetRef, rating: _MessageRating, message: Row) -> list[FeedbackRecord]:
     data = rating.data
     comment = (content_text(data.get("comment")) or "").strip() or None
     metadata = {key: data[key] for key in ("reason", "tags") if data.get(key)}
@@ -295,7 +295,7 @@ def _trace(chat: _Chat, message_id: str) -> TraceRecord:
     return TraceRecord.model_validate(fields).with_identity({"message": message_id})
 
 
-def _turn(message: Row) -> Turn:
+def _turn(message: Row) -> AssistantTurn:
     """Read the model's answer as it was before anyone edited it."""
     if content_text(message.get("originalContent")):
         original = read_turn(message, "originalContent")
@@ -369,7 +369,7 @@ class _Reading:
             return int(self._since.timestamp()) - 1
         return int(self._reached.get(noun, 0))
 
-    def _reach(self, noun: str, entry: Entry, rest: Sequence[Entry]) -> None:
+    def _reach(self, noun: str, entry: ListedItem, rest: Sequence[ListedItem]) -> None:
         """Report that everything up to this entry has been yielded; `rest` follows it."""
         time = entry.updated_at
         if rest and rest[0].updated_at == time:
@@ -387,15 +387,15 @@ class _Reading:
             yield from self._matched(items)
             self._reach("ratings", part[-1], entries[start + TOGETHER :])
 
-    def _unstored(self, entries: Sequence[Entry]) -> list[Entry]:
-        names: dict[str, Entry] = {}
+    def _unstored(self, entries: Sequence[ListedItem]) -> list[ListedItem]:
+        names: dict[str, ListedItem] = {}
         for entry in entries:
             for signal in SIGNALS:
                 names[f"{entry.id}/{entry.updated_at}/{signal}"] = entry
         stored = {names[name].id for name in self._connection.stored("feedback", names)}
         return [entry for entry in entries if entry.id not in stored]
 
-    def _rating(self, entry: Entry) -> Item:
+    def _rating(self, entry: ListedItem) -> Item:
         row = self._server.rating(entry)
         if row is None:
             return LeftOut(0, "it was deleted meanwhile", entry.id)
@@ -423,7 +423,7 @@ class _Reading:
                 yield from self._answers(entry, chat)
             self._reach("chats", entry, entries[number:])
 
-    def _answers(self, entry: Entry, chat: Any) -> Iterator[Item]:
+    def _answers(self, entry: ListedItem, chat: Any) -> Iterator[Item]:
         """Yield the answers of a chat that are not stored yet; Refused if the chat cannot be
         read."""
         try:
@@ -455,7 +455,7 @@ class _Reading:
     def _matched(self, items: Sequence[Item]) -> Iterator[Item]:
         """Yield the items without the traces of answers that another source has recorded."""
         traces = _traces(items)
-        recorded: dict[str, RecordedAnswer] = {}
+        recorded: dict[str, SourceAnswer] = {}
         for message, answers in self._connection.recorded(traces) if traces else ():
             answer = counterpart(message, answers, GATEWAY_KEYS)
             if answer is not None:
@@ -479,7 +479,7 @@ def _answer_records(chat: _Chat, message_id: str) -> list[AnyRecord]:
         raise Unwanted(NOT_LEARNED_FROM) from error
 
 
-def _without_recorded(line: Line, recorded: Mapping[str, RecordedAnswer]) -> Item:
+def _without_recorded(line: Line, recorded: Mapping[str, SourceAnswer]) -> Item:
     """Return the line with its feedback aimed at recorded answers instead of traces of its own;
     LeftOut if nothing remains."""
     records: list[AnyRecord] = []

@@ -63,7 +63,7 @@ def claims_spans(row: Row) -> bool:
 
 
 @dataclass
-class _Waiting:
+class _WaitingTrace:
     """A trace that is being read: its spans, the row of its first span, the row of its last."""
 
     spans: list[Span]
@@ -80,7 +80,7 @@ class SpanFile:
     about: str
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
-        waiting: dict[str, _Waiting] = {}
+        waiting: dict[str, _WaitingTrace] = {}
         for row in read_rows(path, on_position):
             yield from self._take(row, waiting)
             for trace_id in _settled(waiting, row.number):
@@ -88,7 +88,7 @@ class SpanFile:
         for trace_id, trace in waiting.items():
             yield _put_together(trace_id, trace)
 
-    def _take(self, row: FileRow, waiting: dict[str, _Waiting]) -> Iterator[Item]:
+    def _take(self, row: FileRow, waiting: dict[str, _WaitingTrace]) -> Iterator[Item]:
         """Add the spans of a row to their traces; yield the row if it holds no spans, and the
         evaluation results in it."""
         if row.row is None:
@@ -103,7 +103,7 @@ class SpanFile:
             yield Refused(row.number, str(error), row.text)
             return
         for span in spans:
-            trace = waiting.setdefault(span.trace_id, _Waiting([], row.number, row.number))
+            trace = waiting.setdefault(span.trace_id, _WaitingTrace([], row.number, row.number))
             trace.spans.append(span)
             trace.last_row = row.number
 
@@ -115,7 +115,7 @@ def _evaluations(row: Row) -> list[AnyRecord]:
     return [evaluation_record(log.event, log.trace_id) for log in logs]
 
 
-def _settled(waiting: dict[str, _Waiting], row_number: int) -> list[str]:
+def _settled(waiting: dict[str, _WaitingTrace], row_number: int) -> list[str]:
     """Return the ids of traces that expect no more spans, and of the oldest ones if too many spans
     are held."""
     settled = []
@@ -133,7 +133,7 @@ def _settled(waiting: dict[str, _Waiting], row_number: int) -> list[str]:
     return settled
 
 
-def _put_together(trace_id: str, trace: _Waiting) -> Item:
+def _put_together(trace_id: str, trace: _WaitingTrace) -> Item:
     text = json.dumps({"traceId": trace_id, "spans": [span.name for span in trace.spans]})
     return item_of(trace.first_row, text, lambda: records_of(trace.spans))
 

@@ -20,9 +20,9 @@ from thumbwheel.capture.lines import OnPosition
 from thumbwheel.capture.marks import Scales
 from thumbwheel.capture.opinions import OPINIONS, judgement, named_opinions
 from thumbwheel.capture.otlp.server_traces import (
-    Judgement,
     ListedTrace,
     Loaded,
+    SpanJudgement,
     first_start,
     items_of_pages,
 )
@@ -96,7 +96,7 @@ class Phoenix:
         for row in rows:
             for span in objects_at(row, "spans"):
                 trace_of_span[str(span.get("span_id"))] = str(row.get("trace_id"))
-        judgements: dict[str, list[Judgement]] = {str(row.get("trace_id")): [] for row in rows}
+        judgements: dict[str, list[SpanJudgement]] = {str(row.get("trace_id")): [] for row in rows}
         for annotation in _annotations(
             api, f"{project}/trace_annotations", "trace_ids", judgements
         ):
@@ -116,11 +116,11 @@ class Phoenix:
             for trace_id, row in zip(judgements, rows, strict=True)
         ]
 
-    def _judgement(self, annotation: dict[str, Any], kind: str) -> Judgement:
+    def _judgement(self, annotation: dict[str, Any], kind: str) -> SpanJudgement:
         time = parse_time(annotation.get("updated_at") or annotation.get("created_at"))
         name = f"{kind}:{annotation.get('id')}/{time:%Y%m%dT%H%M%S.%f}"
         span_id = name_of(annotation.get("span_id"))
-        return Judgement(name, span_id, partial(self._feedback, annotation, name, time))
+        return SpanJudgement(name, span_id, partial(self._feedback, annotation, name, time))
 
     def _feedback(
         self, annotation: dict[str, Any], name: str, time: datetime, target: TargetRef

@@ -70,7 +70,7 @@ def _merged(checkpoint: Path, base_model: str | None, scratch: Path) -> Path:
     `base_model` is not the base of the adapter."""
     from thumbwheel.engine.load import adapter_base
     from thumbwheel.export.formats import FORMATS
-    from thumbwheel.export.types import Source
+    from thumbwheel.export.types import ExportSource
     from thumbwheel.models.base import locate
 
     if not (checkpoint / "adapter_config.json").is_file():
@@ -84,5 +84,5 @@ def _merged(checkpoint: Path, base_model: str | None, scratch: Path) -> Path:
         )
     target = scratch / checkpoint.name
     target.mkdir()
-    FORMATS.get("merged").write(Source(str(folder), checkpoint, name), target)
+    FORMATS.get("merged").write(ExportSource(str(folder), checkpoint, name), target)
     return target

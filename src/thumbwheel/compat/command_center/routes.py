@@ -44,7 +44,7 @@ MOST_RATINGS = 10_000
 """Of one request."""
 
 
-class Judgement(BaseModel):
+class EntryJudgement(BaseModel):
     """What somebody says about an entry."""
 
     rating: Literal["up", "down"]
@@ -56,7 +56,7 @@ class Judgement(BaseModel):
     """Unset, the newest run that has the entry."""
 
 
-class WidgetRating(Judgement):
+class WidgetRating(EntryJudgement):
     """A judgement with the entry and the device that it is of."""
 
     entry_id: Text = Field(min_length=1, max_length=512)
@@ -83,7 +83,7 @@ class Ratings(BaseModel):
 
 
 @dataclass(frozen=True)
-class Entry:
+class RunEntry:
     """An entry of a run, with the traces that it is here."""
 
     agent: str
@@ -328,7 +328,7 @@ def _many_rated(request: Request, agent: str | None, body: Ratings) -> Row:
     device_id = rater_of(request, body.device_id) or ""
     first_error: ThumbwheelError | None = None
     refused: list[Row] = []
-    by_agent: defaultdict[str, list[tuple[Entry, list[Row]]]] = defaultdict(list)
+    by_agent: defaultdict[str, list[tuple[RunEntry, list[Row]]]] = defaultdict(list)
     for entry_id, content in body.ratings.items():
         try:
             judgement = _judgement(entry_id, content)
@@ -359,16 +359,16 @@ def _many_rated(request: Request, agent: str | None, body: Ratings) -> Row:
     return counts | {"refused": refused} if refused else counts
 
 
-def _judgement(entry_id: str, content: Mapping[str, Any]) -> Judgement:
+def _judgement(entry_id: str, content: Mapping[str, Any]) -> EntryJudgement:
     try:
-        return Judgement.model_validate(content)
+        return EntryJudgement.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         raise InputError(f"entry {entry_id!r}, {name}", first["msg"], "Correct it") from None
 
 
-def _rows(entry: Entry, device_id: str, judgement: Judgement) -> list[Row]:
+def _rows(entry: RunEntry, device_id: str, judgement: EntryJudgement) -> list[Row]:
     """Return the thumbs: one about the fixture, and for a natural entry also one about the
     widget."""
     rated_at = judgement.rated_at or datetime.now(UTC)
@@ -407,7 +407,7 @@ class _Entries:
             for row in rows:
                 self._traces[str(row["metadata"]["entry_id"])].append((slug, row))
 
-    def find(self, entry_id: str, run_id: str | None) -> Entry:
+    def find(self, entry_id: str, run_id: str | None) -> RunEntry:
         """Return the entry of this run, or of the newest run if `run_id` is None. Raises NotFound
         if nobody imported it, Conflict if several agents have it."""
         traces = self._traces.get(entry_id, [])
@@ -429,7 +429,7 @@ class _Entries:
         _, newest = traces[0]
         run = _run_of(newest)
         names = [row["external_id"] for _, row in traces if _run_of(row) == run]
-        return Entry(slugs[0], run, entry_id, tuple(names))
+        return RunEntry(slugs[0], run, entry_id, tuple(names))
 
 
 def _run_of(trace: Any) -> str | None:

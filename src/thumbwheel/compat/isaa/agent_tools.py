@@ -25,7 +25,7 @@ from thumbwheel.compat.isaa.training import METHODS
 from thumbwheel.core.errors import ConfigError, Conflict, NotFound, ThumbwheelError
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.evaluation.policy import Verdict
+from thumbwheel.evaluation.policy import GateVerdict
 from thumbwheel.evaluation.result import EvaluationResult
 from thumbwheel.jobs import queue
 from thumbwheel.jobs.types import HELD, Job, JobState
@@ -148,7 +148,7 @@ class RLTrainingManager:
             if state == "candidate":
                 evaluated: EvaluationResult = self._run("evaluate", named)
                 decision = evaluated.decision
-                if decision is not None and decision.verdict == Verdict.REJECTED:
+                if decision is not None and decision.verdict == GateVerdict.REJECTED:
                     why = f"the gate rejected it: {'; '.join(decision.reasons)}"
                     raise Conflict(f"model {model_name!r}", why, "Train on more feedback")
             settings = {"name": f"toolbox-{model_name}"} if self.target == "ollama" else {}

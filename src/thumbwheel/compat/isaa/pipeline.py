@@ -170,11 +170,11 @@ class TrainingPipeline:
     ) -> None:
         """Evaluate the version, and export and deploy what the gate approves."""
         from thumbwheel.deploy.types import public_name
-        from thumbwheel.evaluation.policy import Verdict
+        from thumbwheel.evaluation.policy import GateVerdict
         from thumbwheel.loop.cycle import release_candidate
         from thumbwheel.loop.cycle_types import CycleReport
         from thumbwheel.models import versions
-        from thumbwheel.models.types import CANARY, State
+        from thumbwheel.models.types import CANARY, VersionState
 
         cycle = CycleReport(self.agent, version=name)
         try:
@@ -184,17 +184,17 @@ class TrainingPipeline:
                 raise
             log.say(error.why)
         # too few cases leave a version a candidate
-        is_undecided = versions.version(ws, self.agent, name).state is State.CANDIDATE
+        is_undecided = versions.version(ws, self.agent, name).state is VersionState.CANDIDATE
         if unproved and is_undecided:
             self._export_unproved(ws, name)
             return
-        if cycle.verdict is Verdict.REJECTED:
+        if cycle.verdict is GateVerdict.REJECTED:
             raise Conflict(
                 f"version {name!r} of agent {self.agent!r}",
                 f"the gate rejected it: {'; '.join(cycle.reasons)}",
                 "The model that answers today was left as it is",
             )
-        if cycle.verdict is not Verdict.APPROVED:
+        if cycle.verdict is not GateVerdict.APPROVED:
             served_as = public_name(self.agent, CANARY)
             if cycle.deployment:
                 log.say(

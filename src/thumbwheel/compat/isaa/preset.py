@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from thumbwheel.rewards.function import Score, Status
-from thumbwheel.rewards.presets import Preset, weighted_components
+from thumbwheel.rewards.function import JudgementStatus, Score
+from thumbwheel.rewards.presets import RewardPreset, weighted_components
 
 MIDDLE = 0.5
 NEUTRAL: Mapping[str, float] = {"efficiency": 1.0, "format_compliance": 1.0}
 """What these count as instead of MIDDLE: nothing spent was the best."""
 
-PRESET = Preset(
+PRESET = RewardPreset(
     weighted_components(
         {
             "code_execution": 2.0,
@@ -36,4 +36,4 @@ def counted_value(name: str, score: Score) -> float | None:
     """Return the value with which a component enters the mean in the arithmetic `isaa`."""
     if score.value is not None:
         return score.value
-    return 0.0 if score.status is Status.FAILED else NEUTRAL.get(name, MIDDLE)
+    return 0.0 if score.status is JudgementStatus.FAILED else NEUTRAL.get(name, MIDDLE)

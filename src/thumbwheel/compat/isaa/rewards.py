@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from thumbwheel.core.errors import InputError
 from thumbwheel.rewards.combine import group_normalised, weighted_mean
-from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, Step
+from thumbwheel.rewards.function import Case, JudgementStatus, RewardFunction, Score, Step
 from thumbwheel.rewards.functions import FUNCTIONS
 from thumbwheel.rewards.presets import ARITHMETICS
 from thumbwheel.sdk.tracefile import ExecutionTrace, line_of
@@ -296,7 +296,7 @@ def case_of(trace: ExecutionTrace) -> Case:
 def result_of(score: Score) -> RewardResult:
     details = dict(score.evidence)
     reason = details.get("reason")
-    is_failure = score.status in (Status.FAILED, Status.BLOCKED)
+    is_failure = score.status in (JudgementStatus.FAILED, JudgementStatus.BLOCKED)
     return RewardResult(
         score.value, score.value in (0.0, 1.0), details, str(reason) if is_failure else None
     )
@@ -306,7 +306,8 @@ def _score_of(result: RewardResult) -> Score:
     if result.score is not None:
         return Score(result.score)
     return Score.none(
-        Status.FAILED if result.error else Status.NOT_APPLICABLE, result.error or "no score"
+        JudgementStatus.FAILED if result.error else JudgementStatus.NOT_APPLICABLE,
+        result.error or "no score",
     )
 
 

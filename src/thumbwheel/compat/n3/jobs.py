@@ -22,7 +22,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.base_check import find_base
 from thumbwheel.export.package import exports
 from thumbwheel.jobs import current
-from thumbwheel.jobs.types import HEAVY, Kind
+from thumbwheel.jobs.types import HEAVY, JobKind
 from thumbwheel.loop.jobs import TrainSpec, trained
 from thumbwheel.models import reward_models
 from thumbwheel.models.types import Agent, ModelVersion
@@ -139,4 +139,4 @@ def _estimate(ws: Workspace, learner: Agent, config: TrainingConfig) -> dict[str
     return {"minutes": minutes, "learning_rate": learning_rate(config)}
 
 
-TRAIN_POLICY = Kind(TrainPolicySpec, run_train_policy, (HEAVY,))
+TRAIN_POLICY = JobKind(TrainPolicySpec, run_train_policy, (HEAVY,))

@@ -52,7 +52,7 @@ from thumbwheel.rewards.aggregate import (
     people_first,
     scale_position,
 )
-from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
+from thumbwheel.rewards.function import Case, JudgementStatus, RewardFunction, Score
 from thumbwheel.rewards.types import Statement
 
 METRICS = frozenset(
@@ -334,7 +334,7 @@ PARTS: Mapping[str, tuple[Part, ...]] = {
 }
 
 
-class Decision(RewardFunction[DecisionConfig]):
+class DecisionFunction(RewardFunction[DecisionConfig]):
     """See the module. Only with `compatible` does a score leave 0..1."""
 
     Config = DecisionConfig
@@ -363,11 +363,11 @@ class Decision(RewardFunction[DecisionConfig]):
         total, and every component with its weight."""
         decision = case.metadata.get("decision")
         if not isinstance(decision, dict):
-            return Score.none(Status.NOT_APPLICABLE, "it is no decision")
+            return Score.none(JudgementStatus.NOT_APPLICABLE, "it is no decision")
         agent = str(decision.get("agent_type") or decision.get("agentType") or "").upper()
         if agent not in PARTS:
             why = f"no rewards are known for decisions of {agent}" if agent else "it is no decision"
-            return Score.none(Status.NOT_APPLICABLE, why)
+            return Score.none(JudgementStatus.NOT_APPLICABLE, why)
 
         # The components: as they were stored, and as they are computed.
         heard = _counted_statements(case, decision)
@@ -398,7 +398,7 @@ class Decision(RewardFunction[DecisionConfig]):
             source = "stored reward"
         else:
             return Score.none(
-                Status.PENDING, "nobody said anything about it, and no outcome is known"
+                JudgementStatus.PENDING, "nobody said anything about it, and no outcome is known"
             )
         if stored_reward and source == "stored reward":
             total = float(stored_reward.value)

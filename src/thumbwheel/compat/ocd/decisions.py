@@ -22,7 +22,7 @@ from thumbwheel.capture.source import AnyRecord, Line, Refused
 from thumbwheel.compat.ocd.leading_goals import instant
 from thumbwheel.compat.ocd.records import DecisionRecord
 from thumbwheel.compat.ocd.rewards import reward_of_records
-from thumbwheel.compat.ocd.source import SOURCE, Decision, decision_of
+from thumbwheel.compat.ocd.source import SOURCE, RecordedDecision, decision_of
 from thumbwheel.core import log
 from thumbwheel.core.errors import DataError
 
@@ -158,7 +158,9 @@ def _read(agent_type: str, source: str | Path | None) -> Iterator[DecisionRecord
         log.say(f"{count} no decision, the first for this reason: {refused[0].reason}")
 
 
-def _record(decision: Decision, records: Sequence[AnyRecord], now: datetime) -> DecisionRecord:
+def _record(
+    decision: RecordedDecision, records: Sequence[AnyRecord], now: datetime
+) -> DecisionRecord:
     columns = decision.columns
     reward, components = reward_of_records(records, now)
     return DecisionRecord(

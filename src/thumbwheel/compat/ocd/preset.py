@@ -4,9 +4,9 @@ leave 0..1.
 
 from __future__ import annotations
 
-from thumbwheel.rewards.presets import Preset, weighted_components
+from thumbwheel.rewards.presets import RewardPreset, weighted_components
 
-PRESET = Preset(
+PRESET = RewardPreset(
     weighted_components({"decision": 1.0}, {"decision": {"compatible": True}}),
     leaves_unit_interval=True,
 )

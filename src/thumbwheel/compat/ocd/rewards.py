@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from thumbwheel.capture.types import AnyRecord, FeedbackRecord, TraceRecord
-from thumbwheel.compat.ocd.decision_function import OLD_BOUND, PARTS, Decision
+from thumbwheel.compat.ocd.decision_function import OLD_BOUND, PARTS, DecisionFunction
 from thumbwheel.compat.ocd.records import DecisionRecord
 from thumbwheel.core.errors import InputError
 from thumbwheel.rewards.function import Case, Score
@@ -32,7 +32,7 @@ def reward_of_records(
     heard = [record for record in records if isinstance(record, FeedbackRecord)]
     statements = [_statement(number, record, now) for number, record in enumerate(heard)]
     case = Case(trace.output or "", metadata=trace.metadata or {}, feedback=tuple(statements))
-    (score,) = Decision.create({"compatible": True}).score([case])
+    (score,) = DecisionFunction.create({"compatible": True}).score([case])
     if score.value is None:
         return None, None
     return _clamped(score.evidence["total"]), components_by_group(score) or None
@@ -80,7 +80,7 @@ def calculate_reward_from_record(record: DecisionRecord) -> float | None:
         "action": record.action,
         "feedback": record.user_feedback,
     }
-    function = Decision.create({"compatible": True})
+    function = DecisionFunction.create({"compatible": True})
     (score,) = function.score([Case(record.completion or "", metadata={"decision": decision})])
     return None if score.value is None else _clamped(score.evidence["total"])
 

@@ -35,7 +35,7 @@ from thumbwheel.compat.ocd.records import DecisionRecord
 from thumbwheel.compat.ocd.source import TRACKER, WORDS
 from thumbwheel.compat.ocd.spelling import apply_change, in_order
 from thumbwheel.compat.ocd.stored_decisions import (
-    StoredDecision,
+    AgentDecision,
     has_decisions,
     newest_decisions,
     stored_decisions,
@@ -104,7 +104,7 @@ class DecisionFilter(BaseModel):
     require_feedback: bool = Field(False, alias="requireFeedback")
     limit: int | None = Field(None, ge=1)
 
-    def of(self, decisions: Iterable[StoredDecision]) -> list[StoredDecision]:
+    def of(self, decisions: Iterable[AgentDecision]) -> list[AgentDecision]:
         """Return the decisions that match, at most `limit`; no more is read than it takes to find
         them."""
         wanted = (decision for decision in decisions if self._takes(decision.record))
@@ -267,7 +267,7 @@ def _lines(rows: Iterator[Row], name: str) -> StreamingResponse:
     return StreamingResponse(texts, media_type=LINES, headers=headers)
 
 
-def _chat_lines(decisions: Iterable[StoredDecision]) -> Iterator[Row]:
+def _chat_lines(decisions: Iterable[AgentDecision]) -> Iterator[Row]:
     for decision in decisions:
         record = decision.record
         if record.completion is None:
@@ -283,7 +283,7 @@ def _chat_lines(decisions: Iterable[StoredDecision]) -> Iterator[Row]:
         yield {"messages": messages, "reward": record.reward, "metadata": _metadata(decision)}
 
 
-def _prompt_lines(decisions: Iterable[StoredDecision]) -> Iterator[Row]:
+def _prompt_lines(decisions: Iterable[AgentDecision]) -> Iterator[Row]:
     for decision in decisions:
         record = decision.record
         if record.completion is None:
@@ -298,7 +298,7 @@ def _prompt_lines(decisions: Iterable[StoredDecision]) -> Iterator[Row]:
         }
 
 
-def _metadata(decision: StoredDecision) -> Row:
+def _metadata(decision: AgentDecision) -> Row:
     left_out = ("id", "state", "action", "reward", "confidence", "reasoning")
     row = _row(decision)
     about = {key: value for key, value in row.items() if key not in left_out}
@@ -388,10 +388,10 @@ def _tracked(request: Request, items: Iterable[FinishedItem]) -> tuple[int, int,
     decisions with a reward)."""
     ws: Workspace = request.app.state.workspace
     slugs = _agents_with_decisions(request, "run")
-    by_item: dict[str, list[StoredDecision]] = {}
+    by_item: dict[str, list[AgentDecision]] = {}
     for decision in stored_decisions(ws, slugs):
         by_item.setdefault(str(decision.record.item_id), []).append(decision)
-    updated: list[StoredDecision] = []
+    updated: list[AgentDecision] = []
     errors = 0
     for item in items:
         metrics = outcome_metrics(item)
@@ -411,7 +411,7 @@ def _tracked(request: Request, items: Iterable[FinishedItem]) -> tuple[int, int,
 
 
 def _outcome_rows(
-    decision: StoredDecision, metrics: Mapping[str, Any], seen_at: datetime
+    decision: AgentDecision, metrics: Mapping[str, Any], seen_at: datetime
 ) -> list[Row]:
     rows = []
     for name, value in metrics.items():
@@ -443,7 +443,7 @@ def ab_test_of(request: Request, agent_type: RequiredType) -> Row:
     return ab_test(agent_type, [decision.record for decision in decisions], registry)
 
 
-def _readable(request: Request, agent_type: str | None) -> Iterator[StoredDecision]:
+def _readable(request: Request, agent_type: str | None) -> Iterator[AgentDecision]:
     """Return the decisions of all agents that the caller may read, the newest first."""
     ws: Workspace = request.app.state.workspace
     return newest_decisions(ws, _agents(request, "read"), agent_type)
@@ -460,7 +460,7 @@ def _agents_with_decisions(request: Request, verb: Verb) -> list[str]:
     return [slug for slug in _agents(request, verb) if has_decisions(ws, slug)]
 
 
-def _decision(request: Request, decision_id: str, verb: Verb) -> StoredDecision:
+def _decision(request: Request, decision_id: str, verb: Verb) -> AgentDecision:
     """Return the decision of this id. Raises NotFound if there is none for which the caller may do
     `verb`, Conflict if several agents have it."""
     ws: Workspace = request.app.state.workspace
@@ -481,7 +481,7 @@ def _decision(request: Request, decision_id: str, verb: Verb) -> StoredDecision:
     return decisions[0]
 
 
-def _row(decision: StoredDecision) -> Row:
+def _row(decision: AgentDecision) -> Row:
     """Return the columns of the table for a decision."""
     record = decision.record
     judged_at = decision.judged_at

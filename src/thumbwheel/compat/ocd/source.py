@@ -128,7 +128,7 @@ def claims(row: Row) -> bool:
 
 
 @dataclass(frozen=True)
-class Decision:
+class RecordedDecision:
     """A decision, whatever it was spelled in. `columns` has the columns of the table under their
     names."""
 
@@ -145,12 +145,12 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
     return _records(decision_of(row))
 
 
-def decision_of(row: Row) -> Decision:
+def decision_of(row: Row) -> RecordedDecision:
     """Return the decision of a row of the table or of a line of any dialect. Raises Unreadable."""
     return _of_table(row) if "state" in row or "action" in row else _exported(row)
 
 
-def _records(decision: Decision) -> list[AnyRecord]:
+def _records(decision: RecordedDecision) -> list[AnyRecord]:
     trace = _trace(decision)
     target = trace.as_target()
     feedback = [
@@ -164,7 +164,7 @@ def _records(decision: Decision) -> list[AnyRecord]:
     return [trace, *feedback]
 
 
-def _of_table(row: Row) -> Decision:
+def _of_table(row: Row) -> RecordedDecision:
     state = _object(row.get("state"), "state")
     action = _object(row.get("action"), "action")
     agent = _known_agent(row.get("agentType") or agent_of(action))
@@ -173,10 +173,10 @@ def _of_table(row: Row) -> Decision:
         if is_asked and action.get(key) is None and row.get(key) is not None:
             action[key] = plain(row[key])
     prompt = prompt_of(agent, state, action)
-    return Decision(agent, prompt, state, action, _answer(agent, action), row)
+    return RecordedDecision(agent, prompt, state, action, _answer(agent, action), row)
 
 
-def _exported(row: Row) -> Decision:
+def _exported(row: Row) -> RecordedDecision:
     # its columns
     metadata = row.get("metadata")
     if metadata is not None and not isinstance(metadata, dict):
@@ -211,7 +211,7 @@ def _exported(row: Row) -> Decision:
         answer = completion
     else:
         answer = json.dumps(completion, ensure_ascii=False)
-    return Decision(agent, prompt, state, action, answer, columns)
+    return RecordedDecision(agent, prompt, state, action, answer, columns)
 
 
 def _ends_with_answer(messages: Any) -> bool:
@@ -276,7 +276,7 @@ def _answer(agent: str | None, action: Row) -> str | None:
     return json.dumps(in_order(agent, action), ensure_ascii=False)
 
 
-def _trace(decision: Decision) -> TraceRecord:
+def _trace(decision: RecordedDecision) -> TraceRecord:
     columns, action = decision.columns, declared(decision.action)
     metadata = {key: columns[column] for key, column in BESIDE.items() if columns.get(column)}
     for key, column in MARKS.items():
@@ -322,7 +322,7 @@ def _item_name(columns: Row) -> str | None:
     return f"item:{columns['itemId']}" if columns.get("itemId") else None
 
 
-def _person_feedback(decision: Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
+def _person_feedback(decision: RecordedDecision, target: TargetRef) -> Iterator[FeedbackRecord]:
     columns, word = decision.columns, decision.columns.get("userFeedback")
     if word is None:
         return
@@ -347,7 +347,7 @@ def _person_feedback(decision: Decision, target: TargetRef) -> Iterator[Feedback
         yield _feedback(decision, shared | correction, declared(partial))
 
 
-def _outcomes(decision: Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
+def _outcomes(decision: RecordedDecision, target: TargetRef) -> Iterator[FeedbackRecord]:
     metrics = _parsed(decision.columns.get("outcomeMetrics"))
     if not isinstance(metrics, dict):
         return
@@ -365,7 +365,7 @@ def _outcomes(decision: Decision, target: TargetRef) -> Iterator[FeedbackRecord]
             yield _feedback(decision, shared | {"kind": "label", "value": text})
 
 
-def _reward(decision: Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
+def _reward(decision: RecordedDecision, target: TargetRef) -> Iterator[FeedbackRecord]:
     columns = decision.columns
     value, components = columns.get("reward"), _parsed(columns.get("rewardComponents"))
     evidence = components or columns.get("userFeedback") or columns.get("outcomeMetrics")
@@ -390,7 +390,9 @@ def _reward(decision: Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
         yield _feedback(decision, shared | label)
 
 
-def _feedback(decision: Decision, fields: Mapping[str, Any], content: Any = None) -> FeedbackRecord:
+def _feedback(
+    decision: RecordedDecision, fields: Mapping[str, Any], content: Any = None
+) -> FeedbackRecord:
     """Return feedback about a decision, identified by its content (`content`, else its value), so
     that a dialect that leaves out the rater or the time adds nothing new."""
     record = FeedbackRecord.model_validate(fields)
@@ -407,7 +409,7 @@ def _feedback(decision: Decision, fields: Mapping[str, Any], content: Any = None
     )
 
 
-def _case(decision: Decision) -> CaseRecord:
+def _case(decision: RecordedDecision) -> CaseRecord:
     """Return the case of a decision: the prompt of the agent, and the comparable fields of the
     right answer. Raises Unreadable if the right answer is unknown."""
     fields = COMPARED.get(decision.agent or "")
@@ -537,13 +539,13 @@ def _completion(row: Row) -> Completion | None:
     return Completion(decision_id, _user(decision), time, tuple(map(str, labels)))
 
 
-def _user(decision: Decision) -> str | None:
+def _user(decision: RecordedDecision) -> str | None:
     user = decision.columns.get("userId")
     return str(user) if user else None
 
 
 def _leading_goal(
-    decision: Decision, target: TargetRef, goals: LeadingGoals | None
+    decision: RecordedDecision, target: TargetRef, goals: LeadingGoals | None
 ) -> FeedbackRecord | None:
     """Return the goal that led when the item was completed, as feedback; None if the outcome has it
     already, or if it is unknown."""

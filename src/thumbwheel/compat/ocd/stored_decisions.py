@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from thumbwheel.capture import trace_queries
 from thumbwheel.capture.json_text import value_in
 from thumbwheel.compat.ocd.decision_function import METRICS, OLD_BOUND
-from thumbwheel.compat.ocd.decision_function import Decision as DecisionReward
+from thumbwheel.compat.ocd.decision_function import DecisionFunction as DecisionReward
 from thumbwheel.compat.ocd.records import DecisionRecord
 from thumbwheel.compat.ocd.rewards import components_by_group
 from thumbwheel.compat.ocd.source import WORDS
@@ -35,7 +35,7 @@ READS = frozenset({"text", "metadata", "feedback", "prompt", "steps"})
 
 
 @dataclass(frozen=True)
-class StoredDecision:
+class AgentDecision:
     """A decision of an agent of this home."""
 
     agent: str
@@ -55,12 +55,12 @@ def stored_decisions(
     agents: Iterable[str],
     agent_type: str | None = None,
     decision_id: str | None = None,
-) -> list[StoredDecision]:
+) -> list[AgentDecision]:
     """Return the decisions of these agents of this home, the newest first: all, or the ones of one
     agent type, or the ones with this id."""
     if decision_id is None:
         return list(newest_decisions(ws, agents, agent_type))
-    decisions: list[StoredDecision] = []
+    decisions: list[AgentDecision] = []
     for agent in agents:
         learner = Agent.named(agent)
         with ws.db.read() as connection:
@@ -71,7 +71,7 @@ def stored_decisions(
 
 def newest_decisions(
     ws: Workspace, agents: Iterable[str], agent_type: str | None = None
-) -> Iterator[StoredDecision]:
+) -> Iterator[AgentDecision]:
     """Yield the decisions, the newest first, read by pages: a caller that wants ten pays for a
     page."""
     by_agent = [_newest_of(ws, Agent.named(agent), agent_type) for agent in agents]
@@ -81,7 +81,7 @@ def newest_decisions(
 
 def _newest_of(
     ws: Workspace, agent: Agent, agent_type: str | None
-) -> Iterator[tuple[datetime, StoredDecision]]:
+) -> Iterator[tuple[datetime, AgentDecision]]:
     """Yield (when it happened, the decision) of one agent, the newest first."""
     inner = None if agent_type is None else ("agent_type", agent_type)
     page, offset = FIRST_PAGE, 0
@@ -109,7 +109,7 @@ def has_decisions(ws: Workspace, agent: str) -> bool:
 
 def _of_traces(
     connection: sa.Connection, agent: Agent, traces: Mapping[str, Any]
-) -> list[StoredDecision]:
+) -> list[AgentDecision]:
     """Return the decisions in these traces of an agent, in no order."""
     if not traces:
         return []
@@ -130,9 +130,7 @@ def _agent_type(case: Case) -> str:
     return str(about.get("agent_type", "")) if isinstance(about, dict) else ""
 
 
-def _decision(
-    agent: str, stored: StoredCase, score: Score, trace: Any, call: Any
-) -> StoredDecision:
+def _decision(agent: str, stored: StoredCase, score: Score, trace: Any, call: Any) -> AgentDecision:
     case = stored.case
     about = case.metadata[METADATA] if isinstance(case.metadata[METADATA], dict) else {}
     step = next((step for step in case.steps if step.kind == "decision"), None)
@@ -168,7 +166,7 @@ def _decision(
         completion=case.text if stored.answered else None,
     )
     judged_at = max(heard, default=None) if reward is not None else None
-    return StoredDecision(
+    return AgentDecision(
         agent, trace["id"], trace["source"], trace["subject"], case.prompt, record, judged_at
     )
 

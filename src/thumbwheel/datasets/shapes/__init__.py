@@ -1,9 +1,9 @@
 """The shapes of training data; one file and one line here for each."""
 
-from thumbwheel.core.plugins import Table
+from thumbwheel.core.plugins import VariantTable
 from thumbwheel.datasets.shape import Shape
 
-SHAPES: Table[type[Shape]] = Table(
+SHAPES: VariantTable[type[Shape]] = VariantTable(
     "shape",
     "thumbwheel.shapes",
     {

@@ -10,11 +10,11 @@ from thumbwheel.datasets.shape import Shape, assistant, base
 from thumbwheel.datasets.types import (
     MACHINES,
     WITHHELD_JUDGEMENT,
-    Answer,
     ChatRow,
     DatasetConfig,
     Drop,
     Evidence,
+    JudgedText,
 )
 
 
@@ -59,7 +59,7 @@ class Chats(Shape):
     def _row(
         self,
         evidence: Evidence,
-        answer: Answer,
+        answer: JudgedText,
         origin: str,
         weight: float,
         feedback_ids: tuple[str, ...],
@@ -71,7 +71,7 @@ class Chats(Shape):
         )
 
 
-def _drop_reason(answer: Answer) -> str:
+def _drop_reason(answer: JudgedText) -> str:
     if WITHHELD_JUDGEMENT in answer.withheld:
         return MACHINES
     if answer.good is not None:

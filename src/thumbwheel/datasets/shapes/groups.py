@@ -9,12 +9,12 @@ from itertools import chain
 from typing import Any
 
 from thumbwheel.datasets.shape import Shape, base
-from thumbwheel.datasets.types import MACHINES, Answer, DatasetConfig, Drop, Evidence, GroupRow
+from thumbwheel.datasets.types import MACHINES, DatasetConfig, Drop, Evidence, GroupRow, JudgedText
 
 
 @dataclass(frozen=True)
-class _Member:
-    answer: Answer
+class _GroupMember:
+    answer: JudgedText
     value: float
     feedback_ids: tuple[str, ...]
 
@@ -55,7 +55,7 @@ class Groups(Shape):
             columns["prompts"] = row.prompts
         return columns
 
-    def _row(self, evidence: Evidence, members: list[_Member]) -> GroupRow:
+    def _row(self, evidence: Evidence, members: list[_GroupMember]) -> GroupRow:
         answers = tuple(member.answer for member in members)
         values = [member.value for member in members]
         feedback_ids = chain.from_iterable(member.feedback_ids for member in members)
@@ -76,13 +76,13 @@ class Groups(Shape):
         )
 
 
-def _valued(answer: Answer) -> _Member | None:
+def _valued(answer: JudgedText) -> _GroupMember | None:
     """Return the answer with its value, 0 to 1: the mean of the raters' numbers, else good (1) or
     bad (0), the nearer to 0.5 the more they disagree; None if it has neither."""
     if answer.value is not None:
-        return _Member(answer, answer.value.unit, answer.value.feedback_ids)
+        return _GroupMember(answer, answer.value.unit, answer.value.feedback_ids)
     if answer.good is None:
         return None
     margin = min(answer.strength, 1.0)
     signed = margin if answer.good else -margin
-    return _Member(answer, (1 + signed) / 2, answer.feedback_ids)
+    return _GroupMember(answer, (1 + signed) / 2, answer.feedback_ids)

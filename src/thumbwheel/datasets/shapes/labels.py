@@ -12,10 +12,10 @@ from thumbwheel.datasets.shape import Shape, assistant, base
 from thumbwheel.datasets.types import (
     MACHINES,
     WITHHELD_JUDGEMENT,
-    Answer,
     DatasetConfig,
     Drop,
     Evidence,
+    JudgedText,
     LabelRow,
 )
 
@@ -96,7 +96,7 @@ class Labels(Shape):
     def _row(
         self,
         evidence: Evidence,
-        answer: Answer,
+        answer: JudgedText,
         label: bool,
         origin: str,
         weight: float,
@@ -126,7 +126,7 @@ def class_weights(desirable: int, undesirable: int) -> tuple[float, float]:
     return math.ceil(10 * undesirable / desirable - 1e-9) / 10, 1.0
 
 
-def _drop_reason(answer: Answer) -> str:
+def _drop_reason(answer: JudgedText) -> str:
     if WITHHELD_JUDGEMENT in answer.withheld:
         return MACHINES
     if answer.good is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from thumbwheel.core import ids
 from thumbwheel.datasets.shape import Shape
 from thumbwheel.datasets.split import group_of
-from thumbwheel.datasets.types import WAITS, Case, DatasetConfig, Drop, Evidence, PromptRow
+from thumbwheel.datasets.types import WAITS, DatasetConfig, Drop, Evidence, JudgingCase, PromptRow
 from thumbwheel.rewards.checker import needs_feedback
 
 
@@ -41,7 +41,7 @@ class Prompts(Shape):
             reference = json.dumps(reference, ensure_ascii=False)
         return {"prompt": row.prompt, "reference": reference}
 
-    def _row(self, evidence: Evidence, case: Case | None) -> PromptRow:
+    def _row(self, evidence: Evidence, case: JudgingCase | None) -> PromptRow:
         origin, reference, checker, checker_config = "trace", None, None, None
         if case:
             origin = WAITS if needs_feedback(case.checker) else "case"

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from thumbwheel.core.plugins import Table
+from thumbwheel.core.plugins import VariantTable
 
 if TYPE_CHECKING:
     from thumbwheel.deploy.target import Target
 
-TARGETS: Table[Target] = Table(
+TARGETS: VariantTable[Target] = VariantTable(
     "target",
     "thumbwheel.targets",
     {

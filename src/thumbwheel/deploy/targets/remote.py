@@ -28,7 +28,7 @@ WITHOUT_LIST = (404, 405, 501)
 ANTHROPIC_VERSION = "2023-06-01"
 
 
-class Remote:
+class RemoteTarget:
     """The contract is in target.py."""
 
     Config = TargetConfig
@@ -87,7 +87,7 @@ class Remote:
         return SecretStore(home / FOLDER, endpoint.details["secret_agent"]).require(str(name))
 
 
-REMOTE = Remote()
+REMOTE = RemoteTarget()
 
 
 def _lists(names: Iterable[str], model: str) -> bool:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from thumbwheel.core.plugins import Table
+from thumbwheel.core.plugins import VariantTable
 from thumbwheel.evaluation.suite import Suite
 
-SUITES: Table[type[Suite]] = Table(
+SUITES: VariantTable[type[Suite]] = VariantTable(
     "suite",
     "thumbwheel.suites",
     {
         "success": "thumbwheel.evaluation.suites.success:Success",
-        "preference": "thumbwheel.evaluation.suites.preference:Preference",
+        "preference": "thumbwheel.evaluation.suites.preference:PreferenceSuite",
         "json_agent": "thumbwheel.evaluation.suites.json_agent:JsonAgent",
-        "reward": "thumbwheel.evaluation.suites.reward:Reward",
-        "regression": "thumbwheel.evaluation.suites.regression:Regression",
-        "judge": "thumbwheel.evaluation.suites.judge:Judge",
+        "reward": "thumbwheel.evaluation.suites.reward:RewardSuite",
+        "regression": "thumbwheel.evaluation.suites.regression:RegressionSuite",
+        "judge": "thumbwheel.evaluation.suites.judge:JudgeSuite",
         "benchmark": "thumbwheel.evaluation.suites.benchmark:Benchmark",
         "code": "thumbwheel.evaluation.suites.code:Code",
     },

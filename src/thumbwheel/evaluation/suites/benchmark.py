@@ -28,8 +28,8 @@ from thumbwheel.core.config import Config, build
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.evaluation import compare
 from thumbwheel.evaluation.suite import Replies, Suite, SuiteMeasures
-from thumbwheel.evaluation.types import Answer, Ask, Measure
-from thumbwheel.evaluation.validators import Reply, check, require_valid
+from thumbwheel.evaluation.types import Ask, Measure, ModelAnswer
+from thumbwheel.evaluation.validators import CheckedReply, check, require_valid
 
 SCORE, PASSED = "benchmark score", "benchmark tasks passed whole"
 RESPONSE = 2000
@@ -135,7 +135,7 @@ class Benchmark(Suite):
         if not judged:
             return SuiteMeasures(None, details=details, dropped=dropped)
 
-        by_slice: dict[str, list[Row]] = {}
+        by_slice: dict[str, list[TaskRow]] = {}
         for row in judged:
             for name in _slices(row.task):
                 by_slice.setdefault(name, []).append(row)
@@ -150,7 +150,7 @@ class Benchmark(Suite):
 
 
 @dataclass(frozen=True)
-class Row:
+class TaskRow:
     """A task and its results."""
 
     task: BenchmarkTask
@@ -159,7 +159,7 @@ class Row:
 
 
 def _measure(
-    name: str, rows: Sequence[Row], value: Callable[[dict[str, Any]], float], level: float
+    name: str, rows: Sequence[TaskRow], value: Callable[[dict[str, Any]], float], level: float
 ) -> Measure:
     before = [value(row.before) for row in rows]
     after = [value(row.after) for row in rows]
@@ -261,19 +261,21 @@ def _slices(task: BenchmarkTask) -> list[str]:
     return [f"complexity={task.complexity}", *(f"tag={tag}" for tag in task.tags)]
 
 
-def _row(task: BenchmarkTask, before: Answer, after: Answer) -> Row:
+def _row(task: BenchmarkTask, before: ModelAnswer, after: ModelAnswer) -> TaskRow:
     """Return the results of both answers. Time or tokens that were not counted for one answer are
     unknown for both, so that the same checks are made."""
     timed = before.seconds is not None and after.seconds is not None
     counted = before.tokens is not None and after.tokens is not None
-    return Row(task, _result(task, before, timed, counted), _result(task, after, timed, counted))
+    return TaskRow(
+        task, _result(task, before, timed, counted), _result(task, after, timed, counted)
+    )
 
 
-def _result(task: BenchmarkTask, answer: Answer, timed: bool, counted: bool) -> dict[str, Any]:
+def _result(task: BenchmarkTask, answer: ModelAnswer, timed: bool, counted: bool) -> dict[str, Any]:
     """Return the result of one answer in the benchmark's format; its cost is unknown here."""
     tokens = answer.tokens if counted else None
     seconds = answer.seconds if timed else None
-    reply = Reply(answer.text.strip(), tokens, seconds, None, task.ground_truth)
+    reply = CheckedReply(answer.text.strip(), tokens, seconds, None, task.ground_truth)
     checks = [check(params, reply) for params in task.checks]
     decided = [result for result in checks if not result["skipped"]]
     passed = sum(result["passed"] for result in decided)

@@ -17,8 +17,8 @@ from typing import ClassVar
 from thumbwheel.evaluation import compare
 from thumbwheel.evaluation.measure import blocked, score
 from thumbwheel.evaluation.suite import Replies, Suite, SuiteMeasures
-from thumbwheel.evaluation.types import Ask, Case, Measure
-from thumbwheel.rewards.function import Score, Status
+from thumbwheel.evaluation.types import Ask, HeldOutCase, Measure
+from thumbwheel.rewards.function import JudgementStatus, Score
 
 CHECKER = "code_execution"
 
@@ -34,7 +34,7 @@ class Code(Suite):
         return "" if self.cases else "no held-out case has tests (checker code_execution)"
 
     @cached_property
-    def cases(self) -> list[Case]:
+    def cases(self) -> list[HeldOutCase]:
         """Cases whose answers are run."""
         return [case for case in self.context.cases if case.checker == CHECKER]
 
@@ -107,7 +107,7 @@ def _passed(scores: Sequence[Score]) -> int | None:
     """Return how many programs passed; None if one could not be judged, or there is none."""
     passed = 0
     for program in scores:
-        fails = program.status in (Status.FAILED, Status.NOT_APPLICABLE)
+        fails = program.status in (JudgementStatus.FAILED, JudgementStatus.NOT_APPLICABLE)
         if program.value is None and not fails:
             return None
         passed += not fails and program.value == 1

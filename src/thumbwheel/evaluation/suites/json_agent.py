@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from thumbwheel.evaluation import compare
 from thumbwheel.evaluation.suite import Replies, Suite, SuiteMeasures
-from thumbwheel.evaluation.types import Ask, Case, Measure
+from thumbwheel.evaluation.types import Ask, HeldOutCase, Measure
 from thumbwheel.rewards.function import Case as Answered
 from thumbwheel.rewards.function import Unjudgeable
 from thumbwheel.rewards.json_answer import equal, parse_object
@@ -41,7 +41,7 @@ Fields = dict[str, bool]
 class JsonCase:
     """A case with its reference as an object."""
 
-    case: Case
+    case: HeldOutCase
     reference: dict[str, Any]
 
 
@@ -171,7 +171,7 @@ def _field_measure(
     return compare.measure(f"field {name}", values_before, values_after, groups, level)
 
 
-def reference_of(case: Case) -> dict[str, Any]:
+def reference_of(case: HeldOutCase) -> dict[str, Any]:
     """Return the fields that are asked for; empty if the reference is no JSON object or list."""
     reference = case.reference
     try:

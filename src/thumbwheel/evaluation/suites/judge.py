@@ -31,7 +31,7 @@ class HeldOutPrompt:
     group: str
 
 
-class Judge(Suite):
+class JudgeSuite(Suite):
     name: ClassVar[str] = "judge"
     of_cases: ClassVar[bool] = True
 

@@ -21,7 +21,7 @@ from thumbwheel.evaluation.types import AskLikelihood, RecordedAnswer
 NOTHING_TO_RANK = "the gate split has no pair and not both good and bad answers"
 
 
-class Preference(Suite):
+class PreferenceSuite(Suite):
     name: ClassVar[str] = "preference"
     fresh: ClassVar[bool] = False
     default: ClassVar[bool] = True

@@ -33,7 +33,7 @@ from thumbwheel.evaluation.types import (
     ANCHOR_TASKS,
     Ask,
     AskLikelihood,
-    Case,
+    HeldOutCase,
     Measure,
     Sums,
 )
@@ -68,7 +68,7 @@ class Anchors(Config):
     """Short tasks of general skill."""
 
 
-class Regression(Suite):
+class RegressionSuite(Suite):
     name: ClassVar[str] = "regression"
     default: ClassVar[bool] = True
 
@@ -98,12 +98,12 @@ class Regression(Suite):
         return self.anchors.model_dump(mode="json")
 
     @cached_property
-    def cases(self) -> list[Case]:
+    def cases(self) -> list[HeldOutCase]:
         """The tasks as cases."""
         cases = []
         for task in self.anchors.tasks:
             name = ids.fingerprint(task.model_dump(mode="json"))[:16]
-            case = Case(
+            case = HeldOutCase(
                 id=name,
                 group=name,
                 prompt_id=name,

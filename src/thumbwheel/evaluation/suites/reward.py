@@ -18,18 +18,18 @@ from thumbwheel.core import ids
 from thumbwheel.evaluation import compare
 from thumbwheel.evaluation.measure import blocked
 from thumbwheel.evaluation.suite import Replies, Suite, SuiteMeasures
-from thumbwheel.evaluation.types import Answer, Ask, Measure
+from thumbwheel.evaluation.types import Ask, Measure, ModelAnswer
 from thumbwheel.rewards.function import Case as Answered
-from thumbwheel.rewards.function import Score, Status
+from thumbwheel.rewards.function import JudgementStatus, Score
 
 MEAN = "mean reward"
-NO_ANSWER = Answer("", "unanswered", None)
-UNSCORED = Score.none(Status.NOT_APPLICABLE, "this side has no answer")
+NO_ANSWER = ModelAnswer("", "unanswered", None)
+UNSCORED = Score.none(JudgementStatus.NOT_APPLICABLE, "this side has no answer")
 OPTIMISED = " (trained against it: no evidence)"
 
 
 @dataclass(frozen=True)
-class Row:
+class HeldOutRow:
     """A held-out prompt with what judges an answer to it."""
 
     prompt: list[dict[str, Any]]
@@ -48,7 +48,7 @@ class Values:
     span: float | None
 
 
-class Reward(Suite):
+class RewardSuite(Suite):
     name: ClassVar[str] = "reward"
     of_cases: ClassVar[bool] = True
 
@@ -56,15 +56,15 @@ class Reward(Suite):
         return "" if self.rows else "no prompt is held out"
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[HeldOutRow]:
         """Cases, then the prompts of recorded answers, each prompt once. Prompts with tools would
         be answered differently and are left out."""
         rows = []
         for case in self.context.cases:
             metadata = {"checker": case.checker, "checker_config": case.checker_config}
-            rows.append(Row(case.prompt, case.group, case.reference, metadata))
+            rows.append(HeldOutRow(case.prompt, case.group, case.reference, metadata))
         without_tools = [answer for answer in self.context.recorded_answers if answer.tools is None]
-        rows += [Row(answer.prompt, answer.group) for answer in without_tools]
+        rows += [HeldOutRow(answer.prompt, answer.group) for answer in without_tools]
         # The first row of a prompt counts; their order is that of the last rows.
         last_first = {ids.canonical(row.prompt): row for row in reversed(rows)}
         return list(last_first.values())[::-1]
@@ -155,7 +155,7 @@ class Reward(Suite):
         return compare.measure(name, before, after, groups, level, span)
 
 
-def _first(reply: Sequence[Answer]) -> Answer | None:
+def _first(reply: Sequence[ModelAnswer]) -> ModelAnswer | None:
     return reply[0] if reply else None
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from thumbwheel.core.plugins import Table
+from thumbwheel.core.plugins import VariantTable
 from thumbwheel.export.format import Format
 
-FORMATS: Table[Format] = Table(
+FORMATS: VariantTable[Format] = VariantTable(
     "format",
     "thumbwheel.formats",
     {

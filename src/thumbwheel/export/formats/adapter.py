@@ -11,7 +11,7 @@ from thumbwheel.core.errors import ModelError
 from thumbwheel.export import hf_compat
 from thumbwheel.export.format import Opened
 from thumbwheel.export.loaded_export import Loaded
-from thumbwheel.export.types import PEFT_ADAPTER, Source
+from thumbwheel.export.types import PEFT_ADAPTER, ExportSource
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
@@ -28,7 +28,7 @@ class AdapterFormat:
         """Return None: the adapter keeps the base's precision."""
         return None
 
-    def write(self, source: Source, folder: Path) -> None:
+    def write(self, source: ExportSource, folder: Path) -> None:
         """Copy the adapter, name its base so that others find it, add the tokenizer files."""
         if source.adapter is None:
             raise ModelError(

@@ -11,7 +11,7 @@ from typing import Any
 from thumbwheel.export import gguf_file, hf_compat
 from thumbwheel.export.format import Opened
 from thumbwheel.export.merge import merge
-from thumbwheel.export.types import GGUF_MODEL, Source
+from thumbwheel.export.types import GGUF_MODEL, ExportSource
 from thumbwheel.llm.convert import check_quantizer
 
 
@@ -29,7 +29,7 @@ class GgufFormat:
 
         return gguf_file.recommend(memory_gb()[0])
 
-    def write(self, source: Source, folder: Path) -> None:
+    def write(self, source: ExportSource, folder: Path) -> None:
         """Write the model as a file such as `model-Q4_K_M.gguf`, and the tokenizer."""
         quant = source.quant or self.default() or ""
         check_quantizer(quant)
@@ -47,7 +47,7 @@ class GgufFormat:
 
     def open(self, folder: Path, dtype: Any) -> Opened:
         """Load the model in llama.cpp, on the CPU."""
-        return gguf_file.GgufFile(folder, next(folder.glob(f"*{gguf_file.SUFFIX}")))
+        return gguf_file.LoadedGguf(folder, next(folder.glob(f"*{gguf_file.SUFFIX}")))
 
     def usage(self, folder: str) -> str:
         """Return the command line of llama-server."""

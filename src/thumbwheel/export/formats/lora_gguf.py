@@ -13,7 +13,7 @@ from typing import Any
 from thumbwheel.core.errors import ModelError
 from thumbwheel.export import gguf_file, hf_compat
 from thumbwheel.export.format import Opened
-from thumbwheel.export.types import GGUF_ADAPTER, Source
+from thumbwheel.export.types import GGUF_ADAPTER, ExportSource
 from thumbwheel.llm.convert import convert_adapter
 
 CONFIG = "adapter_config.json"
@@ -48,7 +48,7 @@ class LoraGgufFormat:
         """Return F32, because adapters are small."""
         return "F32"
 
-    def write(self, source: Source, folder: Path) -> None:
+    def write(self, source: ExportSource, folder: Path) -> None:
         """Convert the adapter over its base."""
         if source.adapter is None:
             raise ModelError(
@@ -83,7 +83,7 @@ class LoraGgufFormat:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         adapter = next(folder.glob(f"*{gguf_file.SUFFIX}"))
         if (served := gguf_file_of(config["base_model_name_or_path"])) is not None:
-            return gguf_file.GgufFile(folder, served.path, adapter, template_of_folder=True)
+            return gguf_file.LoadedGguf(folder, served.path, adapter, template_of_folder=True)
         _, base = locate(config["base_model_name_or_path"])
         with tempfile.TemporaryDirectory(prefix=".gguf-", dir=folder.parent) as temporary:
             source = Path(temporary) / "base"
@@ -91,7 +91,7 @@ class LoraGgufFormat:
             hf_compat.write_tokenizer(str(base), source, folder)
             file = Path(temporary) / f"base{gguf_file.SUFFIX}"
             gguf_file.write(source, str(base), "F32", file, Path(temporary))
-            return gguf_file.GgufFile(folder, file, adapter)
+            return gguf_file.LoadedGguf(folder, file, adapter)
 
     def usage(self, folder: str) -> str:
         """Return the command line of llama-server."""

@@ -9,7 +9,7 @@ from thumbwheel.export import hf_compat
 from thumbwheel.export.format import Opened
 from thumbwheel.export.loaded_export import Loaded
 from thumbwheel.export.merge import merge
-from thumbwheel.export.types import HF_MODEL, Source
+from thumbwheel.export.types import HF_MODEL, ExportSource
 from thumbwheel.export.weights import stored_dtype
 
 
@@ -25,7 +25,7 @@ class MergedFormat:
         """Return None: the merged model keeps the base's precision."""
         return None
 
-    def write(self, source: Source, folder: Path) -> None:
+    def write(self, source: ExportSource, folder: Path) -> None:
         """Merge in float32 from the pristine base, cast once, save, and add the files that
         transformers 4.x needs."""
         merge(source, folder)

@@ -18,7 +18,7 @@ from thumbwheel.export import hf_compat
 from thumbwheel.export.format import POSITIONS, Opened
 from thumbwheel.export.loaded_export import Tokenized
 from thumbwheel.export.merge import whole
-from thumbwheel.export.types import ModelKind, Source
+from thumbwheel.export.types import ExportSource, ModelKind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,7 +39,7 @@ class OnnxFormat:
         """Return None: the precision is always float32."""
         return None
 
-    def write(self, source: Source, folder: Path) -> None:
+    def write(self, source: ExportSource, folder: Path) -> None:
         """Merge in float32, and trace a step that takes any number of tokens and a cache of any
         length."""
         for module in NEEDED:

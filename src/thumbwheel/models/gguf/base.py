@@ -24,7 +24,7 @@ from thumbwheel.models.gguf.header import GgufHeader, damaged, read_header
 from thumbwheel.models.gguf.pre_tokenizers import NAMES
 from thumbwheel.models.gguf.tokenizer import (
     PROBES,
-    Difference,
+    TokenDifference,
     build_tokenizer,
     encoder,
     first_difference,
@@ -183,7 +183,7 @@ def can_compare() -> bool:
     return all(tools.find(name) is not None for name in tools.PAIR)
 
 
-def _difference(header: GgufHeader, tokenizer: Any) -> Difference | None:
+def _difference(header: GgufHeader, tokenizer: Any) -> TokenDifference | None:
     """Return the first probe that has other tokens in llama.cpp; None if there is none, or no
     library to ask."""
     if not can_compare():

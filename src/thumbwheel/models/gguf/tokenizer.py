@@ -287,7 +287,7 @@ def _special_token(
 
 
 @dataclass(frozen=True)
-class Difference:
+class TokenDifference:
     """A text that two tokenizers split in different ways."""
 
     text: str
@@ -307,13 +307,15 @@ class Difference:
         )
 
 
-def first_difference(encode: Encode, served: Encode, texts: Iterable[str]) -> Difference | None:
+def first_difference(
+    encode: Encode, served: Encode, texts: Iterable[str]
+) -> TokenDifference | None:
     """Return the first of `texts` that has other tokens in training than when it is served; None if
     there is none."""
     for text in texts:
         ids, expected = encode(text), served(text)
         if ids != expected:
-            return Difference(text, ids, expected)
+            return TokenDifference(text, ids, expected)
     return None
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from thumbwheel.core.plugins import Table
+from thumbwheel.core.plugins import VariantTable
 from thumbwheel.rewards.function import RewardFunction
 
-FUNCTIONS: Table[type[RewardFunction[Any]]] = Table(
+FUNCTIONS: VariantTable[type[RewardFunction[Any]]] = VariantTable(
     "reward function",
     "thumbwheel.reward_functions",
     {
@@ -24,7 +24,7 @@ FUNCTIONS: Table[type[RewardFunction[Any]]] = Table(
         "outcome": "thumbwheel.rewards.functions.outcome:Outcome",
         "rating": "thumbwheel.rewards.functions.rating:Rating",
         "regex": "thumbwheel.rewards.functions.regex:Regex",
-        "reward_model": "thumbwheel.rewards.functions.reward_model:RewardModel",
+        "reward_model": "thumbwheel.rewards.functions.reward_model:RewardModelFunction",
         "score": "thumbwheel.rewards.functions.rating:GivenScore",
         "syntax": "thumbwheel.rewards.functions.syntax:Syntax",
         "task_completion": "thumbwheel.rewards.functions.task_completion:TaskCompletion",

@@ -22,9 +22,16 @@ from pydantic import Field
 
 from thumbwheel.core.config import Config
 from thumbwheel.rewards.fences import Block, blocks
-from thumbwheel.rewards.function import LONGEST_ANSWER, Case, RewardFunction, Score, Status
+from thumbwheel.rewards.function import LONGEST_ANSWER, Case, JudgementStatus, RewardFunction, Score
 from thumbwheel.sandbox.run import run, shared
-from thumbwheel.sandbox.types import Job, Limits, Refused, SandboxResult, State, Tests
+from thumbwheel.sandbox.types import (
+    Limits,
+    SandboxJob,
+    SandboxOutcome,
+    SandboxRefused,
+    SandboxResult,
+    Tests,
+)
 
 PYTHON = frozenset({"", "python", "py", "python3"})
 SHELL = frozenset({"bash", "sh", "shell"})
@@ -63,7 +70,7 @@ class CodeExecution(RewardFunction[CodeExecutionConfig]):
         function = CodeExecution(
             self.config.model_copy(update={"limits": limits.model_copy(update=bounds)})
         )
-        with suppress(Refused):  # which the score will say
+        with suppress(SandboxRefused):  # which the score will say
             shared(function.config.limits, function.config.trusted_code).warm()
         return function
 
@@ -73,7 +80,7 @@ class CodeExecution(RewardFunction[CodeExecutionConfig]):
     def score(self, cases: Sequence[Case]) -> list[Score]:
         """Return one score per case; their programs run side by side, isolated from each other."""
         planned = [self._jobs(case) for case in cases]
-        jobs: list[Job] = []
+        jobs: list[SandboxJob] = []
         for plan in planned:
             if not isinstance(plan, Score):
                 jobs += plan
@@ -88,33 +95,35 @@ class CodeExecution(RewardFunction[CodeExecutionConfig]):
             start += len(plan)
         return scores
 
-    def _jobs(self, case: Case) -> list[Job] | Score:
+    def _jobs(self, case: Case) -> list[SandboxJob] | Score:
         if len(case.text) > LONGEST_ANSWER:
             return Score.none(
-                Status.FAILED,
+                JudgementStatus.FAILED,
                 f"the answer has {len(case.text)} characters; at most {LONGEST_ANSWER} are judged",
             )
         try:
             tests = tests_of(case)
         except ValueError as error:
-            return Score.none(Status.FAILED, str(error))
+            return Score.none(JudgementStatus.FAILED, str(error))
         if tests is not None:
-            return [Job(program(case.text, tests), tests=tests)]
+            return [SandboxJob(program(case.text, tests), tests=tests)]
         jobs = [
-            Job(block.code, "shell" if block.language in SHELL else "python")
+            SandboxJob(block.code, "shell" if block.language in SHELL else "python")
             for block in blocks(case.text)
             if block.language in PYTHON | SHELL
         ]
         if not jobs:
-            return Score.none(Status.NOT_APPLICABLE, "the answer has no Python or shell block")
+            return Score.none(
+                JudgementStatus.NOT_APPLICABLE, "the answer has no Python or shell block"
+            )
         if isinstance(reference_object(case.reference), Mapping | list):
             return Score.none(
-                Status.NOT_APPLICABLE,
+                JudgementStatus.NOT_APPLICABLE,
                 "the reference holds no tests, and without them every program would be right",
             )
         if len(jobs) > MOST_BLOCKS:
             return Score.none(
-                Status.FAILED,
+                JudgementStatus.FAILED,
                 f"the answer has {len(jobs)} blocks of code; at most {MOST_BLOCKS} are run",
             )
         return jobs
@@ -129,17 +138,21 @@ class CodeExecution(RewardFunction[CodeExecutionConfig]):
             for outcome in outcomes
         ]
         for outcome in outcomes:
-            if outcome.state is State.BLOCKED:
-                return Score.none(Status.BLOCKED, outcome.detail)
-            if outcome.state is State.BROKEN:
-                return Score.none(Status.FAILED, outcome.detail)
+            if outcome.state is SandboxOutcome.BLOCKED:
+                return Score.none(JudgementStatus.BLOCKED, outcome.detail)
+            if outcome.state is SandboxOutcome.BROKEN:
+                return Score.none(JudgementStatus.FAILED, outcome.detail)
         if tests is None:
             return Score(
-                sum(outcome.state is State.DONE for outcome in outcomes) / len(outcomes),
+                sum(outcome.state is SandboxOutcome.DONE for outcome in outcomes) / len(outcomes),
                 evidence={"blocks": shown},
             )
         passed = outcomes[0].passed
-        share = sum(passed) / len(passed) if passed and outcomes[0].state is State.DONE else 0.0
+        share = (
+            sum(passed) / len(passed)
+            if passed and outcomes[0].state is SandboxOutcome.DONE
+            else 0.0
+        )
         return Score(
             share if self.config.partial else float(share == 1),
             evidence={"tests": list(passed), **shown[0]},

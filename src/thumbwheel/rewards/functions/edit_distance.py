@@ -15,9 +15,9 @@ from thumbwheel.rewards.aggregate import agreed_edit, of_kinds
 from thumbwheel.rewards.function import (
     LONGEST_ANSWER,
     Case,
+    JudgementStatus,
     RewardFunction,
     Score,
-    Status,
     Unjudgeable,
 )
 
@@ -46,7 +46,9 @@ class EditDistance(RewardFunction[EditDistanceConfig]):
         edit, conflict = agreed_edit(of_kinds(case.feedback, "correction"))
         if edit is None:
             why = "the corrections differ, without a plurality"
-            return Score.none(Status.NOT_APPLICABLE, why if conflict else "nobody corrected it")
+            return Score.none(
+                JudgementStatus.NOT_APPLICABLE, why if conflict else "nobody corrected it"
+            )
         if len(edit.text) > LONGEST_ANSWER:
             raise Unjudgeable(
                 f"the correction has {len(edit.text)} characters; at most {LONGEST_ANSWER} are "

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from thumbwheel.core.config import Config
-from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
+from thumbwheel.rewards.function import Case, JudgementStatus, RewardFunction, Score
 
 
 class EfficiencyConfig(Config):
@@ -72,7 +72,7 @@ class Efficiency(RewardFunction[EfficiencyConfig]):
         total = math.fsum(weight for weight, _ in parts)
         if not total:
             return Score.none(
-                Status.NOT_APPLICABLE,
+                JudgementStatus.NOT_APPLICABLE,
                 "nobody counted the tokens, and the run has no tool call and no reasoning step",
             )
         return Score(

@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from thumbwheel.core.config import Config
 from thumbwheel.core.normal_form import normal_form
-from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, Unjudgeable
+from thumbwheel.rewards.function import Case, JudgementStatus, RewardFunction, Score, Unjudgeable
 
 LONGEST_NUMBER = 400
 """Digits; the decimals of a float64 end well before."""
@@ -59,7 +59,8 @@ class ExactAnswer(RewardFunction[ExactAnswerConfig]):
         compared."""
         if case.reference is None or isinstance(case.reference, dict | list):
             return Score.none(
-                Status.NOT_APPLICABLE, "the case has no reference that is a text or a number"
+                JudgementStatus.NOT_APPLICABLE,
+                "the case has no reference that is a text or a number",
             )
         wanted_text = case.reference if isinstance(case.reference, str) else str(case.reference)
         mark, expected = marked(wanted_text)

@@ -16,7 +16,7 @@ import re
 from pydantic import Field
 
 from thumbwheel.core.config import Config
-from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
+from thumbwheel.rewards.function import Case, JudgementStatus, RewardFunction, Score
 
 FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$")
 INLINE = re.compile(r"`[^`\n]{1,500}`")
@@ -87,7 +87,7 @@ class FormatCompliance(RewardFunction[FormatComplianceConfig]):
         """
         broken = self.violations(case.text)
         if not broken and not case.text.strip():
-            return Score.none(Status.NOT_APPLICABLE, "the answer is empty")
+            return Score.none(JudgementStatus.NOT_APPLICABLE, "the answer is empty")
         deduction = min(self.config.most, self.config.penalty * len(broken))
         return Score(
             1 - deduction,

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import model_validator
 
 from thumbwheel.core.config import Config
-from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
+from thumbwheel.rewards.function import Case, JudgementStatus, RewardFunction, Score
 from thumbwheel.rewards.json_answer import equal, parse_object
 
 
@@ -52,12 +52,14 @@ class JsonFields(RewardFunction[JsonFieldsConfig]):
         if reference is None:
             well_formed = (answer is not None and set(names) <= set(answer)) if names else None
             return Score.none(
-                Status.NOT_APPLICABLE, "the case has no JSON object as its reference", well_formed
+                JudgementStatus.NOT_APPLICABLE,
+                "the case has no JSON object as its reference",
+                well_formed,
             )
         lacking = [name for name in names if name not in reference]
         if lacking:
             return Score.none(
-                Status.NOT_APPLICABLE,
+                JudgementStatus.NOT_APPLICABLE,
                 f"the reference has no field {', '.join(lacking)}, so nothing says what is right",
             )
         if answer is None:

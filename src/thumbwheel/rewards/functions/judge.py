@@ -37,8 +37,8 @@ from thumbwheel.core import ids
 from thumbwheel.core.config import Config, Home
 from thumbwheel.core.errors import ModelError
 from thumbwheel.core.seal import Seal, read_seal
-from thumbwheel.llm.client import Client, Refused
-from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, too_long
+from thumbwheel.llm.client import Client, RequestRefused
+from thumbwheel.rewards.function import Case, JudgementStatus, RewardFunction, Score, too_long
 
 INSTRUCTIONS = (
     "You compare two answers to the same conversation. The message is a JSON object: "
@@ -109,12 +109,12 @@ WITHOUT_EFFECT = (
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PairVerdict:
     """Of a pair: 1.0 where the first is better, 0.0 where the second is, 0.5 for a tie; or why
     there is none."""
 
     value: float | None
-    status: Status = Status.OK
+    status: JudgementStatus = JudgementStatus.OK
     reason: str = ""
     torn: bool = False
     """The two orders contradict each other."""
@@ -167,14 +167,15 @@ class Judge(RewardFunction[JudgeConfig]):
             return case.mates[: self.config.most_mates]
         if not isinstance(case.reference, str) or not case.reference.strip():
             return Score.none(
-                Status.NOT_APPLICABLE, "there is no other answer to this prompt to compare it with"
+                JudgementStatus.NOT_APPLICABLE,
+                "there is no other answer to this prompt to compare it with",
             )
         why = self.may_not_gate()
-        return (case.reference,) if why is None else Score.none(Status.BLOCKED, why)
+        return (case.reference,) if why is None else Score.none(JudgementStatus.BLOCKED, why)
 
-    def _combined(self, case: Case, verdicts: Sequence[tuple[Pair, Verdict]]) -> Score:
+    def _combined(self, case: Case, verdicts: Sequence[tuple[Pair, PairVerdict]]) -> Score:
         values: list[float] = []
-        missing: list[Verdict] = []
+        missing: list[PairVerdict] = []
         for (_, first, _), verdict in verdicts:
             if verdict.value is None:
                 missing.append(verdict)
@@ -247,9 +248,9 @@ class Judge(RewardFunction[JudgeConfig]):
             return f"{path!r} was not signed by this home, or was edited since"
         return statement
 
-    def compare(self, pairs: Sequence[Pair]) -> dict[Pair, Verdict]:
+    def compare(self, pairs: Sequence[Pair]) -> dict[Pair, PairVerdict]:
         """Return the verdict on each pair; equal texts are a tie without asking the model."""
-        verdicts = {pair: Verdict(0.5) for pair in pairs if pair[1] == pair[2]}
+        verdicts = {pair: PairVerdict(0.5) for pair in pairs if pair[1] == pair[2]}
         if not (asked := [pair for pair in pairs if pair not in verdicts]):
             return verdicts
         key = os.environ.get(self.config.api_key_variable or "")
@@ -289,20 +290,20 @@ class _Connection:
         self._client, self._config = client, config
         self._unanswered, self._down = 0, ""
 
-    def verdict(self, pair: Pair) -> Verdict:
+    def verdict(self, pair: Pair) -> PairVerdict:
         """Return the verdict of both orders; a tie if they differ."""
         prompt, first, second = pair
         there = self._ask(prompt, first, second)
-        if isinstance(there, Verdict):
+        if isinstance(there, PairVerdict):
             return there
         back = self._ask(prompt, second, first)
-        if isinstance(back, Verdict):
+        if isinstance(back, PairVerdict):
             return back
-        return Verdict(there if there == 1 - back else 0.5, torn=there != 1 - back)
+        return PairVerdict(there if there == 1 - back else 0.5, torn=there != 1 - back)
 
-    def _ask(self, prompt: str, first: str, second: str) -> float | Verdict:
+    def _ask(self, prompt: str, first: str, second: str) -> float | PairVerdict:
         if self._down:
-            return Verdict(None, Status.BLOCKED, self._down)
+            return PairVerdict(None, JudgementStatus.BLOCKED, self._down)
         nonce = secrets.token_hex(8)
         data = {"conversation": json.loads(prompt), "answers": {"1": first, "2": second}}
         asked = INSTRUCTIONS.format(criteria=self._config.criteria, nonce=nonce)
@@ -322,8 +323,12 @@ class _Connection:
             self._unanswered += 1
             if self._unanswered >= GIVE_UP:
                 self._down = str(error)
-            return Verdict(
-                None, Status.FAILED if isinstance(error, Refused) else Status.BLOCKED, str(error)
+            return PairVerdict(
+                None,
+                JudgementStatus.FAILED
+                if isinstance(error, RequestRefused)
+                else JudgementStatus.BLOCKED,
+                str(error),
             )
         self._unanswered = 0
         return read_verdict(reply, nonce)
@@ -349,7 +354,7 @@ def schema(nonce: str) -> dict[str, Any]:
     }
 
 
-def read_verdict(reply: Mapping[str, Any], nonce: str) -> float | Verdict:
+def read_verdict(reply: Mapping[str, Any], nonce: str) -> float | PairVerdict:
     """Return 1.0 for the first answer, 0.0 for the second, 0.5 for a tie; a failed verdict for
     anything that is not exactly a verdict with the nonce."""
     try:
@@ -361,11 +366,13 @@ def read_verdict(reply: Mapping[str, Any], nonce: str) -> float | Verdict:
             else text
         )
         if not isinstance(verdict, dict) or verdict.get("nonce") != nonce:
-            return Verdict(
+            return PairVerdict(
                 None,
-                Status.FAILED,
+                JudgementStatus.FAILED,
                 f"the reply is no verdict on this question (its nonce is missing): {text[:80]!r}",
             )
         return WINNERS[verdict["winner"]]
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError):
-        return Verdict(None, Status.FAILED, f"the reply is no verdict: {str(reply)[:120]}")
+        return PairVerdict(
+            None, JudgementStatus.FAILED, f"the reply is no verdict: {str(reply)[:120]}"
+        )

@@ -20,7 +20,7 @@ from thumbwheel.core.config import Config
 from thumbwheel.core.errors import InputError, MissingExtra, ModelError
 from thumbwheel.rewards.classifier import Classifier
 from thumbwheel.rewards.features import READS, features
-from thumbwheel.rewards.function import BatchRewardFunction, Case, Score, Status
+from thumbwheel.rewards.function import BatchRewardFunction, Case, JudgementStatus, Score
 
 if TYPE_CHECKING:
     from thumbwheel.engine.embed import Embedder
@@ -54,7 +54,7 @@ class Learned(BatchRewardFunction[LearnedConfig]):
         try:
             name, classifier, embedder = self._known = self._known or self._load()
         except (InputError, ModelError, MissingExtra) as error:
-            return [Score.none(Status.BLOCKED, str(error)) for _ in cases]
+            return [Score.none(JudgementStatus.BLOCKED, str(error)) for _ in cases]
         report = classifier.about.get("report", {})
         evidence = {
             "classifier": name[:12],

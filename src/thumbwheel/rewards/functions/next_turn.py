@@ -26,9 +26,9 @@ from pydantic import Field, model_validator
 
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import InputError, ModelError
-from thumbwheel.llm.client import Client, Refused
-from thumbwheel.rewards.function import BatchRewardFunction, Case, Score, Status
-from thumbwheel.rewards.next_turn import Calibration, NextTurn, Reading, read_next_turn
+from thumbwheel.llm.client import Client, RequestRefused
+from thumbwheel.rewards.function import BatchRewardFunction, Case, JudgementStatus, Score
+from thumbwheel.rewards.next_turn import Calibration, NextTurn, ReplyReading, read_next_turn
 
 RULES = "rules"
 NOTHING = "nothing"
@@ -110,8 +110,8 @@ class NextTurnReward(BatchRewardFunction[NextTurnConfig]):
         try:
             calibration = self._calibration = self._calibration or self._load()
         except InputError as error:
-            return [Score.none(Status.BLOCKED, str(error)) for _ in cases]
-        reader = _Reader(self.config) if self.config.url else None
+            return [Score.none(JudgementStatus.BLOCKED, str(error)) for _ in cases]
+        reader = _ReplyReader(self.config) if self.config.url else None
         try:
             return [self._score(case, calibration, reader) for case in cases]
         finally:
@@ -122,10 +122,12 @@ class NextTurnReward(BatchRewardFunction[NextTurnConfig]):
         """Return the readings that the rules give of the messages after an answer."""
         return [read_next_turn(case.question, message) for message in case.next_turns]
 
-    def _score(self, case: Case, calibration: Calibration, reader: _Reader | None) -> Score:
+    def _score(self, case: Case, calibration: Calibration, reader: _ReplyReader | None) -> Score:
         if not case.next_turns:
-            return Score.none(Status.NOT_APPLICABLE, "the user has written nothing after it")
-        readings: list[Reading] = []
+            return Score.none(
+                JudgementStatus.NOT_APPLICABLE, "the user has written nothing after it"
+            )
+        readings: list[ReplyReading] = []
         for message in case.next_turns:
             if reader is None:
                 reading = read_next_turn(case.question, message).reading
@@ -137,14 +139,16 @@ class NextTurnReward(BatchRewardFunction[NextTurnConfig]):
             if reading is not None:
                 readings.append(reading)
         if not readings:
-            return Score.none(Status.NOT_APPLICABLE, "what the user wrote next says nothing of it")
+            return Score.none(
+                JudgementStatus.NOT_APPLICABLE, "what the user wrote next says nothing of it"
+            )
 
         chances = [calibration.chance(reading) for reading in readings]
         chance = math.fsum(chances) / len(chances)
         confidence = abs(2 * chance - 1)
         if confidence < self.config.least_confidence:
             reason = f"its confidence is {confidence:.2f}; {self.config.least_confidence:g} is set"
-            return Score.none(Status.NOT_APPLICABLE, reason)
+            return Score.none(JudgementStatus.NOT_APPLICABLE, reason)
         evidence = {
             "readings": [str(reading) for reading in readings],
             "confidence": round(confidence, 4),
@@ -171,7 +175,7 @@ class NextTurnReward(BatchRewardFunction[NextTurnConfig]):
         return calibration
 
 
-class _Reader:
+class _ReplyReader:
     """The line to the model that reads messages; notes when it is down."""
 
     def __init__(self, config: NextTurnConfig) -> None:
@@ -187,11 +191,11 @@ class _Reader:
     def close(self) -> None:
         self._client.close()
 
-    def reading(self, question: str, answer: str, message: str) -> Reading | Score | None:
+    def reading(self, question: str, answer: str, message: str) -> ReplyReading | Score | None:
         """Return the model's reading of `message`, None if it says nothing about the answer, or a
         score without a value if the model gave no reading."""
         if self._down:
-            return Score.none(Status.BLOCKED, self._down)
+            return Score.none(JudgementStatus.BLOCKED, self._down)
         nonce = secrets.token_hex(8)
         data = {"question": question, "answer": answer, "next": message}
         messages = [
@@ -204,21 +208,25 @@ class _Reader:
             self._unanswered += 1
             if self._unanswered >= GIVE_UP:
                 self._down = str(error)
-            refused = isinstance(error, Refused)
-            return Score.none(Status.FAILED if refused else Status.BLOCKED, str(error))
+            refused = isinstance(error, RequestRefused)
+            return Score.none(
+                JudgementStatus.FAILED if refused else JudgementStatus.BLOCKED, str(error)
+            )
         self._unanswered = 0
         return read_reply(reply, nonce)
 
 
-def read_reply(reply: Mapping[str, Any], nonce: str) -> Reading | Score | None:
+def read_reply(reply: Mapping[str, Any], nonce: str) -> ReplyReading | Score | None:
     """Return the reading of a model's reply, None if it says nothing about the answer; a failed
     score for anything that is not exactly a reading with the nonce."""
     try:
         text = reply["choices"][0]["message"]["content"]
         content = json.loads(text[text.index("{") : text.rindex("}") + 1])
         if content["nonce"] != nonce:
-            return Score.none(Status.FAILED, "the reply is none to this question: another nonce")
+            return Score.none(
+                JudgementStatus.FAILED, "the reply is none to this question: another nonce"
+            )
         reading = content["reading"]
-        return None if reading == NOTHING else Reading(reading)
+        return None if reading == NOTHING else ReplyReading(reading)
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError):
-        return Score.none(Status.FAILED, f"the reply is no reading: {str(reply)[:120]}")
+        return Score.none(JudgementStatus.FAILED, f"the reply is no reading: {str(reply)[:120]}")

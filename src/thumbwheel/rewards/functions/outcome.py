@@ -17,7 +17,7 @@ from pydantic import Field
 
 from thumbwheel.core.config import Config
 from thumbwheel.rewards.aggregate import newest_per_speaker, of_kinds, scale_position, speaker_of
-from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
+from thumbwheel.rewards.function import Case, JudgementStatus, RewardFunction, Score
 from thumbwheel.rewards.types import LabelConfig, Statement
 
 DAY = timedelta(days=1)
@@ -63,8 +63,10 @@ class Outcome(RewardFunction[OutcomeConfig]):
         if not latest:
             days = f"{self.config.window_days:g} days"
             if self._open(case):
-                return Score.none(Status.PENDING, f"no outcome yet; its window of {days} is open")
-            return Score.none(Status.NOT_APPLICABLE, f"no outcome within {days}")
+                return Score.none(
+                    JudgementStatus.PENDING, f"no outcome yet; its window of {days} is open"
+                )
+            return Score.none(JudgementStatus.NOT_APPLICABLE, f"no outcome within {days}")
         values = [
             MIDDLE
             + (self._value(outcome) - MIDDLE) * self.config.discount ** self._days(case, outcome)

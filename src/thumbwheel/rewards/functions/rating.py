@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from thumbwheel.core.config import Config
 from thumbwheel.rewards.aggregate import mean_value, of_kinds, people_first
-from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
+from thumbwheel.rewards.function import Case, JudgementStatus, RewardFunction, Score
 from thumbwheel.rewards.types import LabelConfig
 
 
@@ -33,7 +33,7 @@ class Rating(RewardFunction[OnAScale]):
             people_first(of_kinds(case.feedback, self.kind)), LabelConfig(), (self.kind,)
         )
         if mean is None:
-            return Score.none(Status.NOT_APPLICABLE, f"nobody gave a {self.kind}")
+            return Score.none(JudgementStatus.NOT_APPLICABLE, f"nobody gave a {self.kind}")
         return Score(
             mean.unit,
             evidence={

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import MissingExtra
-from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, Unjudgeable
+from thumbwheel.rewards.function import Case, JudgementStatus, RewardFunction, Score, Unjudgeable
 
 LONGEST_PATTERN = 1000
 MOST_REPEATS = 20_000
@@ -54,7 +54,8 @@ class Regex(RewardFunction[RegexConfig]):
         group = self.config.group
         if group is not None and case.reference is None:
             return Score.none(
-                Status.NOT_APPLICABLE, f"the case has no reference to compare group {group!r} with"
+                JudgementStatus.NOT_APPLICABLE,
+                f"the case has no reference to compare group {group!r} with",
             )
         match = self._match(case.text)
         if match is None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import MissingExtra, ModelError, ThumbwheelError
-from thumbwheel.rewards.function import BatchRewardFunction, Case, Score, Status
+from thumbwheel.rewards.function import BatchRewardFunction, Case, JudgementStatus, Score
 
 CARD = "reward.json"
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from thumbwheel.engine.reward_model import RewardModel as Model
 
 
-class RewardModelConfig(Config):
+class RewardModelSettings(Config):
     """Settings of `reward_model`."""
 
     model: str
@@ -34,11 +34,11 @@ class RewardModelConfig(Config):
     """Where it runs, as torch names it."""
 
 
-class RewardModel(BatchRewardFunction[RewardModelConfig]):
-    Config = RewardModelConfig
+class RewardModelFunction(BatchRewardFunction[RewardModelSettings]):
+    Config = RewardModelSettings
     reads = frozenset({"text", "prompt", "finish", "tools"})
 
-    def __init__(self, config: RewardModelConfig) -> None:
+    def __init__(self, config: RewardModelSettings) -> None:
         super().__init__(config)
         self._loaded: Model | None = None
 
@@ -55,7 +55,7 @@ class RewardModel(BatchRewardFunction[RewardModelConfig]):
         try:
             model = self._loaded = self._loaded or self._load()
         except ThumbwheelError as error:
-            return [Score.none(Status.BLOCKED, str(error)) for _ in cases]
+            return [Score.none(JudgementStatus.BLOCKED, str(error)) for _ in cases]
         from thumbwheel.engine.reward_model import RewardInput
 
         outputs = model.score(
@@ -89,7 +89,7 @@ class RewardModel(BatchRewardFunction[RewardModelConfig]):
     def _as_score(self, model: Model, value: float) -> Score:
         if math.isnan(value):
             return Score.none(
-                Status.FAILED,
+                JudgementStatus.FAILED,
                 f"prompt and answer are longer than the model reads ({model.card.max_length} "
                 "tokens)",
             )

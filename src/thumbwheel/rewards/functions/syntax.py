@@ -17,7 +17,7 @@ from typing import Any
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import MissingExtra
 from thumbwheel.rewards.fences import blocks
-from thumbwheel.rewards.function import DEEPEST_JSON, Case, RewardFunction, Score, Status
+from thumbwheel.rewards.function import DEEPEST_JSON, Case, JudgementStatus, RewardFunction, Score
 
 PYTHON = frozenset({"python", "py", "python3"})
 JSON = frozenset({"json"})
@@ -67,7 +67,8 @@ class Syntax(RewardFunction[SyntaxConfig]):
         ]
         if not counted:
             return Score.none(
-                Status.NOT_APPLICABLE, "the answer has no block in a language that is parsed here"
+                JudgementStatus.NOT_APPLICABLE,
+                "the answer has no block in a language that is parsed here",
             )
         problems = [(language, problem(language, code)) for language, code in counted]
         wrong = [

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import Field
 
 from thumbwheel.core.config import Config
-from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, Step
+from thumbwheel.rewards.function import Case, JudgementStatus, RewardFunction, Score, Step
 
 COMPLETED = frozenset({"ok", "completed", "complete", "success", "succeeded", "done", "finished"})
 FAILED = frozenset({"failed", "failure", "error", "cancelled", "canceled", "timeout"})
@@ -44,7 +44,7 @@ class TaskCompletion(RewardFunction[TaskCompletionConfig]):
         the ids of failed tasks."""
         steps = [step for step in case.steps if step.kind == "task"]
         if not steps:
-            return Score.none(Status.NOT_APPLICABLE, "the run has no task")
+            return Score.none(JudgementStatus.NOT_APPLICABLE, "the run has no task")
         states = states_of(steps)
         completed = [key for key, status in states.items() if status in COMPLETED]
         failed = [key for key, status in states.items() if status in FAILED]

@@ -9,7 +9,7 @@ from typing import Any
 
 from thumbwheel.core.config import Config
 from thumbwheel.rewards.aggregate import newest_per_speaker, of_kinds, people_first, speaker_of
-from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
+from thumbwheel.rewards.function import Case, JudgementStatus, RewardFunction, Score
 
 
 class ThumbConfig(Config):
@@ -32,7 +32,7 @@ class Thumb(RewardFunction[ThumbConfig]):
         latest, torn = newest_per_speaker(heard, speaker_of, lambda statement: statement.value)
         if not latest:
             return Score.none(
-                Status.NOT_APPLICABLE,
+                JudgementStatus.NOT_APPLICABLE,
                 "each rater gives both thumbs at once" if torn else "nobody gave a thumb",
             )
         up = math.fsum(statement.weight for statement in latest if statement.value is True)

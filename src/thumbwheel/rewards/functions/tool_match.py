@@ -23,7 +23,7 @@ from typing import Any, TypeGuard
 
 from thumbwheel.core.config import Config
 from thumbwheel.rewards.calls import MOST_CALLS, Call, calls_of_steps, calls_of_text, calls_of_value
-from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, Unjudgeable
+from thumbwheel.rewards.function import Case, JudgementStatus, RewardFunction, Score, Unjudgeable
 
 LOOSE = re.compile(r"(?<!\d)[\s,'\"]+|[\s,'\"]+(?!\d)|(?<=\d),(?=\d{3}(?!\d))|(?<!\d)[._/-](?!\d)")
 """What does not tell one text from another; what stands between digits does, except the comma of
@@ -77,7 +77,9 @@ class ToolMatch(RewardFunction[ToolMatchConfig]):
         """Return the share that is right; evidence: how many calls were expected and made, and the
         error of each expected one."""
         if case.reference is None:
-            return Score.none(Status.NOT_APPLICABLE, "the case names no calls that it expects")
+            return Score.none(
+                JudgementStatus.NOT_APPLICABLE, "the case names no calls that it expects"
+            )
         expected = expectations(case.reference)
 
         # The calls of the run; without any, those written in the answer.

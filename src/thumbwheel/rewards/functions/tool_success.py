@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from thumbwheel.core.config import Config
-from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, Step
+from thumbwheel.rewards.function import Case, JudgementStatus, RewardFunction, Score, Step
 
 SUCCEEDED = frozenset({"ok", "success", "succeeded", "completed", "complete", "done"})
 """Statuses of a step that went well, in lower case."""
@@ -78,7 +78,7 @@ class ToolSuccess(RewardFunction[ToolSuccessConfig]):
             if self.config.compatible:
                 needs_tools = any(word in question for word in NEEDS_TOOLS)
                 return Score(MISSED if needs_tools else UNUSED, evidence={"calls": 0})
-            return Score.none(Status.NOT_APPLICABLE, "the run called no tool")
+            return Score.none(JudgementStatus.NOT_APPLICABLE, "the run called no tool")
         failures: list[dict[str, Any]] = []
         for call in calls:
             why = self._failure(call)

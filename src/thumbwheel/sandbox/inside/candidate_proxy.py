@@ -1,7 +1,7 @@
 """What the judge asks the candidate's sandbox: values of calls, and attributes and items of objects
 that stay there.
 
-All that comes back is data. Nothing of it may be evaluated here: `Guard` sees to that.
+All that comes back is data. Nothing of it may be evaluated here: `AnswerGuard` sees to that.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class TestsBroken(Exception):
     """The tests themselves cannot run."""
 
 
-class Guard:
+class AnswerGuard:
     """Lets nothing be evaluated or written once an answer is here, whatever way a test tries it:
     what an answer could say by that is a verdict."""
 
@@ -102,10 +102,10 @@ class Guard:
         return str(code.get(event, str)()).startswith(LIBRARY)
 
 
-GUARD = Guard()
+GUARD = AnswerGuard()
 
 
-class Candidate:
+class CandidateName:
     """A name of the candidate's program, as the tests see it."""
 
     def __init__(self, channel: Channel, name: str) -> None:
@@ -131,7 +131,7 @@ class Candidate:
                 ) else argument.extend(changed_argument)
 
 
-class Remote:
+class RemoteObject:
     """An object that the candidate holds. What it says of itself is data, and that is what tests
     compare; equal to nothing but itself.
 
@@ -205,7 +205,7 @@ class Remote:
 
     def __iter__(self) -> Iterator[Any]:
         iterator = self.__getattr__("__iter__")()
-        if not isinstance(iterator, Remote):
+        if not isinstance(iterator, RemoteObject):
             raise CandidateError("an object that gives no iterator")
         while items := iterator.__ask__({"take": 1}):  # one by one: the next one may take for ever
             yield items[0]
@@ -223,7 +223,7 @@ def object_reference(value: Any) -> tuple[str, int]:
     """Return the class name and number by which the candidate knows an object of its own. Raises
     CandidateError for a built-in method and TestsBroken for any other object, which cannot be
     handed over."""
-    if isinstance(value, Remote):
+    if isinstance(value, RemoteObject):
         _, name, number = value.__dict__["__held__"]
         return name, number
     if isinstance(value, BuiltinMethodType) and not isinstance(value.__self__, ModuleType):
@@ -244,7 +244,9 @@ def ask(channel: Channel, question: dict[str, Any]) -> Any:
 
     def read(encoded: Any) -> Any:
         try:
-            return decode(check_size(encoded), lambda name, number: Remote(channel, name, number))
+            return decode(
+                check_size(encoded), lambda name, number: RemoteObject(channel, name, number)
+            )
         except ValueError as error:
             raise CandidateError(f"no value: {error}") from None
 

@@ -21,7 +21,7 @@ from functools import partial
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
-from .candidate_proxy import GUARD, Candidate, CandidateError, TestsBroken, ask
+from .candidate_proxy import GUARD, CandidateError, CandidateName, TestsBroken, ask
 from .protocol import ANNOTATIONS_FLAG, Channel, encode
 from .questions import (
     ASK,
@@ -110,7 +110,7 @@ def check_function_test(channel: Channel, job: dict[str, Any]) -> list[Test]:
         check = space["check"]
     except BaseException as error:  # noqa: BLE001 - whatever it was, the task cannot be judged
         raise TestsBroken(f"{type(error).__name__}: {error}") from None
-    candidate = Candidate(channel, job["entry_point"])
+    candidate = CandidateName(channel, job["entry_point"])
     space[job["entry_point"]] = candidate
 
     def test() -> None:
@@ -143,7 +143,7 @@ def assert_tests(channel: Channel, job: dict[str, Any]) -> list[Test]:
             raise TestsBroken(f"the test {text[:200]!r} asserts nothing about the candidate")
         transformer, tree = questioned
         code = compile(ast.fix_missing_locations(tree), "<test>", "exec", dont_inherit=True)
-        candidates = {name: Candidate(channel, name) for name in transformer.proxies}
+        candidates = {name: CandidateName(channel, name) for name in transformer.proxies}
         tests.append(Test(partial(run_assert, code, space, candidates), bound(tree)))
         needed |= transformer.needed | transformer.proxies
     try:

@@ -273,7 +273,7 @@ def add(routes: APIRouter, operation: Operation) -> None:
     route = operation.route
     routes.add_api_route(
         route.path,
-        Endpoint(operation).function(),
+        OperationEndpoint(operation).function(),
         methods=[route.method],
         name=route.operation,
         operation_id=route.operation,
@@ -289,7 +289,7 @@ def add(routes: APIRouter, operation: Operation) -> None:
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class OperationEndpoint:
     """The function of FastAPI's that answers for an operation; `arguments` are what it passes."""
 
     operation: Operation

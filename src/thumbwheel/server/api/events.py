@@ -55,7 +55,7 @@ After = Annotated[str | None, Query(description="Only what came after this event
 
 
 @dataclass(frozen=True)
-class Event:
+class ServerEvent:
     """Something that happened."""
 
     id: str
@@ -67,7 +67,7 @@ class Event:
 class News:
     """What happened since a client looked last."""
 
-    events: Sequence[Event]
+    events: Sequence[ServerEvent]
     is_last: bool
     """Whether nothing comes any more."""
 
@@ -130,7 +130,7 @@ async def _stream(
         news = await run_in_threadpool(look, after)
 
 
-def _bytes(event: Event) -> bytes:
+def _bytes(event: ServerEvent) -> bytes:
     data = present.json_text(event.content, indent=None)
     return f"id: {event.id}\nevent: {event.kind}\ndata: {data}\n\n".encode("utf-8", "replace")
 
@@ -171,7 +171,7 @@ def router() -> APIRouter:
                 shown_event(ws, row, owns_home)
                 for row in queue.events(ws, current.id, number, AT_ONCE)
             ]
-            events = [Event(str(row.number), row.kind, row.content) for row in rows]
+            events = [ServerEvent(str(row.number), row.kind, row.content) for row in rows]
             return News(events, current.has_ended)
 
         return await answer(request, look, last or after)
@@ -232,7 +232,7 @@ def router() -> APIRouter:
         def look(after: str | None) -> News:
             recorded = run_of(ws, require_agent(ws, slug_of(agent)), run)
             lines = metrics_after(ws, recorded, number_of(after), AT_ONCE)
-            events = [Event(str(number), "metrics", line) for number, line in lines]
+            events = [ServerEvent(str(number), "metrics", line) for number, line in lines]
             return News(events, recorded.has_ended)
 
         return await answer(request, look, last or after)
@@ -254,7 +254,7 @@ def router() -> APIRouter:
         def look(after: str | None) -> News:
             learner = require_agent(ws, slug_of(agent))
             rows = decisions_after(ws, learner, after, AT_ONCE)
-            return News([Event(row["id"], "decision", row) for row in rows], False)
+            return News([ServerEvent(row["id"], "decision", row) for row in rows], False)
 
         return await answer(request, look, last or after)
 

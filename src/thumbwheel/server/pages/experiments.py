@@ -14,7 +14,7 @@ from thumbwheel.experiments import controller
 from thumbwheel.experiments.analysis import MISMATCH, SILENCE
 from thumbwheel.experiments.history import Moment, history
 from thumbwheel.experiments.types import ExperimentConfig
-from thumbwheel.loop.charts import Band, Line, series
+from thumbwheel.loop.charts import Band, ChartLine, series
 from thumbwheel.loop.experiment import waiting_winner
 from thumbwheel.models import versions
 from thumbwheel.server.pages.charts import chart
@@ -120,7 +120,7 @@ def _drawing(
 ) -> Any:
     title = f"Gain of {arm} in {metric}, with the interval that holds at every moment"
     return lambda: series(
-        [Line(f"gain of {arm}", gains)],
+        [ChartLine(f"gain of {arm}", gains)],
         title,
         band=Band(band) if band else None,
         level=0.0,

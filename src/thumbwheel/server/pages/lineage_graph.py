@@ -17,7 +17,7 @@ LONGEST = 18
 
 
 @dataclass(frozen=True)
-class Box:
+class GraphBox:
     """Something in a graph, with two lines of text; `x` and `y` are its upper left corner."""
 
     title: str
@@ -43,7 +43,7 @@ class Box:
 class Graph:
     """Boxes, and the lines between them as (from, to) indices."""
 
-    boxes: Sequence[Box]
+    boxes: Sequence[GraphBox]
     lines: Sequence[tuple[int, int]]
     words: str
     """What it shows, read out."""
@@ -79,7 +79,7 @@ def version_graph(
     parent; None without versions. `pages` is the prefix of the agent's page addresses."""
     if not versions:
         return None
-    boxes: list[Box] = []
+    boxes: list[GraphBox] = []
     lines = []
     index_of: dict[str, int] = {}
     next_row: dict[int, int] = {}
@@ -96,7 +96,7 @@ def version_graph(
         detail = ", ".join(aliases) if aliases else str(version.state)
         tone = "live" if "live" in aliases else ""
         link = f"{pages}/models/{version.name}"
-        boxes.append(Box(version.name, _short(detail), column, row, link, tone))
+        boxes.append(GraphBox(version.name, _short(detail), column, row, link, tone))
     words = "; ".join(f"{boxes[end].title} from {boxes[begin].title}" for begin, end in lines)
     return Graph(boxes, lines, words or "no version descends from another one")
 
@@ -130,7 +130,7 @@ def origin_graph(report: Mapping[str, Any], aliases: Sequence[str], pages: str) 
     if aliases:
         steps.append((", ".join(aliases), "alias", f"{pages}/deployments"))
     boxes = [
-        Box(_short(title), _short(detail), column, 0, link)
+        GraphBox(_short(title), _short(detail), column, 0, link)
         for column, (title, detail, link) in enumerate(steps)
     ]
     lines = [(column, column + 1) for column in range(len(boxes) - 1)]

@@ -13,7 +13,7 @@ from thumbwheel.server.pages.page_table import PAGES
 
 
 @dataclass(frozen=True)
-class Entry:
+class NavigationLink:
     """A link of the navigation."""
 
     name: str
@@ -32,9 +32,9 @@ class Navigation:
     """The slug of the agent whose pages are listed."""
     current: str | None
     """That of the page itself, where it belongs to one."""
-    agents: Sequence[Entry]
-    of_agent: Sequence[Entry]
-    of_home: Sequence[Entry]
+    agents: Sequence[NavigationLink]
+    of_agent: Sequence[NavigationLink]
+    of_home: Sequence[NavigationLink]
     who: str
     waiting: int = 0
     """Things of the agent that wait for whoever looks."""
@@ -82,14 +82,16 @@ def _entries(
     agent: str | None,
     section: str | None,
     waiting: Mapping[str, int],
-) -> list[Entry]:
+) -> list[NavigationLink]:
     entries = []
     for page in pages:
         if _may_open(principal, page, agent):
             label = page.menu or page.title
             is_current = page.name == section
             count = waiting.get(page.name, 0)
-            entries.append(Entry(page.name, label, page.url(agent=agent), is_current, count))
+            entries.append(
+                NavigationLink(page.name, label, page.url(agent=agent), is_current, count)
+            )
     return entries
 
 
@@ -103,10 +105,10 @@ def _may_open(principal: Principal, page: Page, agent: str | None) -> bool:
 
 def _agent_entries(
     slugs: Iterable[str], current: str | None, section: str | None, pages: Sequence[Page]
-) -> list[Entry]:
+) -> list[NavigationLink]:
     """Return an entry for each agent, which leads to the page of it that corresponds to the current
     one, or else to the first page."""
     target = next((page for page in pages if page.name == section), pages[0] if pages else None)
     if target is None:
         return []
-    return [Entry(slug, slug, target.url(agent=slug), slug == current) for slug in slugs]
+    return [NavigationLink(slug, slug, target.url(agent=slug), slug == current) for slug in slugs]

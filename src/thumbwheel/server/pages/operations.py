@@ -9,7 +9,7 @@ from typing import Any
 
 from thumbwheel.app.served_home import Asking, ServedHome
 from thumbwheel.core.config import Config
-from thumbwheel.loop.decision_card import Finding
+from thumbwheel.loop.decision_card import CheckFinding
 from thumbwheel.server.api.endpoint import Operation, etag
 from thumbwheel.server.api.invocation import run_at_once
 from thumbwheel.server.api.routers import operations
@@ -17,11 +17,11 @@ from thumbwheel.server.pages.forms import FormField, form_fields
 from thumbwheel.server.pages.page import PageRequest
 
 CHECK_TONES = {
-    Finding.HOLDS: "good",
-    Finding.WORSE: "bad",
-    Finding.OPEN: "wait",
-    Finding.UNMEASURED: "",
-    Finding.NOTHING_TO_LOSE: "",
+    CheckFinding.HOLDS: "good",
+    CheckFinding.WORSE: "bad",
+    CheckFinding.OPEN: "wait",
+    CheckFinding.UNMEASURED: "",
+    CheckFinding.NOTHING_TO_LOSE: "",
 }
 """What is known of a check -> the tone of its badge. Only what was measured and holds is green."""
 

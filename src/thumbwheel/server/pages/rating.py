@@ -7,14 +7,14 @@ from typing import Any, Literal
 
 from thumbwheel.review.queues import all_queues, require_queue
 from thumbwheel.review.raters import report
-from thumbwheel.review.types import LETTERS, Kind, Queue, QueueState
+from thumbwheel.review.types import LETTERS, ItemKind, Queue, QueueState
 from thumbwheel.server.pages.page import PageRequest
 from thumbwheel.server.pages.traces import TraceQuery
 
 ASKED = {
-    Kind.ANSWER: "answers",
-    Kind.COMPARISON: "comparisons",
-    Kind.CASE: "cases",
+    ItemKind.ANSWER: "answers",
+    ItemKind.COMPARISON: "comparisons",
+    ItemKind.CASE: "cases",
 }
 
 

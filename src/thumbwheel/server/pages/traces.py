@@ -27,7 +27,7 @@ from thumbwheel.loop.row_lineage import feedback_pieces, used_in
 from thumbwheel.models.types import ModelVersion
 from thumbwheel.models.versions import version
 from thumbwheel.review.queues import all_queues
-from thumbwheel.review.types import Kind
+from thumbwheel.review.types import ItemKind
 from thumbwheel.rewards.explain import explain
 from thumbwheel.server.pages.page import PageRequest
 
@@ -126,7 +126,7 @@ class Excerpt:
 
 
 @dataclass(frozen=True)
-class Turn:
+class ChatTurn:
     """A message of the chat."""
 
     role: str
@@ -252,7 +252,7 @@ def _best_text(trace: Mapping[str, Any]) -> str:
     return str(best)[:MOST_OF_TEXT]
 
 
-def _turns(chat: Iterable[Mapping[str, Any]]) -> list[Turn]:
+def _turns(chat: Iterable[Mapping[str, Any]]) -> list[ChatTurn]:
     turns = []
     for number, message in enumerate(chat):
         text = content_text(message.get("content"))
@@ -261,7 +261,7 @@ def _turns(chat: Iterable[Mapping[str, Any]]) -> list[Turn]:
             more["content"] = message["content"]
         path = f"input.{number}"
         turns.append(
-            Turn(
+            ChatTurn(
                 role=str(message["role"]),
                 text=None if text is None else Excerpt.of(text, f"{path}.content"),
                 more=Excerpt.of(more, path, MOST_OF_STEP) if more else None,
@@ -334,7 +334,7 @@ def _with_words(judgement: Mapping[str, Any]) -> dict[str, Any]:
 def _queues(asked: PageRequest) -> list[str]:
     """Return the names of the open queues for single answers, newest first."""
     queues = all_queues(asked.ws, asked.agent)
-    names = [queue.name for queue in queues if queue.kind is Kind.ANSWER]
+    names = [queue.name for queue in queues if queue.kind is ItemKind.ANSWER]
     return names[:MOST_QUEUES]
 
 

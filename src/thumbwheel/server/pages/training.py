@@ -66,7 +66,7 @@ class RunRow:
 
     run: Run
     version: ModelVersion | None
-    running: Running | None
+    running: RunningTraining | None
     """Where it is, while it trains."""
 
     @property
@@ -119,7 +119,7 @@ def load_run(asked: PageRequest) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningTraining:
     """Where a training is."""
 
     step: int
@@ -131,7 +131,7 @@ class Running:
     """None where a command trains, or a turn of the loop."""
 
 
-def _running(ws: Workspace, agent: Agent, run: Run) -> Running | None:
+def _running(ws: Workspace, agent: Agent, run: Run) -> RunningTraining | None:
     """Return the progress of a run; None if it has ended."""
     if run.state is not RunState.RUNNING:
         return None
@@ -140,7 +140,7 @@ def _running(ws: Workspace, agent: Agent, run: Run) -> Running | None:
     step, current = folder.last_step(), activity(folder)
     started, _ = queue.jobs(ws, states=[JobState.RUNNING], agents=[agent.slug])
     jobs = [job.id for job in started if job.notes.get("run") == run.id]
-    return Running(
+    return RunningTraining(
         step=step,
         steps=status.result.get("planned_steps") if status and status.result else None,
         activity=current.in_words() if current else None,

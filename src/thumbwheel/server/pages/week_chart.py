@@ -18,7 +18,7 @@ HUES = 8
 
 
 @dataclass(frozen=True)
-class Point:
+class WeekPoint:
     """The share of one version in a week: its place, and the ends of its interval."""
 
     x: int
@@ -41,7 +41,7 @@ class WeekLabel:
 class WeekChart:
     """All that is drawn."""
 
-    points: Sequence[Point]
+    points: Sequence[WeekPoint]
     weeks: Sequence[WeekLabel]
     versions: Sequence[tuple[str, int]]
     """(version, its hue), in the order in which they came."""
@@ -92,13 +92,13 @@ def week_chart(quality: Quality) -> WeekChart | None:
     return WeekChart(points, weeks, list(hues.items()), levels)
 
 
-def _point(share: GoodShare, x: int, hue: int) -> Point:
+def _point(share: GoodShare, x: int, hue: int) -> WeekPoint:
     interval = share.interval
     words = (
         f"week of {share.week:%d %b}, {share.version}: {100 * share.share:.0f} % of {share.rated} "
         f"rated answers good, between {100 * interval.low:.0f} and {100 * interval.high:.0f} %"
     )
-    return Point(x, _y(share.share), _y(interval.high), _y(interval.low), hue, words)
+    return WeekPoint(x, _y(share.share), _y(interval.high), _y(interval.low), hue, words)
 
 
 def _y(share: float) -> int:

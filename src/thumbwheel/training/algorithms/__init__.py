@@ -6,19 +6,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from thumbwheel.core.plugins import Table
+from thumbwheel.core.plugins import VariantTable
 
 if TYPE_CHECKING:
     from thumbwheel.training.algorithm import Method
 
-ALGORITHMS: Table[type[Method[Any]]] = Table(
+ALGORITHMS: VariantTable[type[Method[Any]]] = VariantTable(
     "algorithm",
     "thumbwheel.algorithms",
     {
         "sft": "thumbwheel.training.algorithms.sft:Sft",
         "kto": "thumbwheel.training.algorithms.kto:Kto",
         "dpo": "thumbwheel.training.algorithms.dpo:Dpo",
-        "reward": "thumbwheel.training.algorithms.reward:Reward",
+        "reward": "thumbwheel.training.algorithms.reward:RewardMethod",
         "grpo": "thumbwheel.training.algorithms.grpo:Grpo",
         "grpo_offline": "thumbwheel.training.algorithms.grpo_offline:GrpoOffline",
         "ppo": "thumbwheel.training.algorithms.ppo:Ppo",

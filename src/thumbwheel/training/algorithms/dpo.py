@@ -63,11 +63,13 @@ class Dpo(Algorithm[DpoConfig]):
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:
         """Return the chosen, then the rejected answer as branches after one prompt. Raises DropRow
         if they are equal."""
-        from thumbwheel.engine.prompt import Target
+        from thumbwheel.engine.prompt import TargetText
 
         if row["chosen"] == row["rejected"]:
             raise DropRow("chosen equals rejected")
-        answers = [Target(row[side], row.get(f"{side}_finish")) for side in ("chosen", "rejected")]
+        answers = [
+            TargetText(row[side], row.get(f"{side}_finish")) for side in ("chosen", "rejected")
+        ]
         chosen, rejected = fitted(row, answers, builder, self.config.max_length, notes)
         branches = (
             Branch(chosen.completion_ids, role="chosen"),

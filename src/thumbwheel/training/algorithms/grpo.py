@@ -31,7 +31,7 @@ from thumbwheel.training.group import (
     token_weights,
 )
 from thumbwheel.training.online import (
-    Collected,
+    AnswerBatch,
     Experience,
     OnlineAlgorithm,
     OnlineConfig,
@@ -102,7 +102,7 @@ class Grpo(OnlineAlgorithm[GrpoConfig]):
     regularizer_setting: ClassVar[str | None] = "beta"
     Config: ClassVar[type[TrainConfig]] = GrpoConfig
 
-    def tasks_to_resample(self, collected: Collected, attempt: int) -> list[int]:
+    def tasks_to_resample(self, collected: AnswerBatch, attempt: int) -> list[int]:
         """Return the tasks whose rewards are all equal, for up to `resample_zero_variance`
         attempts; a task without any reward is left out, since a second attempt would not be judged
         either."""
@@ -117,7 +117,7 @@ class Grpo(OnlineAlgorithm[GrpoConfig]):
     def passes(self, step: int) -> int:
         return self.config.num_iterations
 
-    def experience(self, collected: Collected, score: Sweep) -> Experience:
+    def experience(self, collected: AnswerBatch, score: Sweep) -> Experience:
         """Return every token with its advantage and its weight in the loss, and old and reference
         log-probs where the loss needs them.
 
@@ -167,7 +167,7 @@ class Grpo(OnlineAlgorithm[GrpoConfig]):
         ]
         experience.metrics |= metrics
 
-    def _weighted(self, collected: Collected) -> list[list[WeightedAnswer]]:
+    def _weighted(self, collected: AnswerBatch) -> list[list[WeightedAnswer]]:
         """Return, for each task, the answers that change a gradient."""
         config = self.config
         advantages = group_advantages(collected.values, config.scale_rewards)
@@ -223,7 +223,7 @@ class Grpo(OnlineAlgorithm[GrpoConfig]):
         return LossOut((values["weight"] * loss).sum(), metrics)
 
 
-def _flat_groups(collected: Collected) -> list[int]:
+def _flat_groups(collected: AnswerBatch) -> list[int]:
     """Return the numbers of the tasks whose answers all earned the same reward."""
     flat_groups: list[int] = []
     for number, rewards in enumerate(collected.values):

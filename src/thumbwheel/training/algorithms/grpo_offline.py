@@ -45,7 +45,7 @@ from thumbwheel.training.types import RewardDrivenConfig, TrainConfig
 if TYPE_CHECKING:
     import torch
 
-    from thumbwheel.engine.prompt import PromptBuilder, Target, TokenRow
+    from thumbwheel.engine.prompt import PromptBuilder, TargetText, TokenRow
     from thumbwheel.engine.tree import TreeBatch
 
 GOOD, BAD = "better", "worse"
@@ -95,13 +95,13 @@ class GrpoOffline(Algorithm[GrpoOfflineConfig]):
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:
         """Return one branch per answer. Raises DropRow for a group whose answers all have the same
         value, since it teaches nothing."""
-        from thumbwheel.engine.prompt import Target
+        from thumbwheel.engine.prompt import TargetText
 
         if flat(row["values"]):
             raise DropRow("all answers to the prompt are worth the same")
         captured_ids = [None if ids is None else tuple(ids) for ids in row["token_ids"]]
         recorded = zip(row["completions"], row["finish_reasons"], captured_ids, strict=True)
-        answers = [Target(text, finish, ids) for text, finish, ids in recorded]
+        answers = [TargetText(text, finish, ids) for text, finish, ids in recorded]
         shared, token_rows = self._fitted(row, answers, builder, notes)
         (advantages,) = group_advantages([row["values"]], self.config.scale_rewards)
 
@@ -134,7 +134,7 @@ class GrpoOffline(Algorithm[GrpoOfflineConfig]):
         return Example(prompt, tuple(branches), str(row["group"]), float(row["weight"]))
 
     def _fitted(
-        self, row: Row, answers: Sequence[Target], builder: PromptBuilder, notes: Counter[str]
+        self, row: Row, answers: Sequence[TargetText], builder: PromptBuilder, notes: Counter[str]
     ) -> tuple[int, Sequence[TokenRow]]:
         """Return the number of tokens that the prompts have in common, and the tokens of all
         answers; the runs of a task share their beginning only. Raises DropRow if they share no

@@ -22,9 +22,9 @@ from thumbwheel.training.algorithm import (
     LossOut,
     Metrics,
     Row,
-    Rows,
     Score,
     Scored,
+    SplitRows,
     Totals,
     fitted,
     with_margin,
@@ -81,7 +81,7 @@ class Kto(Algorithm[KtoConfig]):
     Config: ClassVar[type[TrainConfig]] = KtoConfig
 
     @classmethod
-    def resolve_config(cls, config: KtoConfig, rows: Rows) -> KtoConfig:
+    def resolve_config(cls, config: KtoConfig, rows: SplitRows) -> KtoConfig:
         """Return `config` unchanged. Raises DataError if all rows have the same label."""
         good = sum(bool(row["label"]) for row in rows)
         bad = len(rows) - good
@@ -99,9 +99,9 @@ class Kto(Algorithm[KtoConfig]):
 
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:
         """Return one branch, whose role is the label."""
-        from thumbwheel.engine.prompt import Target
+        from thumbwheel.engine.prompt import TargetText
 
-        answer = Target(row["completion"], row.get("finish_reason"))
+        answer = TargetText(row["completion"], row.get("finish_reason"))
         (tokens,) = fitted(row, [answer], builder, self.config.max_length, notes)
         branch = Branch(tokens.completion_ids, role=GOOD if row["label"] else BAD)
         return Example(tokens.prompt_ids, (branch,), str(row["group"]), float(row["weight"]))

@@ -21,7 +21,7 @@ from thumbwheel.training import critic
 from thumbwheel.training.algorithm import LossOut, Metrics, Parts, mean
 from thumbwheel.training.group import KlEstimator, clipped, divergence
 from thumbwheel.training.online import (
-    Collected,
+    AnswerBatch,
     Experience,
     OnlineAlgorithm,
     OnlineConfig,
@@ -191,7 +191,7 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
             return "leave"
         return "update"
 
-    def experience(self, collected: Collected, score: Sweep) -> Experience:
+    def experience(self, collected: AnswerBatch, score: Sweep) -> Experience:
         """Return old log-probs, values, returns and whitened advantages of every token."""
         import torch
 
@@ -394,7 +394,7 @@ class JudgedAnswers:
     scores: list[float] = field(default_factory=list)
 
 
-def judged_answers(collected: Collected) -> JudgedAnswers:
+def judged_answers(collected: AnswerBatch) -> JudgedAnswers:
     """Return the answers that have a reward and at least one token."""
     judged = JudgedAnswers()
     groups = zip(collected.tasks, collected.rollouts, collected.values, strict=True)

@@ -22,8 +22,8 @@ from thumbwheel.training.algorithm import (
     LossOut,
     Metrics,
     Row,
-    Rows,
     Scored,
+    SplitRows,
     Totals,
     fitted,
     mean,
@@ -43,7 +43,7 @@ TAILS = (0.01, 0.99)
 the rest."""
 
 
-class RewardConfig(TrainConfig):
+class RewardMethodConfig(TrainConfig):
     """Settings of reward."""
 
     num_train_epochs: float = Field(12.0, gt=0)
@@ -67,7 +67,7 @@ class RewardConfig(TrainConfig):
     training rows."""
 
 
-class Reward(Algorithm[RewardConfig]):
+class RewardMethod(Algorithm[RewardMethodConfig]):
     """-log sigmoid(chosen - rejected - margin), squared error on -1..1, or binary cross-entropy;
     weighted mean over the rows."""
 
@@ -79,15 +79,15 @@ class Reward(Algorithm[RewardConfig]):
     produces_reward_model: ClassVar[bool] = True
     reference: ClassVar[bool] = False
     dev_reference: ClassVar[bool] = False
-    Config: ClassVar[type[TrainConfig]] = RewardConfig
+    Config: ClassVar[type[TrainConfig]] = RewardMethodConfig
 
     @classmethod
-    def shape(cls, config: RewardConfig) -> str:
+    def shape(cls, config: RewardMethodConfig) -> str:
         """Return the dataset shape of the loss: pairs, scored or labels."""
         return SHAPES[config.loss_type]
 
     @classmethod
-    def resolve_config(cls, config: RewardConfig, rows: Rows) -> RewardConfig:
+    def resolve_config(cls, config: RewardMethodConfig, rows: SplitRows) -> RewardMethodConfig:
         """Return `config` with the scale taken from the training rows. Raises DataError if they
         hold only one value or one class."""
         if config.loss_type == "classification" and len({bool(row["label"]) for row in rows}) < 2:
@@ -113,16 +113,16 @@ class Reward(Algorithm[RewardConfig]):
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:
         """Return the chosen, then the rejected answer, or one answer whose role is the number to
         learn. Raises DropRow if chosen equals rejected."""
-        from thumbwheel.engine.prompt import Target
+        from thumbwheel.engine.prompt import TargetText
 
         if self.config.loss_type == "bradley_terry":
             if row["chosen"] == row["rejected"]:
                 raise DropRow("chosen equals rejected")
             roles = ["chosen", "rejected"]
-            answers = [Target(row[side], row.get(f"{side}_finish")) for side in roles]
+            answers = [TargetText(row[side], row.get(f"{side}_finish")) for side in roles]
         else:
             roles = [str(self._target(row))]
-            answers = [Target(row["completion"], row.get("finish_reason"))]
+            answers = [TargetText(row["completion"], row.get("finish_reason"))]
         token_rows = fitted(row, answers, builder, self.config.max_length, notes)
         branches = tuple(
             Branch(tokens.completion_ids, role=role)
@@ -131,12 +131,12 @@ class Reward(Algorithm[RewardConfig]):
         return Example(token_rows[0].prompt_ids, branches, str(row["group"]), float(row["weight"]))
 
     def _target(self, row: Row) -> float:
-        from thumbwheel.engine.reward_model import Scale
+        from thumbwheel.engine.reward_model import RewardScale
 
         if self.config.loss_type == "classification":
             return float(bool(row["label"]))
         assert self.config.scale is not None  # noqa: S101 - resolved before any row is read
-        return Scale(*self.config.scale).normal(float(row["value"]))
+        return RewardScale(*self.config.scale).normal(float(row["value"]))
 
     def loss(self, scored: Scored, totals: Totals, baseline: Any) -> LossOut:
         scores, weights = scored.last, scored.weights()

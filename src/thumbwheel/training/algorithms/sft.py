@@ -21,8 +21,8 @@ from thumbwheel.training.algorithm import (
     Algorithm,
     LossOut,
     Row,
-    Rows,
     Scored,
+    SplitRows,
     Totals,
     fitted,
     likelihood,
@@ -92,7 +92,7 @@ class Sft(Algorithm[SftConfig]):
         return "train" if weighs else None
 
     @classmethod
-    def resolve_config(cls, config: SftConfig, rows: Rows) -> SftConfig:
+    def resolve_config(cls, config: SftConfig, rows: SplitRows) -> SftConfig:
         """Return `config` with centre and temperature of the weights taken from the training rows.
         Raises DataError if all rows have the same number."""
         if config.weighting == "none":
@@ -115,12 +115,12 @@ class Sft(Algorithm[SftConfig]):
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:
         """Return one branch, made of the token ids that the model produced if they were
         captured."""
-        from thumbwheel.engine.prompt import Target
+        from thumbwheel.engine.prompt import TargetText
 
         captured_ids = row.get("token_ids")
         if captured_ids is not None:
             captured_ids = tuple(captured_ids)
-        answer = Target(row["completion"], row.get("finish_reason"), captured_ids)
+        answer = TargetText(row["completion"], row.get("finish_reason"), captured_ids)
         (tokens,) = fitted(row, [answer], builder, self.config.max_length, notes)
         weight = 1.0 if self.config.weighting == "none" else self._weight(float(row["value"]))
         branch = Branch(tokens.completion_ids, role=GOOD if weight >= 1 else REST)

@@ -15,7 +15,7 @@ from thumbwheel.capture.gateway.chat_messages import (
     tool_call,
 )
 from thumbwheel.capture.gateway.protocol import Add, Protocol, by_type
-from thumbwheel.capture.gateway.recordable import Recorder
+from thumbwheel.capture.gateway.recordable import BoundedCopier
 from thumbwheel.capture.gateway.reply_draft import ReplyDraft
 from thumbwheel.capture.gateway.translation.anthropic_messages import TRANSLATION
 
@@ -34,7 +34,7 @@ CALL_TYPES = ("tool_use", "server_tool_use", "mcp_tool_use")
 RESULT_TYPE = "tool_result"
 
 
-def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
+def messages(body: Mapping[str, Any], recorder: BoundedCopier) -> list[dict[str, Any]]:
     """Return the system text and the messages. A user message's tool results become tool messages
     before the rest of it, in OpenAI's order."""
     chat: list[dict[str, Any]] = []
@@ -56,13 +56,13 @@ def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]
     return chat
 
 
-def _content(content: Any, recorder: Recorder) -> Any:
+def _content(content: Any, recorder: BoundedCopier) -> Any:
     if not isinstance(content, list):
         return content_of(content, recorder)
     return content_of([_part(block, recorder) for block in content], recorder)
 
 
-def _part(block: Any, recorder: Recorder) -> Any:
+def _part(block: Any, recorder: BoundedCopier) -> Any:
     """Convert an image block to a part of OpenAI's messages; return any other block unchanged."""
     if not isinstance(block, Mapping):
         return block
@@ -75,7 +75,7 @@ def _part(block: Any, recorder: Recorder) -> Any:
     return block
 
 
-def _assistant(content: Any, recorder: Recorder) -> dict[str, Any]:
+def _assistant(content: Any, recorder: BoundedCopier) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant"}
     blocks = list(recorder.objects(content))
     calls = [_call(block, recorder) for block in blocks if block.get("type") in CALL_TYPES]
@@ -95,12 +95,12 @@ def _assistant(content: Any, recorder: Recorder) -> dict[str, Any]:
     return message
 
 
-def _call(block: Mapping[str, Any], recorder: Recorder) -> dict[str, Any]:
+def _call(block: Mapping[str, Any], recorder: BoundedCopier) -> dict[str, Any]:
     function = {"name": block.get("name"), "arguments": block.get("input")}
     return tool_call({"id": block.get("id"), "function": function}, recorder)
 
 
-def _tool_result(block: Mapping[str, Any], recorder: Recorder) -> dict[str, Any]:
+def _tool_result(block: Mapping[str, Any], recorder: BoundedCopier) -> dict[str, Any]:
     message = {"role": "tool", "content": _content(block.get("content"), recorder)}
     if isinstance(block.get("tool_use_id"), str):
         message["tool_call_id"] = recorder.text(block["tool_use_id"])
@@ -109,7 +109,7 @@ def _tool_result(block: Mapping[str, Any], recorder: Recorder) -> dict[str, Any]
     return message
 
 
-def tools(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
+def tools(body: Mapping[str, Any], recorder: BoundedCopier) -> list[dict[str, Any]]:
     """Return the tools in OpenAI's form; Anthropic's own tools, which have no schema, keep their
     form."""
     definitions: list[dict[str, Any]] = []

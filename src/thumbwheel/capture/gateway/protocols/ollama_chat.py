@@ -12,15 +12,15 @@ from thumbwheel.capture.gateway.chat_messages import (
     openai_message,
     openai_tools,
 )
-from thumbwheel.capture.gateway.event_stream import JsonLines
+from thumbwheel.capture.gateway.event_stream import JsonLineStream
 from thumbwheel.capture.gateway.ollama_api import add_end, sampling
 from thumbwheel.capture.gateway.protocol import Protocol
-from thumbwheel.capture.gateway.recordable import Recorder
+from thumbwheel.capture.gateway.recordable import BoundedCopier
 from thumbwheel.capture.gateway.reply_draft import ReplyDraft
 from thumbwheel.capture.gateway.translation.ollama import CHAT
 
 
-def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
+def messages(body: Mapping[str, Any], recorder: BoundedCopier) -> list[dict[str, Any]]:
     """Return the conversation; images become references, arguments JSON text."""
     chat = []
     for message in recorder.objects(body.get("messages")):
@@ -61,7 +61,7 @@ PROTOCOL = Protocol(
     context=ollama_context,
     event=add,
     whole=add,
-    events=JsonLines,
+    events=JsonLineStream,
     streams_unasked=True,
     translation=CHAT,
 )

@@ -7,16 +7,16 @@ from typing import Any
 
 from thumbwheel.capture.gateway.call_context import ollama_context
 from thumbwheel.capture.gateway.chat_messages import content_of, image_part
-from thumbwheel.capture.gateway.event_stream import JsonLines
+from thumbwheel.capture.gateway.event_stream import JsonLineStream
 from thumbwheel.capture.gateway.ollama_api import add_end
 from thumbwheel.capture.gateway.ollama_api import sampling as options
 from thumbwheel.capture.gateway.protocol import Protocol, no_tools
-from thumbwheel.capture.gateway.recordable import Recorder
+from thumbwheel.capture.gateway.recordable import BoundedCopier
 from thumbwheel.capture.gateway.reply_draft import ReplyDraft
 from thumbwheel.capture.gateway.translation.ollama import GENERATE
 
 
-def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
+def messages(body: Mapping[str, Any], recorder: BoundedCopier) -> list[dict[str, Any]]:
     """Return the system text and the prompt. The `context` of an earlier reply is left out: it is
     token ids with unknown text."""
     chat = []
@@ -53,7 +53,7 @@ PROTOCOL = Protocol(
     context=ollama_context,
     event=add,
     whole=add,
-    events=JsonLines,
+    events=JsonLineStream,
     streams_unasked=True,
     translation=GENERATE,
 )

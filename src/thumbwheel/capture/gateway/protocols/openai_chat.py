@@ -14,7 +14,7 @@ from thumbwheel.capture.gateway.chat_messages import (
 )
 from thumbwheel.capture.gateway.openai_reply import REASONING, add_llama_server, add_usage
 from thumbwheel.capture.gateway.protocol import Protocol
-from thumbwheel.capture.gateway.recordable import Recorder
+from thumbwheel.capture.gateway.recordable import BoundedCopier
 from thumbwheel.capture.gateway.reply_draft import ReplyDraft
 
 SAMPLING = (
@@ -48,7 +48,7 @@ SAMPLING = (
 )
 
 
-def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
+def messages(body: Mapping[str, Any], recorder: BoundedCopier) -> list[dict[str, Any]]:
     """Return the conversation."""
     return openai_messages(body.get("messages"), recorder)
 

@@ -9,7 +9,7 @@ from thumbwheel.capture.gateway.call_context import openai_context
 from thumbwheel.capture.gateway.chat_messages import objects, prompt_messages, selected
 from thumbwheel.capture.gateway.openai_reply import add_llama_server, add_usage
 from thumbwheel.capture.gateway.protocol import Protocol, no_tools
-from thumbwheel.capture.gateway.recordable import Recorder
+from thumbwheel.capture.gateway.recordable import BoundedCopier
 from thumbwheel.capture.gateway.reply_draft import ReplyDraft
 
 SAMPLING = (
@@ -35,7 +35,7 @@ SAMPLING = (
 )
 
 
-def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
+def messages(body: Mapping[str, Any], recorder: BoundedCopier) -> list[dict[str, Any]]:
     """Return the prompt, or the prompts, as messages."""
     return prompt_messages(body.get("prompt"), recorder)
 

@@ -9,11 +9,11 @@ from thumbwheel.capture.gateway.call_context import openai_context
 from thumbwheel.capture.gateway.chat_messages import prompt_messages, selected
 from thumbwheel.capture.gateway.openai_reply import add_usage
 from thumbwheel.capture.gateway.protocol import Protocol, no_tools
-from thumbwheel.capture.gateway.recordable import Recorder
+from thumbwheel.capture.gateway.recordable import BoundedCopier
 from thumbwheel.capture.gateway.reply_draft import ReplyDraft
 
 
-def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
+def messages(body: Mapping[str, Any], recorder: BoundedCopier) -> list[dict[str, Any]]:
     """Return the texts, one message each."""
     return prompt_messages(body.get("input"), recorder)
 

@@ -15,7 +15,7 @@ from thumbwheel.capture.gateway.chat_messages import (
 )
 from thumbwheel.capture.gateway.openai_reply import add_usage
 from thumbwheel.capture.gateway.protocol import Add, Protocol, by_type
-from thumbwheel.capture.gateway.recordable import Recorder
+from thumbwheel.capture.gateway.recordable import BoundedCopier
 from thumbwheel.capture.gateway.reply_draft import ReplyDraft, ToolCallDraft, error_text
 from thumbwheel.capture.gateway.translation.openai_responses import TRANSLATION
 
@@ -36,7 +36,7 @@ CALL_TYPES = ("function_call", "custom_tool_call")
 OUTPUT_TYPES = ("function_call_output", "custom_tool_call_output")
 
 
-def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
+def messages(body: Mapping[str, Any], recorder: BoundedCopier) -> list[dict[str, Any]]:
     """Return instructions and input items as messages. Items of a conversation that the server
     keeps are not in the request, so they are missing here too."""
     chat: list[dict[str, Any]] = []
@@ -50,7 +50,7 @@ def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]
     return chat
 
 
-def _add_item(chat: list[dict[str, Any]], item: Mapping[str, Any], recorder: Recorder) -> None:
+def _add_item(chat: list[dict[str, Any]], item: Mapping[str, Any], recorder: BoundedCopier) -> None:
     kind = item.get("type", "message")
     if kind in CALL_TYPES:
         arguments = item.get("arguments", item.get("input"))
@@ -69,7 +69,7 @@ def _add_item(chat: list[dict[str, Any]], item: Mapping[str, Any], recorder: Rec
         chat.append(openai_message(item, recorder))
 
 
-def tools(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
+def tools(body: Mapping[str, Any], recorder: BoundedCopier) -> list[dict[str, Any]]:
     """Return functions nested as in chat requests; the provider's own tools stay unchanged."""
     definitions = []
     for tool in recorder.objects(body.get("tools")):

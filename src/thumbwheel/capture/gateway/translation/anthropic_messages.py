@@ -65,7 +65,7 @@ def _thinking(body: Mapping[str, Any]) -> str | None:
     return kind if isinstance(kind, str) else None
 
 
-class Writer:
+class AnthropicWriter:
     """Writes a message. Thoughts are shown only to clients that asked for them, as Anthropic does:
     others take the first block for the answer."""
 
@@ -191,4 +191,4 @@ def _usage(usage: Usage) -> dict[str, int]:
     }
 
 
-TRANSLATION = Translation(chat_fields=chat_fields, writer=Writer)
+TRANSLATION = Translation(chat_fields=chat_fields, writer=AnthropicWriter)

@@ -70,7 +70,7 @@ def prompt_fields(body: Mapping[str, Any]) -> dict[str, Any]:
     return chat_fields(body)
 
 
-class Writer:
+class OllamaWriter:
     """Writes a reply of `/api/chat`. Ollama sends each tool call whole, so calls come at the
     end."""
 
@@ -162,7 +162,7 @@ class Writer:
         return ending
 
 
-class PromptWriter(Writer):
+class PromptWriter(OllamaWriter):
     """Writes a reply of `/api/generate`, whose text has no message around it."""
 
     def _part(self, text: str, thoughts: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
@@ -173,5 +173,5 @@ def _bytes(line: Mapping[str, Any]) -> bytes:
     return json.dumps(line).encode() + b"\n"
 
 
-CHAT = Translation(chat_fields=chat_fields, writer=Writer, stream_type=NDJSON)
+CHAT = Translation(chat_fields=chat_fields, writer=OllamaWriter, stream_type=NDJSON)
 GENERATE = Translation(chat_fields=prompt_fields, writer=PromptWriter, stream_type=NDJSON)

@@ -94,7 +94,7 @@ def _tool_choice(choice: Any) -> Any:
     return choice
 
 
-class Writer:
+class ResponsesWriter:
     """Writes a response. The last event repeats all of it."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
@@ -315,4 +315,4 @@ def _usage(usage: Usage) -> dict[str, Any] | None:
     }
 
 
-TRANSLATION = Translation(chat_fields=chat_fields, writer=Writer)
+TRANSLATION = Translation(chat_fields=chat_fields, writer=ResponsesWriter)
