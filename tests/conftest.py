@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,6 +18,9 @@ from hypothesis import HealthCheck, settings
 from tests.command_line import Run
 from tests.required import unexcused
 from tests.servers.postgres_server import Databases
+
+if TYPE_CHECKING:
+    from thumbwheel.db.workspace import Workspace
 
 EVERYWHERE = "THUMBWHEEL_TEST_DATABASE"
 """Set to postgresql, it gives every home of every test a PostgreSQL database."""
@@ -174,3 +178,13 @@ def command_line(
     os.umask(umask)
     yield command
     os.umask(umask)
+
+
+@pytest.fixture
+def empty_ws(tmp_path: Path) -> Iterator[Workspace]:
+    """An open home in which nothing was recorded, with default settings."""
+    from thumbwheel.core.config import Home, Sources
+    from thumbwheel.db.workspace import Workspace
+
+    with Workspace.open(Home.at(tmp_path / "home").prepare(), Sources({}, "", {})) as opened:
+        yield opened

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
 from tests.models.tiny_models import tiny_base
-from tests.worlds.gateway_world import AGENT, opened_home
+from tests.worlds.gateway_world import AGENT
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.capture.trace_queries import inputs_with
 from thumbwheel.capture.traces import show_trace
@@ -33,14 +33,14 @@ SLOW = "{% for message in messages %}{% for other in messages %}{% endfor %}{% e
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def long_context_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("torch")
     return tiny_base(tmp_path_factory.mktemp("base"))
 
 
 @pytest.fixture
-def builder(base: Path) -> PromptBuilder:
-    return PromptBuilder(load_tokenizer(str(base)))
+def builder(long_context_base: Path) -> PromptBuilder:
+    return PromptBuilder(load_tokenizer(str(long_context_base)))
 
 
 @pytest.fixture
@@ -128,9 +128,13 @@ def test_messages_that_break_a_template_down_leave_it_to_others(
 
 
 @pytest.fixture(scope="module")
-def client(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+def client(
+    long_context_base: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TestClient]:
     folder = tmp_path_factory.mktemp("embedded")
-    (folder / SPEC).write_text(json.dumps({"base": str(base), "dtype": "float32", "device": "cpu"}))
+    (folder / SPEC).write_text(
+        json.dumps({"base": str(long_context_base), "dtype": "float32", "device": "cpu"})
+    )
     server = EmbeddedServer(folder)
     server.load(LoadRequest(lora_name="base"))
     headers = {"authorization": "Bearer token", "content-type": "application/json"}
@@ -165,18 +169,14 @@ def test_a_schema_of_megabytes_is_refused_uncompiled(client: TestClient) -> None
     assert "characters" in reply.json()["error"]["message"]
 
 
-@pytest.fixture
-def ws(tmp_path: Path) -> Iterator[Workspace]:
-    with opened_home(tmp_path / "home") as ws:
-        yield ws
-
-
-def test_a_conversation_is_not_read_by_a_query_a_message(ws: Workspace, tmp_path: Path) -> None:
+def test_a_conversation_is_not_read_by_a_query_a_message(
+    empty_ws: Workspace, tmp_path: Path
+) -> None:
     """Every page, dataset and reward with such a trace would wait for minutes."""
     messages = conversation(5_000)
     line = {"type": "trace", "id": "long", "input": messages, "output": "ok"}
     (tmp_path / "rows.jsonl").write_text(json.dumps(line) + "\n")
-    ingest(ws, AGENT, "jsonl", tmp_path / "rows.jsonl")
+    ingest(empty_ws, AGENT, "jsonl", tmp_path / "rows.jsonl")
     queries: list[str] = []
 
     def count(*arguments: Any) -> None:
@@ -184,14 +184,14 @@ def test_a_conversation_is_not_read_by_a_query_a_message(ws: Workspace, tmp_path
 
     sa.event.listen(sa.Engine, "before_cursor_execute", count)
     try:
-        shown = show_trace(ws, AGENT, "long")
+        shown = show_trace(empty_ws, AGENT, "long")
     finally:
         sa.event.remove(sa.Engine, "before_cursor_execute", count)
     assert shown["input"] == messages
     assert len(queries) < 100
 
 
-def test_messages_that_name_each_other_in_a_circle_are_no_conversation(ws: Workspace) -> None:
+def test_messages_that_name_each_other_in_a_circle_are_no_conversation(empty_ws: Workspace) -> None:
     """Rows of a restored backup may say anything."""
     rows = [
         {"id": f"msg_{number}", "parent_id": None, "role": "user", "content": {"content": "a"}}
@@ -204,19 +204,19 @@ def test_messages_that_name_each_other_in_a_circle_are_no_conversation(ws: Works
             change = schema.messages.update().where(schema.messages.c.id == f"msg_{number}")
             connection.execute(change.values(parent_id=f"msg_{(number + 1) % 3}"))
 
-    ws.db.write(work)
-    with ws.db.read() as connection:
+    empty_ws.db.write(work)
+    with empty_ws.db.read() as connection:
         assert message_chains.conversation(connection, "msg_0") == []
         assert inputs_with(connection, ["msg_0"], lambda message: False) == set()
 
 
-def test_a_ranking_of_thousands_is_refused(ws: Workspace, tmp_path: Path) -> None:
+def test_a_ranking_of_thousands_is_refused(empty_ws: Workspace, tmp_path: Path) -> None:
     lines = []
     for count in (256, 257, 100_000):
         targets = [{"trace": f"t{number}"} for number in range(count)]
         line = {"type": "feedback", "kind": "preference", "targets": targets, "value": 0}
         lines.append(json.dumps(line | {"id": f"f{count}"}) + "\n")
     (tmp_path / "rows.jsonl").write_text("".join(lines))
-    report = ingest(ws, AGENT, "jsonl", tmp_path / "rows.jsonl")
+    report = ingest(empty_ws, AGENT, "jsonl", tmp_path / "rows.jsonl")
     assert (report.stored, report.refused) == (1, 2)
     assert all("targets" in refusal["reason"] for refusal in report.refusals)

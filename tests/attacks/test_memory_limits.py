@@ -40,7 +40,7 @@ TRACES = "/a/support/api/traces"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThumbwheelServer]:
+def bounded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThumbwheelServer]:
     folder = tmp_path_factory.mktemp("bounded")
     with Workspace.open(Home(folder / "home"), Sources({}, "", {})) as ws:
         ensure_agent(ws, "support")
@@ -100,16 +100,16 @@ def require_answers(server: ThumbwheelServer) -> None:
     assert reply.status_code == 200
 
 
-def test_a_big_body_ends_no_server(server: ThumbwheelServer) -> None:
+def test_a_big_body_ends_no_server(bounded_server: ThumbwheelServer) -> None:
     for name, (path, body, headers) in bodies().items():
-        status = post(server, path, body, headers)
+        status = post(bounded_server, path, body, headers)
         assert status not in (200, 202) or name in ("a long text", "many rows"), (name, status)
         assert status in (202, 400, 401, 403, 404, 413, 422, 500, 503, "ReadError"), (name, status)
-        require_answers(server)
+        require_answers(bounded_server)
 
 
-def test_a_big_file_ends_no_server(server: ThumbwheelServer, tmp_path: Path) -> None:
-    token = (Path(str(server.process.args[4])) / "access.token").read_text().strip()  # type: ignore[index]
+def test_a_big_file_ends_no_server(bounded_server: ThumbwheelServer, tmp_path: Path) -> None:
+    token = (Path(str(bounded_server.process.args[4])) / "access.token").read_text().strip()  # type: ignore[index]
     headers = {"authorization": f"Bearer {token}", "content-type": "application/octet-stream"}
     line = json.dumps({"type": "trace", "id": "t", "input": "x" * (120 * MIB), "output": "y"})
     files = {
@@ -120,6 +120,6 @@ def test_a_big_file_ends_no_server(server: ThumbwheelServer, tmp_path: Path) -> 
     }
     for name, content in files.items():
         path = f"/api/agents/support/imports?path={name}&source=jsonl&wait=60"
-        status = post(server, path, content, headers)
+        status = post(bounded_server, path, content, headers)
         assert status in (200, 400, 413, 422, 500, 503, 507, "ReadError"), (name, status)
-        require_answers(server)
+        require_answers(bounded_server)

@@ -28,7 +28,7 @@ def listener() -> Iterator[ScriptedUpstream]:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayWorld]:
+def two_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayWorld]:
     """A home of two agents; only loopback may be asked, so that the listener can be."""
     monkeypatch.setenv("THUMBWHEEL_DATABASE_PASSWORD", HOME_KEY)
     monkeypatch.setenv("THUMBWHEEL_ENDPOINT_KEY", HOME_KEY)
@@ -72,42 +72,44 @@ def sent(listener: ScriptedUpstream) -> str:
     ],
 )
 def test_an_owner_of_one_agent_names_no_secret_of_anybody_else(
-    world: GatewayWorld, listener: ScriptedUpstream, secret: str
+    two_agents: GatewayWorld, listener: ScriptedUpstream, secret: str
 ) -> None:
-    reply = register(world, listener.url, secret)
+    reply = register(two_agents, listener.url, secret)
     assert reply.status_code in (404, 422), reply.text
     assert HOME_KEY not in reply.text and BETA_KEY not in reply.text
-    assert deploy(world).status_code == 404
+    assert deploy(two_agents).status_code == 404
     assert listener.requests == []
 
 
 def test_the_owner_of_the_home_names_its_secrets_and_no_variable(
-    world: GatewayWorld, listener: ScriptedUpstream
+    two_agents: GatewayWorld, listener: ScriptedUpstream
 ) -> None:
     for secret in ("UP_home", "THUMBWHEEL_DATABASE_PASSWORD"):
-        assert register(world, listener.url, secret, headers=world.owner).status_code == 200
-        reply = deploy(world, headers=world.owner)
+        assert (
+            register(two_agents, listener.url, secret, headers=two_agents.owner).status_code == 200
+        )
+        reply = deploy(two_agents, headers=two_agents.owner)
         assert reply.status_code == (200 if secret == "UP_home" else 404), reply.text
     assert HOME_KEY in sent(listener)
 
 
 def test_a_secret_of_the_agent_itself_goes_to_its_server(
-    world: GatewayWorld, listener: ScriptedUpstream
+    two_agents: GatewayWorld, listener: ScriptedUpstream
 ) -> None:
-    assert register(world, listener.url, "UP_alpha").status_code == 200
-    assert deploy(world).status_code == 200
+    assert register(two_agents, listener.url, "UP_alpha").status_code == 200
+    assert deploy(two_agents).status_code == 200
     chat = {"model": "alpha", "messages": [{"role": "user", "content": "Hello"}]}
-    assert world.client.post("/v1/chat/completions", json=chat).status_code == 200
+    assert two_agents.client.post("/v1/chat/completions", json=chat).status_code == 200
     assert ALPHA_KEY in sent(listener)
 
 
 def test_a_version_without_a_secret_is_asked_without_one(
-    world: GatewayWorld, listener: ScriptedUpstream
+    two_agents: GatewayWorld, listener: ScriptedUpstream
 ) -> None:
-    assert register(world, listener.url, None).status_code == 200
-    assert deploy(world).status_code == 200
-    version = versions.version(world.ws, "alpha", "latest")
-    responders = Responders(world.ws, EvaluationConfig(), [], version, version)
+    assert register(two_agents, listener.url, None).status_code == 200
+    assert deploy(two_agents).status_code == 200
+    version = versions.version(two_agents.ws, "alpha", "latest")
+    responders = Responders(two_agents.ws, EvaluationConfig(), [], version, version)
     responders.after.answers([Ask([{"role": "user", "content": "Hello"}], 8)])
     responders.close()
     assert listener.requests and HOME_KEY not in sent(listener)
@@ -131,16 +133,18 @@ def test_no_address_of_a_private_network_is_asked_that_the_settings_do_not_list(
     assert listener.requests == []
 
 
-def test_an_owner_of_one_agent_lists_and_removes_its_secrets_alone(world: GatewayWorld) -> None:
-    listed = world.client.get("/api/secrets", params={"of_agent": "alpha"})
+def test_an_owner_of_one_agent_lists_and_removes_its_secrets_alone(
+    two_agents: GatewayWorld,
+) -> None:
+    listed = two_agents.client.get("/api/secrets", params={"of_agent": "alpha"})
     assert listed.status_code == 200 and [row["name"] for row in listed.json()] == ["UP_alpha"]
     for agent in (None, "beta", "nobody"):
         query = {} if agent is None else {"of_agent": agent}
         for method, path in (("GET", "/api/secrets"), ("DELETE", "/api/secrets/UP_beta")):
-            reply = world.client.request(method, path, params=query)
+            reply = two_agents.client.request(method, path, params=query)
             assert reply.status_code == 403, reply.text
             assert "UP_beta" not in reply.text.partition("/api/secrets")[0], reply.text
-    removed = world.client.delete("/api/secrets/UP_alpha", params={"of_agent": "alpha"})
+    removed = two_agents.client.delete("/api/secrets/UP_alpha", params={"of_agent": "alpha"})
     assert removed.status_code == 200
-    assert SecretStore(world.ws.home.secrets, "alpha").get("UP_alpha") is None
-    assert SecretStore(world.ws.home.secrets, "beta").get("UP_beta") == BETA_KEY
+    assert SecretStore(two_agents.ws.home.secrets, "alpha").get("UP_alpha") is None
+    assert SecretStore(two_agents.ws.home.secrets, "beta").get("UP_beta") == BETA_KEY

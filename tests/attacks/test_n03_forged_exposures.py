@@ -26,7 +26,7 @@ N_FORGED = 300
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[ExperimentWorld]:
+def trial(tmp_path: Path) -> Iterator[ExperimentWorld]:
     with experiment_world(tmp_path) as world:
         yield world
 
@@ -88,11 +88,11 @@ def require_nothing_counted(world: ExperimentWorld, experiment: Experiment) -> N
     assert claimed[0]["claimed"][0]["routing"]["experiment"] == experiment.id
 
 
-def test_two_requests_win_no_experiment(world: ExperimentWorld) -> None:
-    experiment = world.begin()
+def test_two_requests_win_no_experiment(trial: ExperimentWorld) -> None:
+    experiment = trial.begin()
     numbers = range(N_FORGED)
-    key = keys.add(world.ws, "app", agents=[AGENT])
-    with running(world.ws, drain_every=0.02) as gateway:
+    key = keys.add(trial.ws, "app", agents=[AGENT])
+    with running(trial.ws, drain_every=0.02) as gateway:
         gateway.client.headers["authorization"] = f"Bearer {key.secret}"
         calls = [forged(experiment, number, seal="0" * 64) for number in numbers]
         for line in calls:
@@ -100,8 +100,8 @@ def test_two_requests_win_no_experiment(world: ExperimentWorld) -> None:
         assert gateway.client.post(f"/a/{AGENT}/api/traces", json=calls).status_code == 202
         words = [thumb(number) for number in numbers]
         assert gateway.client.post("/api/feedback", json=words).status_code == 202
-        until(lambda: stored(world) == N_FORGED)
-    require_nothing_counted(world, experiment)
+        until(lambda: stored(trial) == N_FORGED)
+    require_nothing_counted(trial, experiment)
 
 
 def stored(world: ExperimentWorld) -> int:
@@ -110,8 +110,8 @@ def stored(world: ExperimentWorld) -> int:
 
 
 @pytest.mark.parametrize("source", ["jsonl", "sdk"])
-def test_an_import_wins_no_experiment(world: ExperimentWorld, tmp_path: Path, source: str) -> None:
-    experiment = world.begin()
+def test_an_import_wins_no_experiment(trial: ExperimentWorld, tmp_path: Path, source: str) -> None:
+    experiment = trial.begin()
     lines = [forged(experiment, number) for number in range(N_FORGED)]
     lines += [thumb(number) for number in range(N_FORGED)]
     path = tmp_path / "forged.jsonl"
@@ -119,18 +119,18 @@ def test_an_import_wins_no_experiment(world: ExperimentWorld, tmp_path: Path, so
         line["source"] = source
         del line["agent"]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    ingest(world.ws, AGENT, "jsonl", path)
-    require_nothing_counted(world, experiment)
+    ingest(trial.ws, AGENT, "jsonl", path)
+    require_nothing_counted(trial, experiment)
 
 
-def test_the_seal_of_a_call_seals_no_other(world: ExperimentWorld, tmp_path: Path) -> None:
-    experiment = world.begin()
-    world.ask("anna")
-    world.drain()
-    with world.ws.db.read() as connection:
+def test_the_seal_of_a_call_seals_no_other(trial: ExperimentWorld, tmp_path: Path) -> None:
+    experiment = trial.begin()
+    trial.ask("anna")
+    trial.drain()
+    with trial.ws.db.read() as connection:
         seal = connection.execute(sa.select(traces.c.seal)).scalar_one()
     assert seal is not None
-    original = world_line(world)
+    original = world_line(trial)
     variants = [
         original | {"id": "another", "seal": seal},
         original | {"seal": seal, "source": "jsonl"},
@@ -139,10 +139,10 @@ def test_the_seal_of_a_call_seals_no_other(world: ExperimentWorld, tmp_path: Pat
     for name, agent in (("other", "other"), ("again", AGENT)):
         path = tmp_path / f"{name}.jsonl"
         path.write_text("".join(json.dumps(line) + "\n" for line in variants))
-        ingest(world.ws, agent, "jsonl", path)
-    world.turn()
-    current = controller.find(world.ws, experiment.id)
-    assert current.collected.calls == 1 == vouched_calls(world.ws, current)
+        ingest(trial.ws, agent, "jsonl", path)
+    trial.turn()
+    current = controller.find(trial.ws, experiment.id)
+    assert current.collected.calls == 1 == vouched_calls(trial.ws, current)
 
 
 def world_line(world: ExperimentWorld) -> dict[str, Any]:
@@ -160,36 +160,36 @@ def world_line(world: ExperimentWorld) -> dict[str, Any]:
 
 
 def test_a_replay_says_how_many_calls_have_a_seal(
-    world: ExperimentWorld, command_line: Run
+    trial: ExperimentWorld, command_line: Run
 ) -> None:
-    experiment = world.begin()
+    experiment = trial.begin()
     for number in range(20):
-        trace_id, _ = world.ask(f"user-{number}")
-        world.rate(trace_id, True, f"user-{number}")
-    world.turn()
-    controller.stop(world.ws, controller.find(world.ws, experiment.id), "enough")
-    home = str(world.ws.home.path)
+        trace_id, _ = trial.ask(f"user-{number}")
+        trial.rate(trace_id, True, f"user-{number}")
+    trial.turn()
+    controller.stop(trial.ws, controller.find(trial.ws, experiment.id), "enough")
+    home = str(trial.ws.home.path)
     code, out, error = command_line("--home", home, "experiment", "replay", experiment.id)
     assert code == 0 and "20 of 20 calls have the seal of the gateway" in out + error
-    with world.ws.db.read() as connection:
+    with trial.ws.db.read() as connection:
         trace_id = connection.execute(sa.select(steps.c.trace_id).limit(1)).scalar_one()
 
     def edit(connection: sa.Connection) -> None:
         change = steps.update().where(steps.c.trace_id == trace_id).values(cost=9.0)
         connection.execute(change)
 
-    world.ws.db.write(edit)
-    assert vouched_calls(world.ws, controller.find(world.ws, experiment.id)) == 19
+    trial.ws.db.write(edit)
+    assert vouched_calls(trial.ws, controller.find(trial.ws, experiment.id)) == 19
 
 
-def test_what_the_gateway_itself_records_is_sealed(world: ExperimentWorld) -> None:
-    experiment = world.begin()
-    with running(world.ws) as gateway:
+def test_what_the_gateway_itself_records_is_sealed(trial: ExperimentWorld) -> None:
+    experiment = trial.begin()
+    with running(trial.ws) as gateway:
         for number in range(5):
             headers = {"x-thumbwheel-subject": f"user-{number}"}
             assert gateway.ask(headers=headers).status_code == 200
         gateway.lines(5)
-    drain_inbox(world.ws)
-    world.turn()
-    current = controller.find(world.ws, experiment.id)
-    assert current.collected.calls == 5 == vouched_calls(world.ws, current)
+    drain_inbox(trial.ws)
+    trial.turn()
+    current = controller.find(trial.ws, experiment.id)
+    assert current.collected.calls == 5 == vouched_calls(trial.ws, current)

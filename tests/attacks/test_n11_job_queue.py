@@ -22,7 +22,7 @@ URGENT = ("deploy", "loop approve", "notify")
 
 
 @pytest.fixture
-def ws(tmp_path: Path) -> Iterator[Workspace]:
+def five_jobs_a_key(tmp_path: Path) -> Iterator[Workspace]:
     sources = Sources({"jobs": {"queued_per_key": 5}}, "thumbwheel.yaml", {})
     with Workspace.open(Home.at(tmp_path / "home").prepare(), sources) as ws:
         row = WorkerRow("wrk_a", "elsewhere", 1, 1, "settings", 0, NOW, NOW)
@@ -48,65 +48,70 @@ def order(ws: Workspace, count: int) -> list[str]:
     return [f"{job.agent} {job.kind}" for job in jobs if job is not None]
 
 
-def test_agents_take_turns(ws: Workspace) -> None:
+def test_agents_take_turns(five_jobs_a_key: Workspace) -> None:
     for _ in range(300):
-        queue.enqueue(ws, "import", {}, agent="flood")
+        queue.enqueue(five_jobs_a_key, "import", {}, agent="flood")
     for _ in range(2):
-        queue.enqueue(ws, "import", {}, agent="beta")
-    queue.enqueue(ws, "import", {}, agent="gamma")
-    queue.enqueue(ws, "import", {})
-    first = order(ws, 7)
+        queue.enqueue(five_jobs_a_key, "import", {}, agent="beta")
+    queue.enqueue(five_jobs_a_key, "import", {}, agent="gamma")
+    queue.enqueue(five_jobs_a_key, "import", {})
+    first = order(five_jobs_a_key, 7)
     assert first[:4] == ["flood import", "beta import", "gamma import", "None import"]
     assert first[4:] == ["flood import", "beta import", "flood import"]
 
 
-def test_an_agent_takes_its_own_jobs_in_order(ws: Workspace) -> None:
-    asked = [queue.enqueue(ws, "import", {"n": n}, agent="support").id for n in range(30)]
-    done = [done_next(ws, minute) for minute in range(30)]
+def test_an_agent_takes_its_own_jobs_in_order(five_jobs_a_key: Workspace) -> None:
+    asked = [
+        queue.enqueue(five_jobs_a_key, "import", {"n": n}, agent="support").id for n in range(30)
+    ]
+    done = [done_next(five_jobs_a_key, minute) for minute in range(30)]
     assert [job.id for job in done if job is not None] == asked
 
 
-def test_what_people_see_goes_before_trainings(ws: Workspace) -> None:
+def test_what_people_see_goes_before_trainings(five_jobs_a_key: Workspace) -> None:
     for _ in range(40):
-        queue.enqueue(ws, "train", {}, agent="alpha")
+        queue.enqueue(five_jobs_a_key, "train", {}, agent="alpha")
     for _ in range(40):
-        queue.enqueue(ws, "import", {}, agent="beta")
-    queue.enqueue(ws, "deploy", {}, agent="alpha")
-    queue.enqueue(ws, "loop approve", {}, agent="beta")
-    assert order(ws, 2) == ["alpha deploy", "beta loop approve"]
+        queue.enqueue(five_jobs_a_key, "import", {}, agent="beta")
+    queue.enqueue(five_jobs_a_key, "deploy", {}, agent="alpha")
+    queue.enqueue(five_jobs_a_key, "loop approve", {}, agent="beta")
+    assert order(five_jobs_a_key, 2) == ["alpha deploy", "beta loop approve"]
     assert [name for name, kind in job_kinds().items() if kind.is_urgent] == list(URGENT)
 
 
-def test_a_busy_resource_hides_nobody_elses_job(ws: Workspace) -> None:
+def test_a_busy_resource_hides_nobody_elses_job(five_jobs_a_key: Workspace) -> None:
     """Trainings of one agent that cannot begin are no reason for others to wait."""
     for _ in range(300):
-        queue.enqueue(ws, "train", {}, agent="flood")
-    queue.enqueue(ws, "import", {}, agent="beta")
+        queue.enqueue(five_jobs_a_key, "train", {}, agent="flood")
+    queue.enqueue(five_jobs_a_key, "import", {}, agent="beta")
     config = JobsConfig(heavy=1)
 
     def claim(connection: sa.Connection) -> Job | None:
         return claims.claim(connection, "wrk_a", NEEDS, config, NOW, URGENT)
 
-    first, second = ws.db.write(claim), ws.db.write(claim)
+    first, second = five_jobs_a_key.db.write(claim), five_jobs_a_key.db.write(claim)
     assert first is not None and first.kind == "train"
     assert second is not None and second.agent == "beta"
 
 
-def test_a_key_has_a_most_number_of_jobs_that_wait(ws: Workspace) -> None:
-    jobs = [queue.enqueue(ws, "import", {}, asked_by="key_1", key=f"k{n}") for n in range(5)]
+def test_a_key_has_a_most_number_of_jobs_that_wait(five_jobs_a_key: Workspace) -> None:
+    jobs = [
+        queue.enqueue(five_jobs_a_key, "import", {}, asked_by="key_1", key=f"k{n}")
+        for n in range(5)
+    ]
     with pytest.raises(Busy, match="5 jobs that you asked for wait"):
-        queue.enqueue(ws, "import", {}, asked_by="key_1")
-    assert queue.enqueue(ws, "import", {}, asked_by="key_1", key="k0").id == jobs[0].id
-    queue.enqueue(ws, "import", {}, asked_by="key_2")
+        queue.enqueue(five_jobs_a_key, "import", {}, asked_by="key_1")
+    assert queue.enqueue(five_jobs_a_key, "import", {}, asked_by="key_1", key="k0").id == jobs[0].id
+    queue.enqueue(five_jobs_a_key, "import", {}, asked_by="key_2")
     for _ in range(9):
-        queue.enqueue(ws, "import", {}, asked_by="local")
+        queue.enqueue(five_jobs_a_key, "import", {}, asked_by="local")
 
 
-def test_jobs_that_were_cancelled_come_back_within_the_bound(ws: Workspace) -> None:
-    first = [queue.enqueue(ws, "import", {}, asked_by="key_1") for _ in range(5)]
+def test_jobs_that_were_cancelled_come_back_within_the_bound(five_jobs_a_key: Workspace) -> None:
+    first = [queue.enqueue(five_jobs_a_key, "import", {}, asked_by="key_1") for _ in range(5)]
     for job in first:
-        queue.cancel(ws, job.id)
+        queue.cancel(five_jobs_a_key, job.id)
     for _ in range(5):
-        queue.enqueue(ws, "import", {}, asked_by="key_1")
+        queue.enqueue(five_jobs_a_key, "import", {}, asked_by="key_1")
     with pytest.raises(Busy, match="wait already"):
-        queue.resume(ws, first[0].id)
+        queue.resume(five_jobs_a_key, first[0].id)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.models.tiny_models import record, tiny_base
-from tests.worlds.feedback_world import AGENT, World
+from tests.worlds.feedback_world import AGENT, FeedbackWorld
 from tests.worlds.taught_world import PLACES, QUICK, SPLIT, add_case, ask
 from thumbwheel.datasets.build import build, load_rows
 from thumbwheel.db import schema
@@ -57,7 +57,7 @@ def judged(ws: Workspace, version: ModelVersion) -> tuple[Evaluation, GateVerdic
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ignorant_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random base that knows nothing."""
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)
@@ -66,10 +66,10 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_base(folder / "base", initializer_range=0.1, **shape)
 
 
-def world_with(liars: int, everybody: bool) -> World:
+def world_with(liars: int, everybody: bool) -> FeedbackWorld:
     """A right and a wrong answer to each prompt, with a thumb of one rater, or of everybody; the
     first raters say the opposite of the truth."""
-    world = World()
+    world = FeedbackWorld()
     for number in range(N_PROMPTS):
         word, right = list(PLACES.items())[number % 2]
         for text in PLACES.values():
@@ -110,9 +110,9 @@ def trained(folder: Path, base: Path, liars: int, everybody: bool = False) -> It
 
 
 @pytest.fixture(scope="module")
-def honest(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def honest(ignorant_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The adapter that honest raters taught."""
-    with trained(tmp_path_factory.mktemp("honest") / "home", base, liars=0) as result:
+    with trained(tmp_path_factory.mktemp("honest") / "home", ignorant_base, liars=0) as result:
         evaluation, verdict = result.judged()
         assert (result.right_rows, verdict) == (result.rows, GateVerdict.APPROVED)
         assert evaluation.primary.after >= 0.9
@@ -137,9 +137,9 @@ def put_live(poisoned: Trained, honest: Path) -> None:
 
 @pytest.mark.parametrize("liars", [1, 3, 10, 20])
 def test_liars_replace_nothing_that_is_better(
-    liars: int, base: Path, honest: Path, tmp_path: Path
+    liars: int, ignorant_base: Path, honest: Path, tmp_path: Path
 ) -> None:
-    with trained(tmp_path / "home", base, liars) as poisoned:
+    with trained(tmp_path / "home", ignorant_base, liars) as poisoned:
         assert poisoned.rows - poisoned.right_rows >= liars // 3, "the lies are in the rows"
         put_live(poisoned, honest)
         evaluation, verdict = poisoned.judged()
@@ -148,8 +148,10 @@ def test_liars_replace_nothing_that_is_better(
             assert evaluation.primary.after >= 0.7, "a few lies ruin no training"
 
 
-def test_raters_who_see_the_same_answers_outvote_ten_liars(base: Path, tmp_path: Path) -> None:
-    with trained(tmp_path / "home", base, liars=10, everybody=True) as poisoned:
+def test_raters_who_see_the_same_answers_outvote_ten_liars(
+    ignorant_base: Path, tmp_path: Path
+) -> None:
+    with trained(tmp_path / "home", ignorant_base, liars=10, everybody=True) as poisoned:
         assert poisoned.right_rows == poisoned.rows > 0
         evaluation, verdict = poisoned.judged()
         assert evaluation.primary.after >= 0.7 and verdict is GateVerdict.APPROVED

@@ -28,7 +28,7 @@ START = 1_790_000_000_000_000_000
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[ExperimentWorld]:
+def trial(tmp_path: Path) -> Iterator[ExperimentWorld]:
     with experiment_world(tmp_path) as world:
         yield world
 
@@ -133,12 +133,12 @@ def test_a_user_speaks_in_no_other_name_inside_spans(tmp_path: Path) -> None:
         assert set(stored_words(ws)) == {("ann", user.id)}
 
 
-def test_spans_of_a_key_move_no_alias(world: ExperimentWorld) -> None:
+def test_spans_of_a_key_move_no_alias(trial: ExperimentWorld) -> None:
     options = {"min_hours": ExperimentConfig().min_hours}
-    plan, forecast = verbs.draft(world.ws, world.agent, "live", ["v0", "v1"], [], options)
-    experiment = verbs.start(world.ws, world.agent, "live", plan, forecast, salt="salt")
-    world.refresh()
-    with running(world.ws) as gateway:
+    plan, forecast = verbs.draft(trial.ws, trial.agent, "live", ["v0", "v1"], [], options)
+    experiment = verbs.start(trial.ws, trial.agent, "live", plan, forecast, salt="salt")
+    trial.refresh()
+    with running(trial.ws) as gateway:
         with_key(gateway, "call", "rate")
         spans = []
         for number in range(1, N_CALLS + 1):
@@ -149,9 +149,9 @@ def test_spans_of_a_key_move_no_alias(world: ExperimentWorld) -> None:
             version = gateway.ask(headers=headers).headers["x-thumbwheel-version"]
             spans.append(judged_span(number, version == "v1", f"rater-{number}"))
         gateway.lines(N_CALLS)
-        drain_inbox(world.ws)
+        drain_inbox(trial.ws)
         send(gateway, spans)
-    assert len(stored_words(world.ws)) == N_CALLS
-    world.turn()
-    decision = world.turn(datetime.now(UTC) + timedelta(days=3))[experiment.id]
-    assert decision.verdict == "undecided" and world.live() == "v0", decision.reasons
+    assert len(stored_words(trial.ws)) == N_CALLS
+    trial.turn()
+    decision = trial.turn(datetime.now(UTC) + timedelta(days=3))[experiment.id]
+    assert decision.verdict == "undecided" and trial.live() == "v0", decision.reasons

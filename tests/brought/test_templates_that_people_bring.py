@@ -296,7 +296,7 @@ def test_health_knows_the_control_tokens_of_common_models(text: str, tokens: set
 
 
 @pytest.fixture
-def ws(tmp_path: Path) -> Iterator[Workspace]:
+def without_thinking(tmp_path: Path) -> Iterator[Workspace]:
     file = {"template": {"agents": {"desk": {"options": {"enable_thinking": False}}}}}
     with Workspace.open(Home(tmp_path / "home"), Sources(file, "", {})) as opened:
         yield opened
@@ -323,16 +323,16 @@ ADAPTED = (
 
 @pytest.mark.slow
 def test_a_prompt_has_the_same_tokens_in_training_evaluation_export_and_serving(
-    ws: Workspace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    without_thinking: Workspace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from thumbwheel.deploy.streaming_generator import StreamingGenerator
 
     base = base_with(tmp_path / "base", ADAPTED)
-    dataset = frozen(ws, chat_rows(SYSTEM), DAY)
+    dataset = frozen(without_thinking, chat_rows(SYSTEM), DAY)
     options = {**QUICK, "require_gain": False}
     agent = Agent.named("desk")
-    base_model = find_base(str(base), ws.home.cache)
-    result = train(ws, agent, "sft", base_model, dataset=dataset, options=options)
+    base_model = find_base(str(base), without_thinking.home.cache)
+    result = train(without_thinking, agent, "sft", base_model, dataset=dataset, options=options)
     assert result.state is RunState.FINISHED
     wanted = (
         "<s>2026-03-04\n<|im_start|>user\nBe brief.\n\nWhere is it?<|im_end|>\n"
@@ -342,13 +342,13 @@ def test_a_prompt_has_the_same_tokens_in_training_evaluation_export_and_serving(
     # command and log say once what is done with the template
     output = "".join(capsys.readouterr())
     assert " ".join(output.split()).count("their text is put before the next user message") == 1
-    log = (ws.home.runs / result.run_id / "log.txt").read_text()
+    log = (without_thinking.home.runs / result.run_id / "log.txt").read_text()
     assert log.count("their text is put before the next user message") == 1
     assert log.count("pinned to 2026-03-04") == 1
 
     # evaluation, and the base that it is compared with
-    plain, candidate = versions(ws, agent)
-    local_model = LocalModel(ws, plain, [candidate], EvaluationConfig())
+    plain, candidate = versions(without_thinking, agent)
+    local_model = LocalModel(without_thinking, plain, [candidate], EvaluationConfig())
     for version in (candidate, plain):
         evaluated = local_model.responder(version).builder
         assert evaluated.render(SYSTEM) == wanted
@@ -357,7 +357,7 @@ def test_a_prompt_has_the_same_tokens_in_training_evaluation_export_and_serving(
 
     # the embedded server
     generator = StreamingGenerator(str(base), "float32")
-    generator.load("desk-v1", adapter_folder(ws, candidate))
+    generator.load("desk-v1", adapter_folder(without_thinking, candidate))
     generator.load("desk-v0", None, TemplateSettings(options={"enable_thinking": False}, day=DAY))
     assert generator.builder_of("desk-v1").prompt(SYSTEM) == prompt
     assert generator.builder_of("desk-v0").prompt(SYSTEM) == prompt
@@ -365,11 +365,14 @@ def test_a_prompt_has_the_same_tokens_in_training_evaluation_export_and_serving(
     # a merged export, which transformers and vLLM render by themselves
     from transformers import AutoTokenizer
 
-    merged = export(ws, candidate, "merged", tmp_path / "merged")
+    merged = export(without_thinking, candidate, "merged", tmp_path / "merged")
     tokenizer = AutoTokenizer.from_pretrained(merged.path)
     assert tokenizer.apply_chat_template(SYSTEM, tokenize=False, add_generation_prompt=True) == (
         wanted
     )
 
     # the run again, whatever the settings and the day are by then
-    assert reproduce(ws, find_run(ws, result.run_id)).sameness is Sameness.BITWISE
+    assert (
+        reproduce(without_thinking, find_run(without_thinking, result.run_id)).sameness
+        is Sameness.BITWISE
+    )

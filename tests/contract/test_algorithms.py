@@ -22,7 +22,7 @@ from thumbwheel.training.types import TrainConfig
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_base(tmp_path_factory.mktemp("base"))
 
 
@@ -41,7 +41,7 @@ def side_by_side(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", names(ALGORITHMS))
 def test_two_steps_then_resume_then_plain_peft(
-    name: str, base: Path, tmp_path: Path, side_by_side: None
+    name: str, tiny_model: Path, tmp_path: Path, side_by_side: None
 ) -> None:
     import torch
     from peft import PeftModel
@@ -59,7 +59,7 @@ def test_two_steps_then_resume_then_plain_peft(
         done = None
         for stop in stops:
             assembly = assembled(
-                name, base, folder, rows, eval_steps=2, token_budget=256, **options
+                name, tiny_model, folder, rows, eval_steps=2, token_budget=256, **options
             )
             loop = loop_of(assembly, folder, interrupted=lambda: loop.state.global_step == stop)  # noqa: B023 - used in this turn only
             done = loop.run(done).step
@@ -80,7 +80,7 @@ def test_two_steps_then_resume_then_plain_peft(
     )
     form, more = scorer if method.produces_reward_model else writer
     loaded = PeftModel.from_pretrained(
-        form.from_pretrained(base, dtype=torch.float32, **more),
+        form.from_pretrained(tiny_model, dtype=torch.float32, **more),
         tmp_path / "whole/checkpoints/checkpoint-3",
     )
     ids = torch.tensor([[5, 6, 7]])

@@ -41,13 +41,13 @@ def test_every_page_is_of_a_method() -> None:
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_base(tmp_path_factory.mktemp("base"), initializer_range=0.1)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS.names())
 def test_a_page_explains_every_metric_that_a_run_logs(
-    name: str, base: Path, tmp_path: Path
+    name: str, tiny_model: Path, tmp_path: Path
 ) -> None:
     shape = ALGORITHMS.get(name).shape(ALGORITHMS.get(name).Config())
     sampled = {
@@ -60,7 +60,7 @@ def test_a_page_explains_every_metric_that_a_run_logs(
     fields = ALGORITHMS.get(name).Config.model_fields
     assembly = assembled(
         name,
-        base,
+        tiny_model,
         tmp_path,
         plain_rows(shape, 8, 4),
         **{key: value for key, value in sampled.items() if key in fields},

@@ -32,7 +32,7 @@ def run(command_line: Run, tmp_path: Path) -> Run:
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def spoilable_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny base that can be spoilt in many ways."""
     from tests.models.tiny_models import tiny_base
 
@@ -167,10 +167,10 @@ def _empty(folder: Path) -> None:
     ],
 )
 def test_a_spoilt_base_says_what_is_wrong(
-    run: Run, base: Path, tmp_path: Path, spoil: Callable[[Path], None], why: str
+    run: Run, spoilable_base: Path, tmp_path: Path, spoil: Callable[[Path], None], why: str
 ) -> None:
     spoilt = tmp_path / "spoilt"
-    shutil.copytree(base, spoilt)
+    shutil.copytree(spoilable_base, spoilt)
     spoil(spoilt)
     (tmp_path / "more.jsonl").write_text(
         "".join(GOOD.replace("t1", f"t{i}").replace('"hi"', f'"hi {i}"') for i in range(12))
@@ -184,7 +184,7 @@ def test_a_spoilt_base_says_what_is_wrong(
 
 
 def test_loading_a_model_draws_nothing_over_the_terminal(
-    base: Path, capfd: pytest.CaptureFixture[str]
+    spoilable_base: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from transformers.utils import logging
 
@@ -193,9 +193,9 @@ def test_loading_a_model_draws_nothing_over_the_terminal(
     logging.enable_progress_bar()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        adapted, _ = attach_lora(load_base(str(base))[0], LoraSettings(rank=2), seed=0)
-        adapted.save_pretrained(base.parent / "adapter", save_embedding_layers=False)
-        load_adapter(load_base(str(base))[0], base.parent / "adapter")
+        adapted, _ = attach_lora(load_base(str(spoilable_base))[0], LoraSettings(rank=2), seed=0)
+        adapted.save_pretrained(spoilable_base.parent / "adapter", save_embedding_layers=False)
+        load_adapter(load_base(str(spoilable_base))[0], spoilable_base.parent / "adapter")
     assert not [line for line in caught if issubclass(line.category, FutureWarning)]
     assert capfd.readouterr().err == "" and logging.is_progress_bar_enabled()
 

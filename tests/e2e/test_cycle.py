@@ -45,7 +45,7 @@ TURN = (
 
 
 @pytest.fixture
-def world(command_line: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def imported_home(command_line: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files imported into the home of the command line, and settings with which a random base
     learns them."""
     write_world(tmp_path)
@@ -71,7 +71,7 @@ def rows_of(home: Path, table: sa.Table) -> list[sa.RowMapping]:
 
 @pytest.mark.slow
 def test_a_turn_that_is_killed_at_each_step_ends_as_one_that_is_not(
-    world: Path, tmp_path: Path
+    imported_home: Path, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
     command = [
@@ -92,7 +92,7 @@ def test_a_turn_that_is_killed_at_each_step_ends_as_one_that_is_not(
     for step in STEPS:
         with subprocess.Popen(
             command,
-            cwd=world,
+            cwd=imported_home,
             env=environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -104,7 +104,7 @@ def test_a_turn_that_is_killed_at_each_step_ends_as_one_that_is_not(
                     os.kill(turn.pid, signal.SIGKILL)
         assert turn.returncode == -signal.SIGKILL, step
     finished = subprocess.run(
-        command, cwd=world, env=environment, capture_output=True, text=True, check=False
+        command, cwd=imported_home, env=environment, capture_output=True, text=True, check=False
     )
     assert finished.returncode == 0, finished.stderr
     cycle = json.loads(finished.stdout)
@@ -128,7 +128,7 @@ def test_a_turn_that_is_killed_at_each_step_ends_as_one_that_is_not(
 
 @pytest.mark.slow
 def test_a_turn_with_its_rows_in_postgresql(
-    homes_in_postgresql: dict[Path, str], world: Path, command_line: Run, tmp_path: Path
+    homes_in_postgresql: dict[Path, str], imported_home: Path, command_line: Run, tmp_path: Path
 ) -> None:
     """Training, gate, export and deployment by processes of their own; then the home moves to
     SQLite, where everything is as it was."""
@@ -141,7 +141,7 @@ def test_a_turn_with_its_rows_in_postgresql(
     }
     command += ["--json"]
     turn = subprocess.run(
-        command, cwd=world, env=environment, capture_output=True, text=True, check=False
+        command, cwd=imported_home, env=environment, capture_output=True, text=True, check=False
     )
     try:
         assert turn.returncode == 0, turn.stderr
@@ -254,7 +254,7 @@ def judged_once(home: Path, version: str) -> None:
 
 @pytest.mark.repeat
 def test_the_best_of_several_methods_is_found_without_the_gate(
-    world: Path, command_line: Run
+    imported_home: Path, command_line: Run
 ) -> None:
     code, out, err = command_line(
         "train",
@@ -273,8 +273,8 @@ def test_the_best_of_several_methods_is_found_without_the_gate(
     report = json.loads(out)
     assert [candidate["method"] for candidate in report["candidates"]] == ["sft", "kto"]
     assert report["version"] in {candidate["version"] for candidate in report["candidates"]}
-    assert rows_of(world / "home", schema.evaluations) == []
-    judged_once(world / "home", report["version"])
+    assert rows_of(imported_home / "home", schema.evaluations) == []
+    judged_once(imported_home / "home", report["version"])
     code, out, _ = command_line(
         "train", "auto", "--agent", "animals", "--base", "base", "--dry-run"
     )

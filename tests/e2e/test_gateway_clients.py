@@ -30,7 +30,7 @@ from tests.servers.scripted_upstream import (
     reply,
     stream_head,
 )
-from tests.worlds.deploy_world import World
+from tests.worlds.deploy_world import DeployWorld
 from tests.worlds.gateway_world import (
     GatewayWorld,
     call_of,
@@ -279,7 +279,7 @@ def check_recorded_tokens(gateway: GatewayWorld, **more: Any) -> None:
 def test_served_token_ids_of_the_embedded_target(tmp_path: Path) -> None:
     base = tiny_base(tmp_path / "base")
     with opened_home(tmp_path / "home") as ws:
-        world = World(ws, base, [tiny_adapter(base, tmp_path / "adapter")], "support")
+        world = DeployWorld(ws, base, [tiny_adapter(base, tmp_path / "adapter")], "support")
         world.deploy(world.version(0))
         try:
             with running(ws) as gateway:

@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from tests.models.tiny_models import tiny_adapter, tiny_base
 from tests.servers import node_clients
-from tests.worlds.deploy_world import World
+from tests.worlds.deploy_world import DeployWorld
 from tests.worlds.gateway_world import GatewayWorld, call_of, opened_home, running
 from thumbwheel.deploy import deploy, processes
 
@@ -85,7 +85,7 @@ def serving(
 ) -> Iterator[Clients]:
     adapter = adapter or tiny_adapter(base, folder / "adapter")
     with opened_home(folder / "home") as ws:
-        world = World(ws, base, [adapter], "support")
+        world = DeployWorld(ws, base, [adapter], "support")
         settings = {"threads": 1} | ({"context": context} if context else {})
         try:
             # a canary that is refused leaves its model server running

@@ -19,7 +19,7 @@ NOWHERE = "127.0.0.1:1"
 
 
 @pytest.fixture
-def world(command_line: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def imported_home(command_line: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files imported into the home of the command line; Ollama is nowhere. The base is random: it
     has no general skill to lose."""
     write_world(tmp_path)
@@ -51,10 +51,10 @@ def ask(server: OllamaEmulator, model: str, question: str) -> str:
 
 @pytest.mark.repeat
 def test_a_pipeline_ends_with_a_model_that_answers_in_ollama(
-    world: Path, command_line: Run, monkeypatch: pytest.MonkeyPatch
+    imported_home: Path, command_line: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs("converter", "library", "bindings", "llama-server")
-    with OllamaEmulator(world / "ollama") as server:
+    with OllamaEmulator(imported_home / "ollama") as server:
         monkeypatch.setenv("OLLAMA_HOST", server.url)
         results = TrainingPipeline("animals", "base", "sft", settings=LEARNS).run_full_pipeline(
             deploy_ollama=True
@@ -65,7 +65,10 @@ def test_a_pipeline_ends_with_a_model_that_answers_in_ollama(
         and "error" not in results
         and results["ollama_model"] == "toolbox-animals"
     )
-    assert json.loads((world / "rl_training/animals/pipeline_results.json").read_text()) == results
+    assert (
+        json.loads((imported_home / "rl_training/animals/pipeline_results.json").read_text())
+        == results
+    )
     assert (Path(results["model_path"]) / "model.safetensors").is_file()
     assert results["training"].keys() == {
         "method",
@@ -85,7 +88,7 @@ def test_a_pipeline_ends_with_a_model_that_answers_in_ollama(
 
 @pytest.mark.slow
 def test_a_command_ends_with_a_model_that_answers_in_ollama(
-    world: Path, command_line: Run, monkeypatch: pytest.MonkeyPatch
+    imported_home: Path, command_line: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs("converter", "library", "bindings", "llama-server")
     settings = [
@@ -94,7 +97,7 @@ def test_a_command_ends_with_a_model_that_answers_in_ollama(
         for part in (f"--{name.replace('_', '-')}", str(value))
     ]
     ship = ("--export", "--quant", "f16", "--register-ollama", "--model-name", "places", "--json")
-    with OllamaEmulator(world / "ollama") as server:
+    with OllamaEmulator(imported_home / "ollama") as server:
         monkeypatch.setenv("OLLAMA_HOST", server.url)
         code, out, err = command_line(
             "train", "sft", "--agent", "animals", "--base", "base", *settings, *ship
@@ -110,12 +113,14 @@ def test_a_command_ends_with_a_model_that_answers_in_ollama(
     assert (live["version"], live["target"], live["aliases"]) == ("v1", "ollama", ["live"])
 
 
-def test_a_failure_is_in_the_results_and_nothing_is_trained_in_vain(world: Path) -> None:
+def test_a_failure_is_in_the_results_and_nothing_is_trained_in_vain(imported_home: Path) -> None:
     results = TrainingPipeline("animals", "base", "sft").run_full_pipeline(deploy_ollama=True)
     assert not results["success"] and results["training"] is None and results["model_path"] is None
     assert "thumbwheel tools install" in results["error"] or "ollama serve" in results["error"]
     assert (
-        json.loads((world / "rl_training/animals/pipeline_results.json").read_text())["error"]
+        json.loads((imported_home / "rl_training/animals/pipeline_results.json").read_text())[
+            "error"
+        ]
         == results["error"]
     )
     unknown = TrainingPipeline("animals", "base", "sft2").run_full_pipeline()
@@ -125,19 +130,19 @@ def test_a_failure_is_in_the_results_and_nothing_is_trained_in_vain(world: Path)
 
 
 def test_options_that_cannot_be_met_end_the_command_before_it_trains(
-    world: Path, command_line: Run
+    imported_home: Path, command_line: Run
 ) -> None:
     train = ("train", "sft", "--agent", "animals", "--base", "base")
     code, _, err = command_line(*train, "--register-ollama")
     assert code == 2 and "--export" in err
     code, _, err = command_line(*train, "--export", "--register-ollama")
     assert code in (2, 5) and ("thumbwheel tools install" in err or "ollama serve" in err)
-    assert not list((world / "home" / "runs").iterdir())
+    assert not list((imported_home / "home" / "runs").iterdir())
     assert "--export" not in command_line("train", "reward", "--help")[1]
 
 
 @pytest.mark.slow
-def test_a_rejected_candidate_is_not_written(world: Path, command_line: Run) -> None:
+def test_a_rejected_candidate_is_not_written(imported_home: Path, command_line: Run) -> None:
     needs("converter")
     code, out, _ = command_line(
         "train",
@@ -156,5 +161,5 @@ def test_a_rejected_candidate_is_not_written(world: Path, command_line: Run) -> 
     assert (
         result["release"]["verdict"] == "rejected"
         and result["release"]["exports"] == []
-        and not list(world.glob("animals-*"))
+        and not list(imported_home.glob("animals-*"))
     )

@@ -69,7 +69,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def base(tmp_path: Path) -> Path:
+def tiny_model(tmp_path: Path) -> Path:
     return tiny_base(tmp_path / "base")
 
 
@@ -124,7 +124,7 @@ def only_run(tmp_path: Path, before: set[str]) -> str:
 
 
 @pytest.mark.slow
-def test_killed_interrupted_and_resumed_is_the_same_curve(tmp_path: Path, base: Path) -> None:
+def test_killed_interrupted_and_resumed_is_the_same_curve(tmp_path: Path, tiny_model: Path) -> None:
     with opened(tmp_path) as ws:
         frozen(ws, "a", "labels", STEPS, 6)
         dataset = frozen(ws, "a", "labels", STEPS, 6)
@@ -132,7 +132,7 @@ def test_killed_interrupted_and_resumed_is_the_same_curve(tmp_path: Path, base: 
             ws,
             Agent.named("a"),
             "kto",
-            find_base(str(base), ws.home.cache),
+            find_base(str(tiny_model), ws.home.cache),
             dataset=dataset,
             options=OPTIONS,
         )
@@ -143,11 +143,11 @@ def test_killed_interrupted_and_resumed_is_the_same_curve(tmp_path: Path, base: 
 
     slow = OPTIONS | {"callbacks": ["training_callbacks:Slow"]}
     with opened(tmp_path) as ws:
-        first = _start_and_kill(tmp_path, base, dataset.id, slow, killed, {whole.run_id})
+        first = _start_and_kill(tmp_path, tiny_model, dataset.id, slow, killed, {whole.run_id})
         run = RunDir(ws.home.runs / first)
         assert find_run(ws, first).state is RunState.RUNNING  # nobody lived to say otherwise
 
-    going = parent(tmp_path, base, dataset.id, first, {})
+    going = parent(tmp_path, tiny_model, dataset.id, first, {})
     time.sleep(0.2)
     wait_for(run, stopped, going)
     with opened(tmp_path) as ws, pytest.raises(Conflict, match="another process"):
@@ -172,7 +172,7 @@ def test_killed_interrupted_and_resumed_is_the_same_curve(tmp_path: Path, base: 
         }
         with pytest.raises(Conflict, match="finished"):
             resume(ws, find_run(ws, first))
-        _check_versions(ws, base)
+        _check_versions(ws, tiny_model)
 
 
 def _start_and_kill(
@@ -213,7 +213,7 @@ def _check_versions(ws: Workspace, base: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_crash_is_told_and_a_collapse_has_its_reason(tmp_path: Path, base: Path) -> None:
+def test_a_crash_is_told_and_a_collapse_has_its_reason(tmp_path: Path, tiny_model: Path) -> None:
     with opened(tmp_path) as ws:
         dataset = frozen(ws, "a", "pairs", 24, 4)
         with pytest.raises(TrainingError, match="deliberate") as crash:
@@ -221,7 +221,7 @@ def test_a_crash_is_told_and_a_collapse_has_its_reason(tmp_path: Path, base: Pat
                 ws,
                 Agent.named("a"),
                 "dpo",
-                find_base(str(base), ws.home.cache),
+                find_base(str(tiny_model), ws.home.cache),
                 dataset=dataset,
                 options=OPTIONS | {"callbacks": ["training_callbacks:Crash"]},
             )
@@ -231,7 +231,7 @@ def test_a_crash_is_told_and_a_collapse_has_its_reason(tmp_path: Path, base: Pat
                 ws,
                 Agent.named("a"),
                 "dpo",
-                find_base(str(base), ws.home.cache),
+                find_base(str(tiny_model), ws.home.cache),
                 dataset=dataset,
                 options=OPTIONS | {"learning_rate": 5.0, "eval_steps": 1},
             )
@@ -241,7 +241,7 @@ def test_a_crash_is_told_and_a_collapse_has_its_reason(tmp_path: Path, base: Pat
 
 @pytest.mark.slow
 def test_a_full_disk_fails_the_run_which_then_goes_on(
-    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(tmp_path) as ws:
         dataset = frozen(ws, "a", "chats", 32, 4)
@@ -252,7 +252,7 @@ def test_a_full_disk_fails_the_run_which_then_goes_on(
                 ws,
                 Agent.named("a"),
                 "sft",
-                find_base(str(base), ws.home.cache),
+                find_base(str(tiny_model), ws.home.cache),
                 dataset=dataset,
                 options=options,
             )

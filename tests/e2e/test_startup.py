@@ -46,7 +46,7 @@ embedded.main(sys.argv[1:])
 
 
 @pytest.fixture
-def ws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+def one_thread_ws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
     return Workspace.open(Home.at(tmp_path / "home").prepare(), Sources({}, "", {}))
@@ -54,17 +54,19 @@ def ws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 
 @pytest.mark.slow
 def test_a_training_child_and_the_server_of_its_adapter(
-    ws: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    one_thread_ws: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = tiny_base(tmp_path / "base")
     names = tmp_path / "modules"
     monkeypatch.setenv("MODULES_FILE", str(names))
     options = SHORT_TRAINING | {"num_train_epochs": 1, "callbacks": ["training_callbacks:Modules"]}
-    with ws:
-        dataset = frozen(ws, "a", "pairs", 12, 4)
-        base_model = find_base(str(base), ws.home.cache)
-        run = train(ws, Agent.named("a"), "dpo", base_model, dataset=dataset, options=options)
-        adapter = ws.home.runs / run.run_id / "adapter"
+    with one_thread_ws:
+        dataset = frozen(one_thread_ws, "a", "pairs", 12, 4)
+        base_model = find_base(str(base), one_thread_ws.home.cache)
+        run = train(
+            one_thread_ws, Agent.named("a"), "dpo", base_model, dataset=dataset, options=options
+        )
+        adapter = one_thread_ws.home.runs / run.run_id / "adapter"
     loaded = set(names.read_text().split())
     assert {"peft", "transformers.training_args"} <= loaded
     assert loaded & (UNNEEDED | NOT_FOR_RECORDED_ANSWERS) == set()

@@ -23,7 +23,7 @@ COUNT = 12
 
 
 @dataclass(frozen=True)
-class World:
+class SystemWorld:
     """`write` makes the data; what comes of it: records by kind, traces with a reward, rows of a
     dataset by shape and origin."""
 
@@ -171,7 +171,7 @@ def rated_widgets(folder: Path) -> Path:
 
 THIRD, QUARTER = COUNT // 3, COUNT // 4
 WORLDS = {
-    "isaa": World(
+    "isaa": SystemWorld(
         "flowagent",
         traces_by_day,
         {"trace": COUNT, "feedback": COUNT - 2, "thumb": COUNT - 2},
@@ -179,7 +179,7 @@ WORLDS = {
         {"labels": {"upvote": COUNT // 2 - 1, "downvote": COUNT // 2 - 1}},
         {"preset": "isaa"},
     ),
-    "n3": World(
+    "n3": SystemWorld(
         "n3",
         scored_runs,
         {"trace": COUNT, "feedback": COUNT, "score": COUNT},
@@ -187,7 +187,7 @@ WORLDS = {
         {"labels": {"score": COUNT}, "scored": {"score": COUNT}, "groups": {"numbers": COUNT // 2}},
         {},
     ),
-    "ocd": World(
+    "ocd": SystemWorld(
         "decisions",
         decisions,
         {
@@ -204,7 +204,7 @@ WORLDS = {
         },
         {"preset": "ocd"},
     ),
-    "echoes": World(
+    "echoes": SystemWorld(
         "feedback_jsonl",
         collected,
         {
@@ -226,7 +226,7 @@ WORLDS = {
         },
         {},
     ),
-    "widgets": World(
+    "widgets": SystemWorld(
         "widgets",
         rated_widgets,
         {"trace": COUNT + THIRD, "feedback": 3 * THIRD, "thumb": 3 * THIRD},

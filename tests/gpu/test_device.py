@@ -54,7 +54,7 @@ def device() -> str:
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def four_layer_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wide = {
         "hidden_size": 128,
         "intermediate_size": 256,
@@ -88,9 +88,11 @@ def computed(
 
 
 @pytest.mark.parametrize("dtype", NEAR)
-def test_scores_and_gradients(base: Path, tmp_path: Path, device: str, dtype: str) -> None:
-    wanted, slopes = computed(base, tmp_path, "cpu", "float32")
-    scored, gradients = computed(base, tmp_path, device, dtype)
+def test_scores_and_gradients(
+    four_layer_base: Path, tmp_path: Path, device: str, dtype: str
+) -> None:
+    wanted, slopes = computed(four_layer_base, tmp_path, "cpu", "float32")
+    scored, gradients = computed(four_layer_base, tmp_path, device, dtype)
     assert float((scored - wanted).abs().mean()) < NEAR[dtype] * float(wanted.abs().mean())
     assert gradients.keys() == slopes.keys()
     whole = sum(float(slope.norm()) ** 2 for slope in slopes.values()) ** 0.5
@@ -101,10 +103,10 @@ def test_scores_and_gradients(base: Path, tmp_path: Path, device: str, dtype: st
 
 
 def test_answers_are_those_of_their_seed_with_the_log_probabilities_of_the_model(
-    base: Path, tmp_path: Path, device: str
+    four_layer_base: Path, tmp_path: Path, device: str
 ) -> None:
     assembly = assembled(
-        "sft", base, tmp_path, plain_rows("chats", 4), device=device, dtype="float32"
+        "sft", four_layer_base, tmp_path, plain_rows("chats", 4), device=device, dtype="float32"
     )
     shake(assembly.model)
     prompts = [list(item.prompt) for item in assembly.train.items[:3]]
@@ -127,7 +129,9 @@ def test_answers_are_those_of_their_seed_with_the_log_probabilities_of_the_model
 
 
 @pytest.mark.parametrize("method", SHAPES)
-def test_methods_learn_on_it(base: Path, tmp_path: Path, device: str, method: str) -> None:
+def test_methods_learn_on_it(
+    four_layer_base: Path, tmp_path: Path, device: str, method: str
+) -> None:
     changes = {
         "device": device,
         "num_train_epochs": 4,
@@ -135,7 +139,9 @@ def test_methods_learn_on_it(base: Path, tmp_path: Path, device: str, method: st
         "eval_steps": 4,
         "early_stopping_patience": None,
     }
-    assembly = assembled(method, base, tmp_path, plain_rows(SHAPES[method], 12, 4), **changes)
+    assembly = assembled(
+        method, four_layer_base, tmp_path, plain_rows(SHAPES[method], 12, 4), **changes
+    )
     assert assembly.engine.device.type == device
     loop = loop_of(assembly, tmp_path)
     ending = loop.run()
@@ -186,13 +192,13 @@ def test_a_run_on_cuda_computes_a_whole_step_at_once_by_few_kernels(
     assert block_attention.usable(torch.zeros(1, 2, step, 64, device=device))
 
 
-def test_a_four_bit_base_on_cuda(base: Path, tmp_path: Path, device: str) -> None:
+def test_a_four_bit_base_on_cuda(four_layer_base: Path, tmp_path: Path, device: str) -> None:
     pytest.importorskip("bitsandbytes")
     if device == "mps":
         pytest.skip("bitsandbytes' 4 bits are CUDA's")
     assembly = assembled(
         "sft",
-        base,
+        four_layer_base,
         tmp_path,
         plain_rows("chats", 8),
         quantization="nf4",

@@ -42,7 +42,7 @@ def open_home(path: Path) -> Workspace:
 
 
 @pytest.fixture
-def ws(tmp_path: Path) -> Iterator[Workspace]:
+def stored_ws(tmp_path: Path) -> Iterator[Workspace]:
     with open_home(tmp_path / "home") as workspace:
         yield workspace
 
@@ -160,13 +160,13 @@ class TestRealFiles:
         ],
     )
     def test_they_are_stored_once_and_whole(
-        self, ws: Workspace, source: str, file: str, lines: int, counts: dict[str, int]
+        self, stored_ws: Workspace, source: str, file: str, lines: int, counts: dict[str, int]
     ) -> None:
-        first = ingest(ws, "a", source, public_data(file))
+        first = ingest(stored_ws, "a", source, public_data(file))
         assert (first.read, first.stored, first.duplicates, first.refused) == (lines, lines, 0, 0)
         assert counts.items() <= first.records.items()
-        before = dump(ws)
-        second = ingest(ws, "a", source, public_data(file))
+        before = dump(stored_ws)
+        second = ingest(stored_ws, "a", source, public_data(file))
         assert (
             second.read,
             second.stored,
@@ -174,27 +174,30 @@ class TestRealFiles:
             second.refused,
             dict(second.records),
         ) == (lines, 0, lines, 0, {})
-        assert dump(ws) == before
-        assert feedback_stats(ws, "a").unresolved == 0
+        assert dump(stored_ws) == before
+        assert feedback_stats(stored_ws, "a").unresolved == 0
 
-    def test_pandalm_raters_stay_apart(self, ws: Workspace) -> None:
+    def test_pandalm_raters_stay_apart(self, stored_ws: Workspace) -> None:
         ingest(
-            ws, "a", "preference", public_data("preferences/pandalm-testset-v1-3annotators.jsonl")
+            stored_ws,
+            "a",
+            "preference",
+            public_data("preferences/pandalm-testset-v1-3annotators.jsonl"),
         )
-        stats = feedback_stats(ws, "a")
+        stats = feedback_stats(stored_ws, "a")
         assert stats.raters == {"annotator1": 404, "annotator2": 404, "annotator3": 404}
         judged: dict[str, set[str]] = {}
-        for row, targets in zip(*_feedback_with_targets(ws), strict=True):
+        for row, targets in zip(*_feedback_with_targets(stored_ws), strict=True):
             judged.setdefault(",".join(targets), set()).add(json.dumps(row["value"]))
         assert sum(len(verdicts) > 1 for verdicts in judged.values()) > 30
 
-    def test_graded_traces_belong_to_their_case(self, ws: Workspace) -> None:
-        ingest(ws, "a", "graded", public_data("math/gsm8k-model-solutions-graded.jsonl"))
-        inputs = {row["id"]: row["input_id"] for row in rows(ws, schema.cases)}
-        traces = rows(ws, schema.traces)
+    def test_graded_traces_belong_to_their_case(self, stored_ws: Workspace) -> None:
+        ingest(stored_ws, "a", "graded", public_data("math/gsm8k-model-solutions-graded.jsonl"))
+        inputs = {row["id"]: row["input_id"] for row in rows(stored_ws, schema.cases)}
+        traces = rows(stored_ws, schema.traces)
         assert {inputs[row["case_id"]] == row["input_id"] for row in traces} == {True}
-        assert {row["basis"] for row in rows(ws, schema.cases)} == {"feedback"}
-        assert {row["served_model"] for row in rows(ws, schema.steps)} == {
+        assert {row["basis"] for row in rows(stored_ws, schema.cases)} == {"feedback"}
+        assert {row["served_model"] for row in rows(stored_ws, schema.steps)} == {
             "6b_finetuning",
             "6b_verification",
             "175b_finetuning",
@@ -211,7 +214,9 @@ def _feedback_with_targets(ws: Workspace) -> tuple[list[sa.RowMapping], list[lis
 
 
 class TestLines:
-    def test_every_line_is_accounted_for(self, ws: Workspace, write: Write, tmp_path: Path) -> None:
+    def test_every_line_is_accounted_for(
+        self, stored_ws: Workspace, write: Write, tmp_path: Path
+    ) -> None:
         rating = {"type": "feedback", "target": {"trace": "t1"}, "kind": "rating"}
         lines = [
             trace("t1"),
@@ -225,7 +230,7 @@ class TestLines:
         ]
         path = write(*lines)
         rejects = tmp_path / "rejects.jsonl"
-        report = ingest(ws, "a", "jsonl", path, rejects=rejects)
+        report = ingest(stored_ws, "a", "jsonl", path, rejects=rejects)
         assert (report.read, report.stored, report.duplicates, report.refused) == (7, 2, 1, 4)
         assert [refusal["number"] for refusal in report.refusals] == [2, 5, 6, 8]
         rejected = [json.loads(line) for line in rejects.read_text().splitlines()]
@@ -234,22 +239,24 @@ class TestLines:
             (number, texts[number - 1]) for number in (2, 5, 6, 8)
         ]
         assert "differs from what is stored" in rejected[-1]["reason"]
-        assert rows(ws, schema.traces)[0]["output"] == "answer t1"
+        assert rows(stored_ws, schema.traces)[0]["output"] == "answer t1"
 
     def test_what_was_refused_can_be_repaired_and_imported(
-        self, ws: Workspace, write: Write
+        self, stored_ws: Workspace, write: Write
     ) -> None:
-        ingest(ws, "a", "jsonl", write(trace("t1"), thumb("f1", "t1", value="up")))
-        report = ingest(ws, "a", "jsonl", write(trace("t1"), thumb("f1", "t1")))
+        ingest(stored_ws, "a", "jsonl", write(trace("t1"), thumb("f1", "t1", value="up")))
+        report = ingest(stored_ws, "a", "jsonl", write(trace("t1"), thumb("f1", "t1")))
         assert (report.stored, report.duplicates) == (1, 1)
 
-    def test_a_line_is_stored_as_a_whole_or_not_at_all(self, ws: Workspace, write: Write) -> None:
+    def test_a_line_is_stored_as_a_whole_or_not_at_all(
+        self, stored_ws: Workspace, write: Write
+    ) -> None:
         graded = {"question": "q", "answer": "#### 1", "m": {"is_correct": True, "solution": "1"}}
-        ingest(ws, "a", "graded", write(graded))
-        (case,) = rows(ws, schema.cases)
-        ws.db.write(lambda c: c.execute(schema.cases.update().values(fingerprint="0" * 64)))
+        ingest(stored_ws, "a", "graded", write(graded))
+        (case,) = rows(stored_ws, schema.cases)
+        stored_ws.db.write(lambda c: c.execute(schema.cases.update().values(fingerprint="0" * 64)))
         report = ingest(
-            ws,
+            stored_ws,
             "a",
             "graded",
             write(
@@ -257,28 +264,28 @@ class TestLines:
             ),
         )
         assert (report.refused, report.stored) == (1, 1)
-        assert count(ws, schema.traces) == 2
+        assert count(stored_ws, schema.traces) == 2
         assert case["external_id"] in report.refusals[0]["reason"]
 
-    def test_a_contradicting_rater_is_refused(self, ws: Workspace, write: Write) -> None:
+    def test_a_contradicting_rater_is_refused(self, stored_ws: Workspace, write: Write) -> None:
         lines = [
             trace("t1"),
             thumb("f1", "t1"),
             thumb("f2", "t1", rater={"id": "ann", "kind": "model"}),
             thumb("f3", "t1", rater={"id": "ann", "weight": 1.0}),
         ]
-        report = ingest(ws, "a", "jsonl", write(*lines))
+        report = ingest(stored_ws, "a", "jsonl", write(*lines))
         assert (report.stored, report.refused) == (3, 1)
         assert "stored as person" in report.refusals[0]["reason"]
         again = ingest(
-            ws,
+            stored_ws,
             "a",
             "jsonl",
             write(thumb("f4", "t1", rater={"id": "ann", "weight": 2}), thumb("f5", "t1")),
         )
         assert "weight 2" in again.refusals[0]["reason"]
 
-    def test_what_is_known_of_the_call_is_kept(self, ws: Workspace, write: Write) -> None:
+    def test_what_is_known_of_the_call_is_kept(self, stored_ws: Workspace, write: Write) -> None:
         call = {
             "first_token_at": "2026-01-05T08:30:00.250Z",
             "complete": False,
@@ -289,8 +296,8 @@ class TestLines:
             "token_logprobs": [-0.5],
         }
         lines = [trace("t1", agent="support", steps=[{"kind": "llm", **call}])]
-        assert record_calls(ws, lines) == ["inbox: 1 lines stored"]
-        (step,) = rows(ws, schema.steps)
+        assert record_calls(stored_ws, lines) == ["inbox: 1 lines stored"]
+        (step,) = rows(stored_ws, schema.steps)
         assert step["first_token_at"] == datetime(2026, 1, 5, 8, 30, 0, 250_000, tzinfo=UTC)
         assert (step["complete"], step["error"]) == (False, "the client left")
         assert step["routing"] == call["routing"]
@@ -299,85 +306,92 @@ class TestLines:
         assert [step[name] for name in counts] == [12, 3, 4, 1]
         assert (step["token_ids"], step["token_logprobs"]) == (None, [-0.5])
 
-    def test_a_model_version_must_exist(self, ws: Workspace, write: Write) -> None:
-        ensure_base(ws, "a", "some/base", "0" * 64)
+    def test_a_model_version_must_exist(self, stored_ws: Workspace, write: Write) -> None:
+        ensure_base(stored_ws, "a", "some/base", "0" * 64)
         report = ingest(
-            ws,
+            stored_ws,
             "a",
             "jsonl",
             write(trace("t1", model_version="v0"), trace("t2", model_version="v7")),
         )
         assert "no version of agent 'a'" in report.refusals[0]["reason"]
-        assert [row["model_version_id"] for row in rows(ws, schema.steps)] == [None]
-        record_calls(ws, [trace("t3", agent="a", model_version="v0", deployment="dep_1")])
-        record_calls(ws, [trace("t4", agent="a", steps=[{"kind": "llm", "model_version": "v0"}])])
-        with_version = [bool(row["model_version_id"]) for row in rows(ws, schema.steps)]
+        assert [row["model_version_id"] for row in rows(stored_ws, schema.steps)] == [None]
+        record_calls(stored_ws, [trace("t3", agent="a", model_version="v0", deployment="dep_1")])
+        record_calls(
+            stored_ws, [trace("t4", agent="a", steps=[{"kind": "llm", "model_version": "v0"}])]
+        )
+        with_version = [bool(row["model_version_id"]) for row in rows(stored_ws, schema.steps)]
         assert sorted(with_version) == [False, False, True]
 
-    def test_histories_are_stored_once(self, ws: Workspace, write: Write) -> None:
+    def test_histories_are_stored_once(self, stored_ws: Workspace, write: Write) -> None:
         history = [
             {"role": "user" if i % 2 == 0 else "assistant", "content": f"turn {i}"}
             for i in range(9)
         ]
         ingest(
-            ws, "a", "jsonl", write(*[trace(f"t{n}", input=history[:n]) for n in (9, 3, 5, 7, 1)])
+            stored_ws,
+            "a",
+            "jsonl",
+            write(*[trace(f"t{n}", input=history[:n]) for n in (9, 3, 5, 7, 1)]),
         )
-        assert count(ws, schema.messages) == 9
-        parents = {row["id"]: row["parent_id"] for row in rows(ws, schema.messages)}
-        ends = {row["external_id"]: row["input_id"] for row in rows(ws, schema.traces)}
+        assert count(stored_ws, schema.messages) == 9
+        parents = {row["id"]: row["parent_id"] for row in rows(stored_ws, schema.messages)}
+        ends = {row["external_id"]: row["input_id"] for row in rows(stored_ws, schema.traces)}
         depth = 0
         message_id: str | None = ends["t9"]
         while message_id:
             depth, message_id = depth + 1, parents[message_id]
         assert depth == 9
 
-    def test_absent_values_are_null_and_times_are_utc(self, ws: Workspace, write: Write) -> None:
-        ingest(ws, "a", "jsonl", write(trace("t1", occurred_at="2026-01-05 09:00:00+01:00")))
-        with ws.db.read() as connection:
+    def test_absent_values_are_null_and_times_are_utc(
+        self, stored_ws: Workspace, write: Write
+    ) -> None:
+        ingest(stored_ws, "a", "jsonl", write(trace("t1", occurred_at="2026-01-05 09:00:00+01:00")))
+        with stored_ws.db.read() as connection:
             query = sa.select(schema.traces.c.metadata.is_(None), schema.traces.c.occurred_at)
             is_null, occurred_at = connection.execute(query).one()
         assert is_null
         assert occurred_at == datetime(2026, 1, 5, 8, tzinfo=UTC)
 
-    def test_agents_do_not_see_each_other(self, ws: Workspace, write: Write) -> None:
+    def test_agents_do_not_see_each_other(self, stored_ws: Workspace, write: Write) -> None:
         path = write(trace("t1"), thumb("f1", "t1"))
-        assert ingest(ws, "a", "jsonl", path).stored == 2
-        assert ingest(ws, "b", "jsonl", path).stored == 2
-        ours = rows(ws, schema.traces)[0]["id"]
+        assert ingest(stored_ws, "a", "jsonl", path).stored == 2
+        assert ingest(stored_ws, "b", "jsonl", path).stored == 2
+        ours = rows(stored_ws, schema.traces)[0]["id"]
         report = ingest(
-            ws,
-            "b" if rows(ws, schema.traces)[0]["agent_id"].endswith("x") else "c",
+            stored_ws,
+            "b" if rows(stored_ws, schema.traces)[0]["agent_id"].endswith("x") else "c",
             "jsonl",
             write(thumb("f9", ours)),
         )
         assert report.stored == 1
-        assert feedback_stats(ws, "c").unresolved == 1
+        assert feedback_stats(stored_ws, "c").unresolved == 1
 
-    def test_a_rehearsal_stores_nothing(self, ws: Workspace, write: Write) -> None:
+    def test_a_rehearsal_stores_nothing(self, stored_ws: Workspace, write: Write) -> None:
         report = rehearse(
             "a", "jsonl", write(trace("t1"), "junk", thumb("f1", "t1")), case_rule=any_case
         )
         assert (report.read, report.stored, report.refused, report.records["trace"]) == (3, 0, 1, 1)
-        assert dump(ws)["traces"] == []
+        assert dump(stored_ws)["traces"] == []
 
-    def test_a_file_of_another_source_says_which(self, ws: Workspace, write: Write) -> None:
+    def test_a_file_of_another_source_says_which(self, stored_ws: Workspace, write: Write) -> None:
         with pytest.raises(InputError, match="It looks like source 'preference'"):
-            ingest(ws, "a", "jsonl", write({"prompt": "p", "chosen": "a", "rejected": "b"}))
+            ingest(stored_ws, "a", "jsonl", write({"prompt": "p", "chosen": "a", "rejected": "b"}))
         with pytest.raises(InputError, match=r"agent name '\.\./x'"):
-            ingest(ws, "../x", "jsonl", write(trace("t1")))
+            ingest(stored_ws, "../x", "jsonl", write(trace("t1")))
 
     def test_rejects_never_overwrite_the_input(
-        self, ws: Workspace, write: Write, tmp_path: Path
+        self, stored_ws: Workspace, write: Write, tmp_path: Path
     ) -> None:
         path = write(trace("t1"))
         with pytest.raises(InputError, match="it is the file that is imported"):
-            ingest(ws, "a", "jsonl", path, rejects=path)
+            ingest(stored_ws, "a", "jsonl", path, rejects=path)
         with pytest.raises(InputError):
-            ingest(ws, "a", "jsonl", path, rejects=tmp_path)
+            ingest(stored_ws, "a", "jsonl", path, rejects=tmp_path)
         assert path.read_text()
 
     def test_an_archive_that_breaks_off_keeps_what_came_before(
-        self, ws: Workspace, tmp_path: Path
+        self, stored_ws: Workspace, tmp_path: Path
     ) -> None:
         noise = random.Random(1)
         whole = "".join(
@@ -386,32 +400,32 @@ class TestLines:
         packed = tmp_path / "torn.jsonl.gz"
         packed.write_bytes(gzip.compress(whole)[:-40_000])
         with pytest.raises(InputError, match="breaks off"):
-            ingest(ws, "a", "jsonl", packed)
-        before = count(ws, schema.traces)
+            ingest(stored_ws, "a", "jsonl", packed)
+        before = count(stored_ws, schema.traces)
         assert 500 < before < 5000
         packed.write_bytes(gzip.compress(whole))
-        report = ingest(ws, "a", "jsonl", packed)
+        report = ingest(stored_ws, "a", "jsonl", packed)
         assert (report.duplicates, report.stored) == (before, 5000 - before)
 
 
 class TestLinks:
-    def test_feedback_before_its_trace(self, ws: Workspace, write: Write) -> None:
+    def test_feedback_before_its_trace(self, stored_ws: Workspace, write: Write) -> None:
         later = [
             thumb("f1", "t1"),
             thumb("f2", "s1", target={"session": "s1"}),
             thumb("f3", "t1", target={"step": ["t1", 0]}),
             thumb("f4", "t1", target={"step": ["t1", 5]}),
         ]
-        ingest(ws, "a", "jsonl", write(*later))
-        assert feedback_stats(ws, "a").unresolved == 4
-        ingest(ws, "a", "jsonl", write(trace("t1", session="s1")))
-        assert links(ws) == {"f1": "t1", "f2": "s1", "f3": "t1", "f4": None}
+        ingest(stored_ws, "a", "jsonl", write(*later))
+        assert feedback_stats(stored_ws, "a").unresolved == 4
+        ingest(stored_ws, "a", "jsonl", write(trace("t1", session="s1")))
+        assert links(stored_ws) == {"f1": "t1", "f2": "s1", "f3": "t1", "f4": None}
 
     def test_traces_of_another_source_are_found_when_only_one_has_the_name(
-        self, ws: Workspace, write: Write
+        self, stored_ws: Workspace, write: Write
     ) -> None:
         ingest(
-            ws,
+            stored_ws,
             "a",
             "jsonl",
             write(
@@ -421,7 +435,7 @@ class TestLinks:
             ),
         )
         ingest(
-            ws,
+            stored_ws,
             "a",
             "jsonl",
             write(
@@ -432,29 +446,29 @@ class TestLinks:
                 ][:-3]
             ),
         )
-        assert links(ws) == {"f1": None, "f2": "t2", "f3": None}
-        ingest(ws, "a", "jsonl", write(trace("t3", source="otel"), trace("t1")))
-        assert links(ws) == {"f1": "t1", "f2": "t2", "f3": None}
-        ingest(ws, "a", "jsonl", write(trace("t3", source="sdk")))
-        assert links(ws)["f3"] == "t3"
+        assert links(stored_ws) == {"f1": None, "f2": "t2", "f3": None}
+        ingest(stored_ws, "a", "jsonl", write(trace("t3", source="otel"), trace("t1")))
+        assert links(stored_ws) == {"f1": "t1", "f2": "t2", "f3": None}
+        ingest(stored_ws, "a", "jsonl", write(trace("t3", source="sdk")))
+        assert links(stored_ws)["f3"] == "t3"
 
-    def test_our_own_ids_are_targets_too(self, ws: Workspace, write: Write) -> None:
-        ingest(ws, "a", "jsonl", write(trace("t1")))
-        (row,) = rows(ws, schema.traces)
-        ingest(ws, "a", "jsonl", write(thumb("f1", row["id"])))
-        assert links(ws) == {"f1": "t1"}
+    def test_our_own_ids_are_targets_too(self, stored_ws: Workspace, write: Write) -> None:
+        ingest(stored_ws, "a", "jsonl", write(trace("t1")))
+        (row,) = rows(stored_ws, schema.traces)
+        ingest(stored_ws, "a", "jsonl", write(thumb("f1", row["id"])))
+        assert links(stored_ws) == {"f1": "t1"}
 
-    def test_parents_and_cases_may_come_later(self, ws: Workspace, write: Write) -> None:
-        ingest(ws, "a", "jsonl", write(trace("child", parent="mother", case="c1")))
+    def test_parents_and_cases_may_come_later(self, stored_ws: Workspace, write: Write) -> None:
+        ingest(stored_ws, "a", "jsonl", write(trace("child", parent="mother", case="c1")))
         ingest(
-            ws,
+            stored_ws,
             "a",
             "jsonl",
             write(trace("mother"), {"type": "case", "id": "c1", "input": "q", "reference": 1}),
         )
-        traces = {row["external_id"]: row for row in rows(ws, schema.traces)}
+        traces = {row["external_id"]: row for row in rows(stored_ws, schema.traces)}
         assert traces["child"]["parent_id"] == traces["mother"]["id"]
-        assert traces["child"]["case_id"] == rows(ws, schema.cases)[0]["id"]
+        assert traces["child"]["case_id"] == rows(stored_ws, schema.cases)[0]["id"]
 
     WORLD = (
         *[
@@ -524,7 +538,7 @@ class TestLinks:
 
 
 class TestRecordedAnswers:
-    def test_of_the_session_and_of_the_same_input(self, ws: Workspace, write: Write) -> None:
+    def test_of_the_session_and_of_the_same_input(self, stored_ws: Workspace, write: Write) -> None:
         system = {"role": "system", "content": "Be brief."}
         hours = {"role": "user", "content": "Hours?"}
         tool = {"role": "tool", "tool_call_id": "t1", "content": "nine"}
@@ -535,13 +549,13 @@ class TestRecordedAnswers:
             trace("d", input="Days?", output="Seven."),
             trace("e", session="c1", input="Hours?", output=None),
         ]
-        ingest(ws, "desk", "jsonl", write(*lines))
+        ingest(stored_ws, "desk", "jsonl", write(*lines))
         rated = TraceRecord(id="m1", session="c1", input="Hours?", output="Nine.")
-        scope = scope_of(ws, "desk", "openwebui")
-        with ws.db.read() as connection:
+        scope = scope_of(stored_ws, "desk", "openwebui")
+        with stored_ws.db.read() as connection:
             ((message, answers),) = store.recorded_answers(connection, scope, [rated])
             (_, of_itself) = store.recorded_answers(
-                connection, scope_of(ws, "desk", "jsonl"), [rated]
+                connection, scope_of(stored_ws, "desk", "jsonl"), [rated]
             )[0]
         assert message.trace is rated and of_itself == []
         by_name = {answer.name: answer for answer in answers}
@@ -560,21 +574,21 @@ class TestCases:
         "checker": "exact_answer",
     }
 
-    def test_only_the_owner_makes_gold(self, ws: Workspace, write: Write) -> None:
+    def test_only_the_owner_makes_gold(self, stored_ws: Workspace, write: Write) -> None:
         path = write(self.CASE)
-        ingest(ws, "a", "jsonl", path)
-        assert [row["basis"] for row in rows(ws, schema.cases)] == ["feedback"]
-        report = ingest(ws, "a", "jsonl", path, reviewer="ann")
+        ingest(stored_ws, "a", "jsonl", path)
+        assert [row["basis"] for row in rows(stored_ws, schema.cases)] == ["feedback"]
+        report = ingest(stored_ws, "a", "jsonl", path, reviewer="ann")
         assert (report.stored, report.duplicates) == (1, 0)
-        assert list_cases(ws, "a")[1][0]["reviewer"] == "ann"
-        again = ingest(ws, "a", "jsonl", path)
+        assert list_cases(stored_ws, "a")[1][0]["reviewer"] == "ann"
+        again = ingest(stored_ws, "a", "jsonl", path)
         assert (again.stored, again.duplicates) == (0, 1)
-        assert [row["basis"] for row in rows(ws, schema.cases)] == ["gold"]
-        assert ingest(ws, "a", "jsonl", path, reviewer="ben").duplicates == 1
+        assert [row["basis"] for row in rows(stored_ws, schema.cases)] == ["gold"]
+        assert ingest(stored_ws, "a", "jsonl", path, reviewer="ben").duplicates == 1
 
-    def test_typed_cases(self, ws: Workspace, tmp_path: Path) -> None:
+    def test_typed_cases(self, stored_ws: Workspace, tmp_path: Path) -> None:
         first = add_case(
-            ws,
+            stored_ws,
             "a",
             "ann",
             input="hi",
@@ -584,7 +598,7 @@ class TestCases:
         )
         assert (
             add_case(
-                ws,
+                stored_ws,
                 "a",
                 "ann",
                 input="hi",
@@ -600,16 +614,16 @@ class TestCases:
             '"checker": "z"}]'
         )
         for fields in read_cases(file):
-            add_case(ws, "a", "ben", **fields)
-        counts, listed = list_cases(ws, "a", basis="gold")
+            add_case(stored_ws, "a", "ben", **fields)
+        counts, listed = list_cases(stored_ws, "a", basis="gold")
         assert counts == {"gold": 3}
         assert {row["reviewer"] for row in listed} == {"ann", "ben"}
         with pytest.raises(InputError, match="differs from what is stored"):
-            add_case(ws, "a", "ann", id="c1", input="x", reference=2)
+            add_case(stored_ws, "a", "ann", id="c1", input="x", reference=2)
         with pytest.raises(InputError, match="neither"):
-            add_case(ws, "a", "ann", input="x")
+            add_case(stored_ws, "a", "ann", input="x")
         with pytest.raises(NotFound):
-            list_cases(ws, "a", basis="silver")
+            list_cases(stored_ws, "a", basis="silver")
         for text in ("", "3", "[]", "{", "[1]"):
             file.write_text(text)
             with pytest.raises(InputError):
@@ -617,22 +631,30 @@ class TestCases:
 
 
 class TestTyped:
-    def test_add_list_stats(self, ws: Workspace, write: Write) -> None:
-        ingest(ws, "a", "jsonl", write(trace("t1", session="s1"), thumb("f1", "t1", value=False)))
-        up = add_feedback(ws, "a", "t1", "thumb", True, rater="ben", comment="fine")
-        add_feedback(ws, "a", rows(ws, schema.traces)[0]["id"], "rating", 4)
-        add_feedback(ws, "a", "s1", "outcome", True, name="resolved")
-        first = list_feedback(ws, "a")[0]
+    def test_add_list_stats(self, stored_ws: Workspace, write: Write) -> None:
+        ingest(
+            stored_ws,
+            "a",
+            "jsonl",
+            write(trace("t1", session="s1"), thumb("f1", "t1", value=False)),
+        )
+        up = add_feedback(stored_ws, "a", "t1", "thumb", True, rater="ben", comment="fine")
+        add_feedback(stored_ws, "a", rows(stored_ws, schema.traces)[0]["id"], "rating", 4)
+        add_feedback(stored_ws, "a", "s1", "outcome", True, name="resolved")
+        first = list_feedback(stored_ws, "a")[0]
         assert first["targets"][0]["kind"] == "session"
-        assert [row["kind"] for row in list_feedback(ws, "a", kind="thumb")] == ["thumb", "thumb"]
-        assert len(list_feedback(ws, "a", limit=2)) == 2
-        stats = feedback_stats(ws, "a")
+        assert [row["kind"] for row in list_feedback(stored_ws, "a", kind="thumb")] == [
+            "thumb",
+            "thumb",
+        ]
+        assert len(list_feedback(stored_ws, "a", limit=2)) == 2
+        stats = feedback_stats(stored_ws, "a")
         assert (stats.signals["thumb"].count, stats.signals["thumb"].share) == (2, 0.5)
         assert stats.signals["rating"].share == 1.0
         assert "outcome resolved" in stats.signals
-        add_feedback(ws, "a", "t1", "thumb", False, supersedes=up)
-        add_feedback(ws, "a", "t1", "comment", "", retracts="f1")
-        stats = feedback_stats(ws, "a")
+        add_feedback(stored_ws, "a", "t1", "thumb", False, supersedes=up)
+        add_feedback(stored_ws, "a", "t1", "comment", "", retracts="f1")
+        stats = feedback_stats(stored_ws, "a")
         assert (stats.signals["thumb"].count, stats.signals["thumb"].positive, stats.replaced) == (
             1,
             0,
@@ -641,12 +663,12 @@ class TestTyped:
         assert json.dumps(stats.as_dict())
 
     def test_impossible_ones_are_refused_and_store_nothing(
-        self, ws: Workspace, write: Write
+        self, stored_ws: Workspace, write: Write
     ) -> None:
-        ingest(ws, "a", "jsonl", write(trace("t1"), trace("t1", source="otel")))
+        ingest(stored_ws, "a", "jsonl", write(trace("t1"), trace("t1", source="otel")))
         with pytest.raises(InputError, match="names several things"):
-            add_feedback(ws, "a", "t1", "thumb", True)
-        ours = rows(ws, schema.traces)[0]["id"]
+            add_feedback(stored_ws, "a", "t1", "thumb", True)
+        ours = rows(stored_ws, schema.traces)[0]["id"]
         for kind, value in (
             ("rating", 6),
             ("rating", float("nan")),
@@ -656,16 +678,16 @@ class TestTyped:
             ("mood", 1),
         ):
             with pytest.raises(InputError):
-                add_feedback(ws, "a", ours, kind, value)
+                add_feedback(stored_ws, "a", ours, kind, value)
         with pytest.raises(NotFound, match="no trace or session"):
-            add_feedback(ws, "a", "t7", "thumb", True)
+            add_feedback(stored_ws, "a", "t7", "thumb", True)
         with pytest.raises(NotFound, match="no feedback of that id"):
-            add_feedback(ws, "a", ours, "thumb", True, supersedes="f9")
+            add_feedback(stored_ws, "a", ours, "thumb", True, supersedes="f9")
         with pytest.raises(NotFound, match="nothing was recorded"):
-            add_feedback(ws, "b", ours, "thumb", True)
+            add_feedback(stored_ws, "b", ours, "thumb", True)
         with pytest.raises(NotFound, match="Did you mean 'thumb'"):
-            list_feedback(ws, "a", kind="thumbs")
-        assert count(ws, schema.feedback) == 0
+            list_feedback(stored_ws, "a", kind="thumbs")
+        assert count(stored_ws, schema.feedback) == 0
 
 
 IMPORT = """
@@ -761,7 +783,9 @@ class TestCrashes:
             assert (count(ws, schema.traces), count(ws, schema.feedback)) == (1000, 1000)
             assert feedback_stats(ws, "a").unresolved == 0
 
-    def test_an_interrupt_keeps_what_was_committed(self, ws: Workspace, tmp_path: Path) -> None:
+    def test_an_interrupt_keeps_what_was_committed(
+        self, stored_ws: Workspace, tmp_path: Path
+    ) -> None:
         file = big(tmp_path / "big.jsonl", 1000)
 
         def interrupt(position: int) -> None:
@@ -769,28 +793,32 @@ class TestCrashes:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            ingest(ws, "a", "jsonl", file, on_position=interrupt)
-        before = count(ws, schema.traces)
+            ingest(stored_ws, "a", "jsonl", file, on_position=interrupt)
+        before = count(stored_ws, schema.traces)
         assert 0 < before < 1000
-        assert ingest(ws, "a", "jsonl", file).stored == 2000 - 2 * before
+        assert ingest(stored_ws, "a", "jsonl", file).stored == 2000 - 2 * before
 
     @pytest.mark.sqlite
     def test_a_full_disk_stops_the_import_and_loses_nothing(
-        self, ws: Workspace, tmp_path: Path
+        self, stored_ws: Workspace, tmp_path: Path
     ) -> None:
         file = big(tmp_path / "big.jsonl", 1500)
-        pages = ws.db.write(lambda c: int(c.exec_driver_sql("PRAGMA page_count").scalar_one()))
-        ws.db.write(
+        pages = stored_ws.db.write(
+            lambda c: int(c.exec_driver_sql("PRAGMA page_count").scalar_one())
+        )
+        stored_ws.db.write(
             lambda c: c.exec_driver_sql(f"PRAGMA max_page_count = {pages + 150}").scalar_one()
         )
         with pytest.raises(StorageError, match="disk is full"):
-            ingest(ws, "a", "jsonl", file)
-        before = count(ws, schema.traces) + count(ws, schema.feedback)
+            ingest(stored_ws, "a", "jsonl", file)
+        before = count(stored_ws, schema.traces) + count(stored_ws, schema.feedback)
         assert 0 < before < 3000
-        ws.db.write(lambda c: c.exec_driver_sql("PRAGMA max_page_count = 1000000").scalar_one())
-        report = ingest(ws, "a", "jsonl", file)
+        stored_ws.db.write(
+            lambda c: c.exec_driver_sql("PRAGMA max_page_count = 1000000").scalar_one()
+        )
+        report = ingest(stored_ws, "a", "jsonl", file)
         assert report.stored == 3000 - before
-        assert feedback_stats(ws, "a").unresolved == 0
+        assert feedback_stats(stored_ws, "a").unresolved == 0
 
 
 class TestSize:

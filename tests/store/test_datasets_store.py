@@ -9,7 +9,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from tests.store.outside import outside
-from tests.worlds.feedback_world import AGENT, START, World
+from tests.worlds.feedback_world import AGENT, START, FeedbackWorld
 from thumbwheel.core import ids
 from thumbwheel.datasets import store
 from thumbwheel.datasets.evidence import read_evidence
@@ -26,7 +26,7 @@ AGENT_ID = ids.derived("agt", AGENT)
 
 
 def test_prompts_are_read_as_chains_in_order(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     long = world.prompt("one", "two", "three", system="be kind")
     short = world.prompt("one", system="be kind")
     many = [world.prompt(f"question {number}") for number in range(VARIABLES + 3)]
@@ -52,12 +52,12 @@ def remove_first_message(ws: Workspace) -> None:
 
 
 def test_a_broken_chain_is_no_prompt_and_its_traces_are_counted(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     prompt = world.prompt("one", "two", "three")
     world.say("thumb", True, world.trace("a", prompt, "out"))
     with world.into(tmp_path) as ws:
         remove_first_message(ws)
-    with World().into(tmp_path) as ws, ws.db.read() as connection:
+    with FeedbackWorld().into(tmp_path) as ws, ws.db.read() as connection:
         assert conversations(connection, [prompt]) == {}
         tally = Tally()
         assert list(read_evidence(connection, Agent.named(AGENT), DatasetConfig(), tally)) == []
@@ -65,7 +65,7 @@ def test_a_broken_chain_is_no_prompt_and_its_traces_are_counted(tmp_path: Path) 
 
 
 def test_judged_traces_follow_the_order_of_judgements(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number in range(40):
         trace = world.trace(
             f"t{number}",
@@ -95,7 +95,7 @@ def test_judged_traces_follow_the_order_of_judgements(tmp_path: Path) -> None:
 
 
 def test_another_agent_is_not_seen(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     world.say("thumb", True, world.trace("a", "q", "out"))
     world.case("c", "q", "feedback")
     with world.into(tmp_path) as ws, ws.db.read() as connection:
@@ -112,7 +112,7 @@ def test_another_agent_is_not_seen(tmp_path: Path) -> None:
 
 
 def test_a_dataset_is_inserted_once(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     world.trace("a", "q", "out")
     dataset = Dataset(
         "dst_1",
@@ -135,7 +135,7 @@ def test_a_dataset_is_inserted_once(tmp_path: Path) -> None:
 
 def test_a_lone_number_given_to_a_step_is_read(tmp_path: Path) -> None:
     """SQLite keeps it as a number and not as text."""
-    world = World()
+    world = FeedbackWorld()
     trace = world.trace("t", "q", "a")
     world.say("thumb", True, trace)
     for table, values in world.rows:

@@ -40,7 +40,7 @@ wait_until = partial(until, seconds=10.0)
 
 
 @pytest.fixture
-def ws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
+def inbox_ws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
     monkeypatch.setenv("THUMBWHEEL_HOME", str(tmp_path))
     with Workspace.open(Home.at(tmp_path), Sources({}, "none", {})) as workspace:
         yield workspace
@@ -68,11 +68,11 @@ def append(ws: Workspace, *traces: str) -> None:
     segment.close()
 
 
-def test_an_empty_inbox_says_nothing(ws: Workspace) -> None:
-    assert drain_inbox(ws) == []
+def test_an_empty_inbox_says_nothing(inbox_ws: Workspace) -> None:
+    assert drain_inbox(inbox_ws) == []
 
 
-def test_traces_and_feedback_of_several_agents(ws: Workspace) -> None:
+def test_traces_and_feedback_of_several_agents(inbox_ws: Workspace) -> None:
     for agent in ("one", "two"):
         answer = thumbwheel.trace(agent, input="hi", output="ho", id=f"t-{agent}")
         thumbwheel.feedback(agent, answer, thumb=True, rater="ann")
@@ -82,11 +82,11 @@ def test_traces_and_feedback_of_several_agents(ws: Workspace) -> None:
             agent, input="hi", output="hm", model="m", steps=[{"kind": "tool", "name": "x"}]
         )
         thumbwheel.feedback(agent, [answer, other], preference=None)
-    assert drain_inbox(ws) == ["inbox: 12 lines stored"]
-    assert leftovers(ws) == []
-    assert drain_inbox(ws) == []
+    assert drain_inbox(inbox_ws) == ["inbox: 12 lines stored"]
+    assert leftovers(inbox_ws) == []
+    assert drain_inbox(inbox_ws) == []
     for agent in ("one", "two"):
-        stats = feedback_stats(ws, agent)
+        stats = feedback_stats(inbox_ws, agent)
         assert {name: signal.count for name, signal in stats.signals.items()} == {
             "thumb": 1,
             "label spam": 1,
@@ -96,7 +96,7 @@ def test_traces_and_feedback_of_several_agents(ws: Workspace) -> None:
         assert stats.unresolved == 0
 
 
-def test_lines_that_cannot_be_stored_are_kept_aside_and_said(ws: Workspace) -> None:
+def test_lines_that_cannot_be_stored_are_kept_aside_and_said(inbox_ws: Workspace) -> None:
     thumbwheel.trace("a", input="hi", output="ho", id="t1")
     thumbwheel.trace("../a", input="hi", output="ho")
     thumbwheel.trace("a", input="hi", output="ho", mood="good")
@@ -104,25 +104,26 @@ def test_lines_that_cannot_be_stored_are_kept_aside_and_said(ws: Workspace) -> N
         "a",
         {"type": "feedback", "id": "f1", "target": {"trace": "t1"}, "kind": "rating", "value": 11},
     )
-    (spool,) = ws.home.inbox.glob("spool-*")
+    (spool,) = inbox_ws.home.inbox.glob("spool-*")
     spool.write_bytes(spool.read_bytes() + b"\x00\x00\x00\n{torn")
-    messages = drain_inbox(ws)
+    messages = drain_inbox(inbox_ws)
     assert messages[0] == "inbox: 1 lines stored"
     assert "5 lines cannot be stored" in messages[1]
-    assert leftovers(ws) == ["rejected.jsonl"]
+    assert leftovers(inbox_ws) == ["rejected.jsonl"]
     rejected = [
-        json.loads(line) for line in (ws.home.inbox / "rejected.jsonl").read_text().splitlines()
+        json.loads(line)
+        for line in (inbox_ws.home.inbox / "rejected.jsonl").read_text().splitlines()
     ]
     assert {line["number"] for line in rejected} == {2, 3, 4, 5, 6}
     assert "killed in the middle" in rejected[-1]["reason"]
     assert any(
         "outside its scale" in line["reason"] and '"value": 11' in line["text"] for line in rejected
     )
-    assert names(ws) == ["t1"]
+    assert names(inbox_ws) == ["t1"]
 
 
-def test_a_drain_that_is_killed_before_it_deletes_is_replayed(ws: Workspace) -> None:
-    append(ws, *(f"t{i:03}" for i in range(700)))
+def test_a_drain_that_is_killed_before_it_deletes_is_replayed(inbox_ws: Workspace) -> None:
+    append(inbox_ws, *(f"t{i:03}" for i in range(700)))
     code = (
         "import os, pathlib, sys\n"
         "from thumbwheel.core.config import Home, Sources\nfrom thumbwheel.db.workspace import "
@@ -132,19 +133,21 @@ def test_a_drain_that_is_killed_before_it_deletes_is_replayed(ws: Workspace) -> 
         "with Workspace.open(Home.at(sys.argv[1]), Sources.read()) as ws: "
         "drain_inbox(ws)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(ws.home.path)], check=False)
+    done = subprocess.run([sys.executable, "-c", code, str(inbox_ws.home.path)], check=False)
     assert done.returncode == -signal.SIGKILL
-    assert len(leftovers(ws)) == 1
+    assert len(leftovers(inbox_ws)) == 1
     thumbwheel.trace("a", input="later", output="ho", id="u")
-    assert drain_inbox(ws) == ["inbox: 1 lines stored, 700 were there already"]
-    assert leftovers(ws) == []
-    assert names(ws) == [*(f"t{i:03}" for i in range(700)), "u"]
+    assert drain_inbox(inbox_ws) == ["inbox: 1 lines stored, 700 were there already"]
+    assert leftovers(inbox_ws) == []
+    assert names(inbox_ws) == [*(f"t{i:03}" for i in range(700)), "u"]
 
 
-def test_a_drain_that_is_killed_when_it_deletes_has_the_refused_lines_aside(ws: Workspace) -> None:
+def test_a_drain_that_is_killed_when_it_deletes_has_the_refused_lines_aside(
+    inbox_ws: Workspace,
+) -> None:
     """Killed after the file is gone, and nothing that comes later in the drain is done."""
-    append(ws, "t1")
-    (spool,) = ws.home.inbox.glob("spool-*")
+    append(inbox_ws, "t1")
+    (spool,) = inbox_ws.home.inbox.glob("spool-*")
     spool.write_bytes(spool.read_bytes() + b'{"agent": "a", "type": "no such"}\n')
     code = (
         "import os, pathlib, sys\n"
@@ -155,15 +158,15 @@ def test_a_drain_that_is_killed_when_it_deletes_has_the_refused_lines_aside(ws: 
         "pathlib.Path.unlink = lambda *a, **k: (delete(*a, **k), os.kill(os.getpid(), 9))\n"
         "with Workspace.open(Home.at(sys.argv[1]), Sources.read()) as ws: drain_inbox(ws)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(ws.home.path)], check=False)
+    done = subprocess.run([sys.executable, "-c", code, str(inbox_ws.home.path)], check=False)
     assert done.returncode == -signal.SIGKILL
-    assert leftovers(ws) == ["rejected.jsonl"]
-    (refused,) = (ws.home.inbox / "rejected.jsonl").read_text().splitlines()
+    assert leftovers(inbox_ws) == ["rejected.jsonl"]
+    (refused,) = (inbox_ws.home.inbox / "rejected.jsonl").read_text().splitlines()
     assert "no such" in json.loads(refused)["text"]
-    assert names(ws) == ["t1"]
+    assert names(inbox_ws) == ["t1"]
 
 
-def test_writers_and_drains_at_once_lose_nothing(ws: Workspace) -> None:
+def test_writers_and_drains_at_once_lose_nothing(inbox_ws: Workspace) -> None:
     writer = (
         "import sys, thumbwheel\n"
         "for i in range(150):\n"
@@ -179,18 +182,20 @@ def test_writers_and_drains_at_once_lose_nothing(ws: Workspace) -> None:
         "    for _ in range(40): drain_inbox(ws)\n"
     )
     writers = [subprocess.Popen([sys.executable, "-c", writer, str(n)]) for n in range(3)]
-    other = subprocess.Popen([sys.executable, "-c", drainer, str(ws.home.path)])
+    other = subprocess.Popen([sys.executable, "-c", drainer, str(inbox_ws.home.path)])
     while any(process.poll() is None for process in writers):
-        drain_inbox(ws)
+        drain_inbox(inbox_ws)
     assert [process.wait() for process in [*writers, other]] == [0] * 4
-    drain_inbox(ws)
-    assert names(ws) == [f"{n}-{i:03}" for n in range(3) for i in range(150)]
-    assert names(ws, schema.feedback) == [f"f{n}-{i:03}" for n in range(3) for i in range(150)]
-    assert feedback_stats(ws, "a").unresolved == 0
-    assert leftovers(ws) == []
+    drain_inbox(inbox_ws)
+    assert names(inbox_ws) == [f"{n}-{i:03}" for n in range(3) for i in range(150)]
+    assert names(inbox_ws, schema.feedback) == [
+        f"f{n}-{i:03}" for n in range(3) for i in range(150)
+    ]
+    assert feedback_stats(inbox_ws, "a").unresolved == 0
+    assert leftovers(inbox_ws) == []
 
 
-def test_a_killed_writer_loses_only_what_was_not_acknowledged(ws: Workspace) -> None:
+def test_a_killed_writer_loses_only_what_was_not_acknowledged(inbox_ws: Workspace) -> None:
     code = (
         "import thumbwheel, os\n"
         "for i in range(100000):\n"
@@ -204,73 +209,73 @@ def test_a_killed_writer_loses_only_what_was_not_acknowledged(ws: Workspace) -> 
         child.send_signal(signal.SIGKILL)
         acknowledged = (b"".join(first) + child.stdout.read()).decode().split("\n")[:-1]
         child.wait()
-        drain_inbox(ws)
-        assert set(acknowledged) <= set(names(ws))
+        drain_inbox(inbox_ws)
+        assert set(acknowledged) <= set(names(inbox_ws))
 
 
-def test_a_drainer_stores_what_comes_while_it_runs(ws: Workspace) -> None:
-    with Drainer(ws, every=0.01) as drainer:
+def test_a_drainer_stores_what_comes_while_it_runs(inbox_ws: Workspace) -> None:
+    with Drainer(inbox_ws, every=0.01) as drainer:
         assert (drainer.lag(), drainer.stands_still(), drainer.failure) == (0.0, False, None)
         answer = thumbwheel.trace("a", input="hi", output="ho", id="t1")
-        wait_until(lambda: names(ws) == ["t1"])
+        wait_until(lambda: names(inbox_ws) == ["t1"])
         thumbwheel.feedback("a", answer, thumb=True)
         thumbwheel.trace("a", input="hi", output="ho", mood="good")
         wait_until(lambda: drainer.counts["stored"] == 2 and drainer.counts["refused"] == 1)
         wait_until(lambda: drainer.lag() == 0.0)
         thumbwheel.trace("a", input="hi", output="ho", id="t2")
-    assert names(ws) == ["t1", "t2"]  # the end of the block drains the rest
-    assert leftovers(ws) == ["rejected.jsonl"]
+    assert names(inbox_ws) == ["t1", "t2"]  # the end of the block drains the rest
+    assert leftovers(inbox_ws) == ["rejected.jsonl"]
     assert drainer.stands_still()  # nobody drains any more
 
 
 def test_a_drainer_links_feedback_to_the_trace_of_another_source(
-    ws: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inbox_ws: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inbox, "LINK_EVERY", 0.05)
     file = tmp_path / "traces.jsonl"
     file.write_text('{"type": "trace", "id": "t1", "input": "hi", "output": "ho"}\n')
-    ingest(ws, "a", "jsonl", file)
-    with Drainer(ws, every=0.01):
+    ingest(inbox_ws, "a", "jsonl", file)
+    with Drainer(inbox_ws, every=0.01):
         thumbwheel.feedback("a", "t1", thumb=True)
-        wait_until(lambda: len(feedback_stats(ws, "a").signals) == 1)
-        wait_until(lambda: feedback_stats(ws, "a").unresolved == 0)
+        wait_until(lambda: len(feedback_stats(inbox_ws, "a").signals) == 1)
+        wait_until(lambda: feedback_stats(inbox_ws, "a").unresolved == 0)
 
 
 def test_a_drainer_that_cannot_write_says_so_loses_nothing_and_goes_on(
-    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+    inbox_ws: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inbox, "STANDSTILL", 0.3)
     monkeypatch.setattr(inbox, "RETRY", 0.05)
-    assert isinstance(ws.db.backend, Sqlite | Postgresql)
-    database = Database(replace(ws.db.backend, wait=0.1))
-    impatient = replace(ws, db=database)
+    assert isinstance(inbox_ws.db.backend, Sqlite | Postgresql)
+    database = Database(replace(inbox_ws.db.backend, wait=0.1))
+    impatient = replace(inbox_ws, db=database)
     with Drainer(impatient, every=0.01) as drainer:
-        with writing(ws.db.backend) as engine, engine.begin():
+        with writing(inbox_ws.db.backend) as engine, engine.begin():
             thumbwheel.trace("a", input="hi", output="ho", id="t1")
             wait_until(lambda: drainer.failure and drainer.stands_still())
             assert "another process is writing" in str(drainer.failure)
             assert drainer.lag() > 0.3
-        wait_until(lambda: names(ws) == ["t1"])
+        wait_until(lambda: names(inbox_ws) == ["t1"])
         wait_until(lambda: not drainer.failure and not drainer.stands_still())
     database.close()
 
 
 def test_a_drainer_that_is_behind_and_goes_on_does_not_stand_still(
-    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+    inbox_ws: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited = inbox.STANDSTILL + 60
-    with Drainer(ws, every=0.01) as drainer:
+    with Drainer(inbox_ws, every=0.01) as drainer:
         monkeypatch.setattr(drainer, "lag", lambda: waited)
         assert drainer.stands_still(), "lines wait, and none was ever stored"
         thumbwheel.trace("a", input="hi", output="ho", id="t1")
-        wait_until(lambda: names(ws) == ["t1"])
+        wait_until(lambda: names(inbox_ws) == ["t1"])
         wait_until(lambda: not drainer.stands_still())
         monkeypatch.setattr(inbox, "STANDSTILL", 0.0)
         assert drainer.stands_still(), "and none was stored since"
 
 
 def test_a_line_at_which_the_database_fails_holds_up_no_other(
-    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+    inbox_ws: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_lines = store.save_lines
 
@@ -280,14 +285,14 @@ def test_a_line_at_which_the_database_fails_holds_up_no_other(
         return save_lines(connection, scope, lines)
 
     monkeypatch.setattr(store, "save_lines", failing)
-    append(ws, *(f"t{number}" for number in range(6)))
-    assert "1 lines cannot be stored" in drain_inbox(ws)[1]
-    assert names(ws) == ["t0", "t1", "t2", "t4", "t5"]
-    assert '"t3"' in json.loads((ws.home.inbox / "rejected.jsonl").read_text())["text"]
+    append(inbox_ws, *(f"t{number}" for number in range(6)))
+    assert "1 lines cannot be stored" in drain_inbox(inbox_ws)[1]
+    assert names(inbox_ws) == ["t0", "t1", "t2", "t4", "t5"]
+    assert '"t3"' in json.loads((inbox_ws.home.inbox / "rejected.jsonl").read_text())["text"]
 
 
 def test_a_span_at_which_the_database_fails_holds_up_no_other(
-    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+    inbox_ws: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(connection: sa.Connection, agent_id: str, rows: Sequence[Row]) -> int:
         if any(row["span_id"] == f"{2:016x}" for row in rows):
@@ -295,7 +300,7 @@ def test_a_span_at_which_the_database_fails_holds_up_no_other(
         return save_spans(connection, agent_id, rows)
 
     monkeypatch.setattr(inbox, "save_spans", failing)
-    segment = Segment(ws.home.inbox)
+    segment = Segment(inbox_ws.home.inbox)
     prompt = '[{"role": "user", "content": "Hi"}]'
     for number in range(1, 4):
         span = {
@@ -306,22 +311,22 @@ def test_a_span_at_which_the_database_fails_holds_up_no_other(
             "attributes": {"gen_ai.operation.name": "chat", "gen_ai.input.messages": prompt},
         }
         segment.append(json.dumps(span).encode()).result()
-    messages = drain_inbox(ws, everything=True)
+    messages = drain_inbox(inbox_ws, everything=True)
     assert "1 lines cannot be stored" in messages[1] and "planted" in messages[1]
-    assert names(ws) == [f"{1:032x}", f"{3:032x}"]
-    assert leftovers(ws) == ["rejected.jsonl"]
+    assert names(inbox_ws) == [f"{1:032x}", f"{3:032x}"]
+    assert leftovers(inbox_ws) == ["rejected.jsonl"]
 
 
 def test_a_command_does_not_wait_for_ever_for_a_file_that_somebody_holds(
-    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+    inbox_ws: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inbox, "PATIENCE", 0.05)
-    append(ws, "t1")
-    (path,) = ws.home.inbox.iterdir()
+    append(inbox_ws, "t1")
+    (path,) = inbox_ws.home.inbox.iterdir()
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert drain_inbox(ws) == ["inbox: 1 files are being drained by another process"]
-    assert drain_inbox(ws) == ["inbox: 1 lines stored"]
+        assert drain_inbox(inbox_ws) == ["inbox: 1 files are being drained by another process"]
+    assert drain_inbox(inbox_ws) == ["inbox: 1 lines stored"]
 
 
 @pytest.mark.slow
@@ -338,18 +343,18 @@ def test_fifty_killed_apps_lose_nothing_that_was_acknowledged(
 
 
 def test_a_drainer_stops_in_time_and_loses_nothing(
-    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+    inbox_ws: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inbox, "LAST", 0.0)
-    segment = Segment(ws.home.inbox)
+    segment = Segment(inbox_ws.home.inbox)
     row = {"type": "trace", "agent": "desk", "input": "Hi", "output": "Ho"}
     lines = [json.dumps({**row, "id": f"t{number}"}).encode() for number in range(3000)]
-    with Drainer(ws, every=3600):
+    with Drainer(inbox_ws, every=3600):
         segment.append_all(lines).result()
     segment.close()
-    with ws.db.read() as connection:
+    with inbox_ws.db.read() as connection:
         assert connection.execute(sa.select(sa.func.count(schema.traces.c.id))).scalar_one() == 0
-    drain_inbox(ws)
-    with ws.db.read() as connection:
+    drain_inbox(inbox_ws)
+    with inbox_ws.db.read() as connection:
         assert connection.execute(sa.select(sa.func.count(schema.traces.c.id))).scalar_one() == 3000
-    assert list(ws.home.inbox.glob("*.jsonl")) == []
+    assert list(inbox_ws.home.inbox.glob("*.jsonl")) == []

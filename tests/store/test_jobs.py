@@ -15,7 +15,6 @@ import sqlalchemy as sa
 
 from tests.waiting import until
 from thumbwheel.core.clock import Clock, utc_now
-from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, Fenced, InputError, NotFound
 from thumbwheel.db.engine import Database
 from thumbwheel.db.workspace import Workspace
@@ -43,12 +42,6 @@ NEEDS = {
     "loop run": ("heavy", "cycle of {agent}"),
     "turn": ("cycle of {agent}",),
 }
-
-
-@pytest.fixture
-def ws(tmp_path: Path) -> Iterator[Workspace]:
-    with Workspace.open(Home.at(tmp_path / "home").prepare(), Sources({}, "", {})) as ws:
-        yield ws
 
 
 def worker(ws: Workspace, name: str = "wrk_a", host: str = "elsewhere") -> WorkerRow:
@@ -96,195 +89,204 @@ def states(ws: Workspace, job: Job) -> list[str]:
     return [event.content["state"] for event in events]
 
 
-def test_a_job_from_the_request_to_its_result(ws: Workspace) -> None:
-    asked = queue.enqueue(ws, "import", {"path": "a"}, agent="support", asked_by="key 1")
-    job = claimed(ws)
+def test_a_job_from_the_request_to_its_result(empty_ws: Workspace) -> None:
+    asked = queue.enqueue(empty_ws, "import", {"path": "a"}, agent="support", asked_by="key 1")
+    job = claimed(empty_ws)
     assert (job.id, job.state, job.fence, job.attempts) == (asked.id, JobState.RUNNING, 1, 1)
-    assert claim(ws) is None
-    finish(ws, job, result={"stored": 2})
-    ended = queue.job(ws, asked.id[:12])
+    assert claim(empty_ws) is None
+    finish(empty_ws, job, result={"stored": 2})
+    ended = queue.job(empty_ws, asked.id[:12])
     assert (ended.state, ended.result, ended.worker_id) == (JobState.SUCCEEDED, {"stored": 2}, None)
-    assert [event.number for event in queue.events(ws, job.id)] == [1, 2, 3]
-    assert states(ws, job) == ["queued", "running", "succeeded"]
+    assert [event.number for event in queue.events(empty_ws, job.id)] == [1, 2, 3]
+    assert states(empty_ws, job) == ["queued", "running", "succeeded"]
 
 
-def test_a_key_makes_a_request_repeatable(ws: Workspace) -> None:
-    first = queue.enqueue(ws, "import", {"path": "a"}, key="k")
-    assert queue.enqueue(ws, "import", {"path": "a"}, key="k").id == first.id
+def test_a_key_makes_a_request_repeatable(empty_ws: Workspace) -> None:
+    first = queue.enqueue(empty_ws, "import", {"path": "a"}, key="k")
+    assert queue.enqueue(empty_ws, "import", {"path": "a"}, key="k").id == first.id
     with pytest.raises(Conflict, match=first.id):
-        queue.enqueue(ws, "import", {"path": "b"}, key="k")
+        queue.enqueue(empty_ws, "import", {"path": "b"}, key="k")
 
 
-def test_a_row_and_its_job_come_together_or_not_at_all(ws: Workspace) -> None:
+def test_a_row_and_its_job_come_together_or_not_at_all(empty_ws: Workspace) -> None:
     def work(connection: sa.Connection) -> None:
         queue.enqueued(connection, "import", {})
         raise InputError("this", "is refused", "so nothing is kept")
 
     with pytest.raises(InputError):
-        ws.db.write(work)
-    assert queue.jobs(ws) == ([], None)
+        empty_ws.db.write(work)
+    assert queue.jobs(empty_ws) == ([], None)
 
 
-def test_jobs_are_claimed_by_priority_and_then_by_age(ws: Workspace) -> None:
-    first = queue.enqueue(ws, "import", {"n": 1})
-    second = queue.enqueue(ws, "import", {"n": 2})
-    urgent = queue.enqueue(ws, "import", {"n": 3}, priority=5)
-    queue.enqueue(ws, "unheard of", {}, priority=9)
-    assert [claimed(ws).id for _ in range(3)] == [urgent.id, first.id, second.id]
-    assert claim(ws) is None
+def test_jobs_are_claimed_by_priority_and_then_by_age(empty_ws: Workspace) -> None:
+    first = queue.enqueue(empty_ws, "import", {"n": 1})
+    second = queue.enqueue(empty_ws, "import", {"n": 2})
+    urgent = queue.enqueue(empty_ws, "import", {"n": 3}, priority=5)
+    queue.enqueue(empty_ws, "unheard of", {}, priority=9)
+    assert [claimed(empty_ws).id for _ in range(3)] == [urgent.id, first.id, second.id]
+    assert claim(empty_ws) is None
 
 
 def test_one_computes_with_models_while_imports_run_beside_and_an_agent_turns_once(
-    ws: Workspace,
+    empty_ws: Workspace,
 ) -> None:
     for kind, agent in (("train", "a"), ("loop run", "b"), ("turn", "a"), ("turn", "a")):
-        queue.enqueue(ws, kind, {}, agent=agent)
-    queue.enqueue(ws, "import", {}, agent="a")
-    assert [(job.kind, job.agent) for job in (claimed(ws), claimed(ws), claimed(ws))] == [
+        queue.enqueue(empty_ws, kind, {}, agent=agent)
+    queue.enqueue(empty_ws, "import", {}, agent="a")
+    assert [
+        (job.kind, job.agent) for job in (claimed(empty_ws), claimed(empty_ws), claimed(empty_ws))
+    ] == [
         ("train", "a"),
         ("turn", "a"),
         ("import", "a"),
     ]
-    assert claim(ws) is None
+    assert claim(empty_ws) is None
     two = JobsConfig(heavy=2)
-    assert (other := claim(ws, config=two)) is not None and other.agent == "b"
-    assert claim(ws, config=two) is None
+    assert (other := claim(empty_ws, config=two)) is not None and other.agent == "b"
+    assert claim(empty_ws, config=two) is None
 
 
-def test_cancel_resume_and_retry_say_what_they_are_for(ws: Workspace) -> None:
-    job = queue.enqueue(ws, "import", {})
-    assert queue.cancel(ws, job.id).state is JobState.CANCELLED
-    assert queue.cancel(ws, job.id).state is JobState.CANCELLED
+def test_cancel_resume_and_retry_say_what_they_are_for(empty_ws: Workspace) -> None:
+    job = queue.enqueue(empty_ws, "import", {})
+    assert queue.cancel(empty_ws, job.id).state is JobState.CANCELLED
+    assert queue.cancel(empty_ws, job.id).state is JobState.CANCELLED
     with pytest.raises(Conflict, match=f"jobs resume {job.id}"):
-        queue.retry(ws, job.id)
-    assert queue.resume(ws, job.id).state is JobState.QUEUED
-    running = claimed(ws)
-    assert queue.cancel(ws, job.id).state is JobState.CANCELLING
+        queue.retry(empty_ws, job.id)
+    assert queue.resume(empty_ws, job.id).state is JobState.QUEUED
+    running = claimed(empty_ws)
+    assert queue.cancel(empty_ws, job.id).state is JobState.CANCELLING
     with pytest.raises(Conflict, match="cancelling"):
-        queue.resume(ws, job.id)
-    ws.db.write(lambda connection: claims.give_back(connection, running, NOW))
-    assert queue.job(ws, job.id).state is JobState.CANCELLED
-    queue.resume(ws, job.id)
+        queue.resume(empty_ws, job.id)
+    empty_ws.db.write(lambda connection: claims.give_back(connection, running, NOW))
+    assert queue.job(empty_ws, job.id).state is JobState.CANCELLED
+    queue.resume(empty_ws, job.id)
     error = {"kind": "DataError", "what": "w", "why": "y", "fix": "f"}
-    finish(ws, claimed(ws), JobState.FAILED, error=error)
+    finish(empty_ws, claimed(empty_ws), JobState.FAILED, error=error)
     with pytest.raises(Conflict, match=f"jobs retry {job.id}"):
-        queue.resume(ws, job.id)
+        queue.resume(empty_ws, job.id)
     with pytest.raises(Conflict, match="failed already"):
-        queue.cancel(ws, job.id)
-    assert queue.retry(ws, job.id).error is None
+        queue.cancel(empty_ws, job.id)
+    assert queue.retry(empty_ws, job.id).error is None
     with pytest.raises(NotFound):
-        queue.job(ws, "job_nothing")
+        queue.job(empty_ws, "job_nothing")
 
 
-def test_no_state_is_left_by_a_move_that_is_none(ws: Workspace) -> None:
+def test_no_state_is_left_by_a_move_that_is_none(empty_ws: Workspace) -> None:
     assert MOVES.keys() == set(JobState)
-    job = queue.enqueue(ws, "import", {})
+    job = queue.enqueue(empty_ws, "import", {})
     for state in set(JobState) - MOVES[JobState.QUEUED]:
         with pytest.raises(Conflict, match="cannot become"):
-            ws.db.write(lambda connection, to=state: store.move(connection, job, to, NOW))
-    assert queue.job(ws, job.id) == job
+            empty_ws.db.write(lambda connection, to=state: store.move(connection, job, to, NOW))
+    assert queue.job(empty_ws, job.id) == job
 
 
-def test_a_worker_that_gives_its_job_back_lets_another_go_on(ws: Workspace) -> None:
-    queue.enqueue(ws, "import", {})
-    job = claimed(ws)
-    ws.db.write(lambda connection: store.set_values(connection, job.id, notes={"run": "run_1"}))
-    ws.db.write(lambda connection: claims.give_back(connection, job, NOW))
-    again = claimed(ws, "wrk_b")
+def test_a_worker_that_gives_its_job_back_lets_another_go_on(empty_ws: Workspace) -> None:
+    queue.enqueue(empty_ws, "import", {})
+    job = claimed(empty_ws)
+    empty_ws.db.write(
+        lambda connection: store.set_values(connection, job.id, notes={"run": "run_1"})
+    )
+    empty_ws.db.write(lambda connection: claims.give_back(connection, job, NOW))
+    again = claimed(empty_ws, "wrk_b")
     assert (again.id, again.notes, again.crashes) == (job.id, {"run": "run_1"}, 0)
     with pytest.raises(Fenced):
-        finish(ws, job)
+        finish(empty_ws, job)
 
 
-def test_a_job_that_is_released_has_another_fence_before_anybody_claims_it(ws: Workspace) -> None:
-    queue.enqueue(ws, "import", {})
-    job = claimed(ws)
-    ws.db.write(lambda connection: claims.give_back(connection, job, NOW))
-    assert queue.job(ws, job.id).fence == job.fence + 1
-    dead = worker(ws)
-    again = claimed(ws)
-    assert [lost.id for lost in take_over(ws, dead)] == [job.id]
-    assert queue.job(ws, job.id).fence == again.fence + 1
+def test_a_job_that_is_released_has_another_fence_before_anybody_claims_it(
+    empty_ws: Workspace,
+) -> None:
+    queue.enqueue(empty_ws, "import", {})
+    job = claimed(empty_ws)
+    empty_ws.db.write(lambda connection: claims.give_back(connection, job, NOW))
+    assert queue.job(empty_ws, job.id).fence == job.fence + 1
+    dead = worker(empty_ws)
+    again = claimed(empty_ws)
+    assert [lost.id for lost in take_over(empty_ws, dead)] == [job.id]
+    assert queue.job(empty_ws, job.id).fence == again.fence + 1
 
 
-def test_nothing_of_a_zombie_reaches_the_database(ws: Workspace) -> None:
+def test_nothing_of_a_zombie_reaches_the_database(empty_ws: Workspace) -> None:
     """Not by its own road and not by that of any stage."""
-    dead = worker(ws)
-    queue.enqueue(ws, "train", {})
-    lost = claimed(ws)
-    zombie = Database(ws.db.backend)
+    dead = worker(empty_ws)
+    queue.enqueue(empty_ws, "train", {})
+    lost = claimed(empty_ws)
+    zombie = Database(empty_ws.db.backend)
     zombie.guard = claims.guard(lost)
-    zombie_home = Workspace(ws.home, zombie, ws.sources)
+    zombie_home = Workspace(empty_ws.home, zombie, empty_ws.sources)
     try:
         ensure_agent(zombie_home, "while-alive")
-        assert [job.id for job in take_over(ws, dead)] == [lost.id]
+        assert [job.id for job in take_over(empty_ws, dead)] == [lost.id]
         with pytest.raises(Fenced):
             ensure_agent(zombie_home, "after-takeover")
-        heir = claimed(ws, "wrk_b")
-        for write in (lambda: ensure_agent(zombie_home, "after-claim"), lambda: finish(ws, lost)):
+        heir = claimed(empty_ws, "wrk_b")
+        for write in (
+            lambda: ensure_agent(zombie_home, "after-claim"),
+            lambda: finish(empty_ws, lost),
+        ):
             with pytest.raises(Fenced):
                 write()
-        finish(ws, heir, result=1)
+        finish(empty_ws, heir, result=1)
         with pytest.raises(Fenced):
             ensure_agent(zombie_home, "after-end")
     finally:
         zombie.close()
-    with ws.db.read() as connection:
+    with empty_ws.db.read() as connection:
         assert connection.execute(sa.text("SELECT slug FROM agents")).scalars().all() == [
             "while-alive"
         ]
-    assert queue.job(ws, lost.id).result == 1
+    assert queue.job(empty_ws, lost.id).result == 1
 
 
-def test_a_sign_of_life_that_came_first_keeps_the_job(ws: Workspace) -> None:
-    row = worker(ws)
-    queue.enqueue(ws, "import", {})
-    job = claimed(ws)
-    ws.db.write(lambda connection: store.beat(connection, row.id, NOW))
-    assert take_over(ws, row) == []
-    finish(ws, job)
+def test_a_sign_of_life_that_came_first_keeps_the_job(empty_ws: Workspace) -> None:
+    row = worker(empty_ws)
+    queue.enqueue(empty_ws, "import", {})
+    job = claimed(empty_ws)
+    empty_ws.db.write(lambda connection: store.beat(connection, row.id, NOW))
+    assert take_over(empty_ws, row) == []
+    finish(empty_ws, job)
     with pytest.raises(Fenced):  # who was declared dead hears of it by its next beat
-        ws.db.write(lambda connection: store.beat(connection, "wrk_gone", NOW))
+        empty_ws.db.write(lambda connection: store.beat(connection, "wrk_gone", NOW))
 
 
-def test_a_job_under_which_workers_die_again_and_again_fails(ws: Workspace) -> None:
-    queue.enqueue(ws, "train", {})
+def test_a_job_under_which_workers_die_again_and_again_fails(empty_ws: Workspace) -> None:
+    queue.enqueue(empty_ws, "train", {})
     for number in range(CONFIG.crashes):
-        row = worker(ws, f"wrk_{number}")
-        job = claimed(ws, row.id)
-        take_over(ws, row)
-    failed = queue.job(ws, job.id)
+        row = worker(empty_ws, f"wrk_{number}")
+        job = claimed(empty_ws, row.id)
+        take_over(empty_ws, row)
+    failed = queue.job(empty_ws, job.id)
     assert failed.state is JobState.FAILED and failed.error is not None
     assert "3 workers died" in failed.error["why"]
-    assert queue.retry(ws, job.id).crashes == 0
+    assert queue.retry(empty_ws, job.id).crashes == 0
 
 
-def test_a_job_that_was_to_be_cancelled_is_so_when_its_worker_dies(ws: Workspace) -> None:
-    row = worker(ws)
-    queue.enqueue(ws, "import", {})
-    job = claimed(ws)
-    queue.cancel(ws, job.id)
-    take_over(ws, row)
-    assert queue.job(ws, job.id).state is JobState.CANCELLED
+def test_a_job_that_was_to_be_cancelled_is_so_when_its_worker_dies(empty_ws: Workspace) -> None:
+    row = worker(empty_ws)
+    queue.enqueue(empty_ws, "import", {})
+    job = claimed(empty_ws)
+    queue.cancel(empty_ws, job.id)
+    take_over(empty_ws, row)
+    assert queue.job(empty_ws, job.id).state is JobState.CANCELLED
 
 
 def test_a_worker_is_dead_when_its_beat_stands_still_whatever_the_clocks_say(
-    ws: Workspace, tmp_path: Path
+    empty_ws: Workspace, tmp_path: Path
 ) -> None:
     """Wall clocks that jump by a year, or differ, change nothing."""
     time = 0.0
     watch = claims.WorkerWatch(15, tmp_path, clock=lambda: time)
-    row = worker(ws)
+    row = worker(empty_ws)
 
     def look() -> list[str]:
-        with ws.db.read() as connection:
+        with empty_ws.db.read() as connection:
             watch.update(store.all_workers(connection))
         return [dead.id for dead in watch.dead()]
 
     assert look() == []
     for wall in (NOW + timedelta(days=365), NOW - timedelta(days=365)):
         time += 14
-        ws.db.write(lambda connection, moment=wall: store.beat(connection, row.id, moment))
+        empty_ws.db.write(lambda connection, moment=wall: store.beat(connection, row.id, moment))
         assert look() == []
     time += 14.9
     assert look() == []
@@ -293,18 +295,18 @@ def test_a_worker_is_dead_when_its_beat_stands_still_whatever_the_clocks_say(
 
 
 def test_a_worker_of_this_host_whose_process_is_gone_is_dead_after_a_second(
-    ws: Workspace, tmp_path: Path
+    empty_ws: Workspace, tmp_path: Path
 ) -> None:
     time = 0.0
     watch = claims.WorkerWatch(3600, tmp_path, clock=lambda: time)
-    row = worker(ws, host=claims.host_name())
+    row = worker(empty_ws, host=claims.host_name())
     watch.update([row])
     assert watch.dead() == []
     time = claims.GONE_SECONDS
     assert watch.dead() == [row]
 
 
-def test_a_worker_of_a_copied_home_is_not_killed(ws: Workspace, tmp_path: Path) -> None:
+def test_a_worker_of_a_copied_home_is_not_killed(empty_ws: Workspace, tmp_path: Path) -> None:
     """The rows of a copy name processes that run for the original."""
     import os
 
@@ -313,51 +315,51 @@ def test_a_worker_of_a_copied_home_is_not_killed(ws: Workspace, tmp_path: Path) 
     claims.kill(row, tmp_path)  # this process goes on
 
 
-def test_orphans_go_back_to_the_queue(ws: Workspace) -> None:
-    queue.enqueue(ws, "import", {})
-    job = claimed(ws, "wrk_never_there")
-    with ws.db.read() as connection:
+def test_orphans_go_back_to_the_queue(empty_ws: Workspace) -> None:
+    queue.enqueue(empty_ws, "import", {})
+    job = claimed(empty_ws, "wrk_never_there")
+    with empty_ws.db.read() as connection:
         orphans = claims.orphaned(connection)
     assert [orphan.id for orphan in orphans] == [job.id]
     for _ in range(2):
-        ws.db.write(lambda connection: claims.release_orphan(connection, orphans[0], NOW))
-    assert states(ws, job) == ["queued", "running", "queued"]
+        empty_ws.db.write(lambda connection: claims.release_orphan(connection, orphans[0], NOW))
+    assert states(empty_ws, job) == ["queued", "running", "queued"]
 
 
-def test_pages_of_jobs_go_to_the_end_and_filters_hold(ws: Workspace) -> None:
-    asked = [queue.enqueue(ws, "import", {"n": n}, agent="ab"[n % 2]).id for n in range(7)]
+def test_pages_of_jobs_go_to_the_end_and_filters_hold(empty_ws: Workspace) -> None:
+    asked = [queue.enqueue(empty_ws, "import", {"n": n}, agent="ab"[n % 2]).id for n in range(7)]
     seen: list[str] = []
     cursor = None
     while True:
-        page, cursor = queue.jobs(ws, cursor=cursor, limit=3)
+        page, cursor = queue.jobs(empty_ws, cursor=cursor, limit=3)
         seen += [job.id for job in page]
         if cursor is None:
             break
     assert sorted(seen) == sorted(asked) and len(seen) == 7
-    assert len(queue.jobs(ws, agents=["a"])[0]) == 4
-    assert queue.jobs(ws, states=[JobState.FAILED])[0] == []
+    assert len(queue.jobs(empty_ws, agents=["a"])[0]) == 4
+    assert queue.jobs(empty_ws, states=[JobState.FAILED])[0] == []
     for broken in ("x", "W10=", "WyIyMDI2LTAxLTAxIiwgImoiXQ=="):
         with pytest.raises(InputError, match="cursor"):
-            queue.jobs(ws, cursor=broken)
+            queue.jobs(empty_ws, cursor=broken)
 
 
-def test_an_erased_subject_leaves_no_trace_in_jobs(ws: Workspace) -> None:
+def test_an_erased_subject_leaves_no_trace_in_jobs(empty_ws: Workspace) -> None:
     spec = {"path": "/data/ada@example.org.jsonl", "tag": ["ada@example.org", "other"]}
-    job = queue.enqueue(ws, "import", spec)
-    running = claimed(ws)
+    job = queue.enqueue(empty_ws, "import", spec)
+    running = claimed(empty_ws)
 
     def log(connection: sa.Connection) -> None:
         content = {"text": "refused: ada@example.org said so"}
         store.add_event(connection, job.id, EventKind.LOG, content, NOW)
 
-    ws.db.write(log)
-    finish(ws, running, result={"refusals": [{"reason": "ada@example.org"}], "x7": "x7"})
+    empty_ws.db.write(log)
+    finish(empty_ws, running, result={"refusals": [{"reason": "ada@example.org"}], "x7": "x7"})
     mentioned = mentions({"ada@example.org", "x7"[:2]})
-    assert ws.db.write(lambda connection: queue.forget(connection, mentioned)) == 2
-    left = queue.job(ws, job.id)
+    assert empty_ws.db.write(lambda connection: queue.forget(connection, mentioned)) == 2
+    left = queue.job(empty_ws, job.id)
     assert left.spec == {"path": queue.ERASED, "tag": [queue.ERASED, "other"]}
     assert left.result == {"refusals": [{"reason": queue.ERASED}], queue.ERASED: queue.ERASED}
-    assert "ada" not in str(queue.events(ws, job.id))
+    assert "ada" not in str(queue.events(empty_ws, job.id))
 
 
 # schedules
@@ -366,9 +368,9 @@ Add = Callable[..., Schedule]
 
 
 @pytest.fixture
-def add(ws: Workspace) -> Add:
+def add(empty_ws: Workspace) -> Add:
     def add(cron: str, now: datetime = NOW, **options: Any) -> Schedule:
-        return schedules.add(ws, "nightly", "import", {"path": "a"}, cron, now=now, **options)
+        return schedules.add(empty_ws, "nightly", "import", {"path": "a"}, cron, now=now, **options)
 
     return add
 
@@ -389,20 +391,20 @@ def next_at(ws: Workspace) -> str:
     return row.next_at.isoformat() if row.next_at else ""
 
 
-def test_a_schedule_fires_once_at_its_time_whoever_looks(ws: Workspace, add: Add) -> None:
+def test_a_schedule_fires_once_at_its_time_whoever_looks(empty_ws: Workspace, add: Add) -> None:
     """Two schedulers look at the same clock."""
     add("30 3 * * *", agent="support")
     instant = datetime(2026, 3, 2, 3, 30, tzinfo=UTC)
-    assert fire(ws, instant - timedelta(seconds=1)) == []
-    other = Database(ws.db.backend)
+    assert fire(empty_ws, instant - timedelta(seconds=1)) == []
+    other = Database(empty_ws.db.backend)
     try:
-        first = ws.db.submit(lambda connection: schedules.fire(connection, instant))
+        first = empty_ws.db.submit(lambda connection: schedules.fire(connection, instant))
         second = other.submit(lambda connection: schedules.fire(connection, instant))
         fired = first.result() + second.result()
     finally:
         other.close()
     assert [job.agent for job in fired] == ["support"]
-    assert next_at(ws) == "2026-03-03T03:30:00+00:00"
+    assert next_at(empty_ws) == "2026-03-03T03:30:00+00:00"
 
 
 @pytest.mark.parametrize(
@@ -411,64 +413,64 @@ def test_a_schedule_fires_once_at_its_time_whoever_looks(ws: Workspace, add: Add
     ids=lambda value: str(value),
 )
 def test_runs_that_nobody_was_there_to_start(
-    ws: Workspace, add: Add, rule: Missed, days: list[int]
+    empty_ws: Workspace, add: Add, rule: Missed, days: list[int]
 ) -> None:
     add("30 3 * * *", missed=rule)
-    fired = fire(ws, datetime(2026, 3, 4, 9, tzinfo=UTC))
+    fired = fire(empty_ws, datetime(2026, 3, 4, 9, tzinfo=UTC))
     assert fired == [f"2026-03-{day:02}T03:30:00+00:00" for day in days]
-    assert next_at(ws) == "2026-03-05T03:30:00+00:00"
+    assert next_at(empty_ws) == "2026-03-05T03:30:00+00:00"
     # a run that comes in time is none that was missed
-    assert len(fire(ws, datetime(2026, 3, 5, 3, 30, 20, tzinfo=UTC))) == 1
+    assert len(fire(empty_ws, datetime(2026, 3, 5, 3, 30, 20, tzinfo=UTC))) == 1
 
 
 def test_a_clock_that_jumps_starts_nothing_twice_and_forgets_nothing(
-    ws: Workspace, add: Add
+    empty_ws: Workspace, add: Add
 ) -> None:
     add("0 * * * *")
     hour = timedelta(hours=1)
-    assert len(fire(ws, NOW + hour)) == 1
+    assert len(fire(empty_ws, NOW + hour)) == 1
     # A year ahead: the missed runs are one run. And back: it goes on with the hours to come.
-    assert len(fire(ws, NOW + timedelta(days=365))) == 1
-    assert fire(ws, NOW + hour) == []
-    assert next_at(ws) == (NOW + 2 * hour).isoformat()
-    assert len(fire(ws, NOW + 2 * hour)) == 1
+    assert len(fire(empty_ws, NOW + timedelta(days=365))) == 1
+    assert fire(empty_ws, NOW + hour) == []
+    assert next_at(empty_ws) == (NOW + 2 * hour).isoformat()
+    assert len(fire(empty_ws, NOW + 2 * hour)) == 1
     # Back by an hour: what was started is not started again.
-    assert fire(ws, NOW + hour) == []
-    assert fire(ws, NOW + 2 * hour) == []
-    assert len(fire(ws, NOW + 3 * hour)) == 1
+    assert fire(empty_ws, NOW + hour) == []
+    assert fire(empty_ws, NOW + 2 * hour) == []
+    assert len(fire(empty_ws, NOW + 3 * hour)) == 1
 
 
 def test_a_worker_whose_clock_was_ahead_moves_no_schedule_away(
-    ws: Workspace, add: Add, monkeypatch: pytest.MonkeyPatch
+    empty_ws: Workspace, add: Add, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker whose clock is right sets the schedule right, although its own never jumped."""
     monkeypatch.setattr(worker_module, "SCHEDULE_CHECK_SECONDS", 3600.0)
     add("30 3 * * *", utc_now())
-    (daily,) = schedules.schedules(ws)
+    (daily,) = schedules.schedules(empty_ws)
     first = daily.next_at
     assert first is not None
-    with pulsing(ws, lambda: utc_now() + timedelta(days=1)):
-        until(lambda: next_at(ws) == (first + timedelta(days=1)).isoformat())
-    with pulsing(ws, utc_now):
-        until(lambda: next_at(ws) == first.isoformat())
-    assert fire(ws, first) == []  # that day's job was asked for by the clock that was ahead
+    with pulsing(empty_ws, lambda: utc_now() + timedelta(days=1)):
+        until(lambda: next_at(empty_ws) == (first + timedelta(days=1)).isoformat())
+    with pulsing(empty_ws, utc_now):
+        until(lambda: next_at(empty_ws) == first.isoformat())
+    assert fire(empty_ws, first) == []  # that day's job was asked for by the clock that was ahead
 
 
 def test_a_worker_whose_clock_is_behind_asks_for_nothing_that_is_over(
-    ws: Workspace, add: Add, monkeypatch: pytest.MonkeyPatch
+    empty_ws: Workspace, add: Add, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_module, "SCHEDULE_CHECK_SECONDS", 0.0)
     add("30 3 * * *", utc_now())
-    first = next_at(ws)
+    first = next_at(empty_ws)
     looks: list[datetime] = []
 
     def behind() -> datetime:
         looks.append(utc_now() - timedelta(days=1))
         return looks[-1]
 
-    with pulsing(ws, behind):
+    with pulsing(empty_ws, behind):
         until(lambda: len(looks) >= 20)
-    assert next_at(ws) == first
+    assert next_at(empty_ws) == first
 
 
 @pytest.mark.parametrize(
@@ -483,50 +485,54 @@ def test_a_worker_whose_clock_is_behind_asks_for_nothing_that_is_over(
     ],
 )
 def test_days_on_which_the_clock_is_changed(
-    ws: Workspace, add: Add, cron: str, start: tuple[int, ...], instants: list[str]
+    empty_ws: Workspace, add: Add, cron: str, start: tuple[int, ...], instants: list[str]
 ) -> None:
     now = datetime(*start, tzinfo=UTC)  # type: ignore[arg-type,misc]
     add(cron, now, timezone="Europe/Berlin", missed=Missed.SKIP)
     fired: list[str] = []
     while len(fired) < len(instants):
         now += timedelta(minutes=30)
-        fired += fire(ws, now)
+        fired += fire(empty_ws, now)
     assert fired == [f"2026-{instant}:00+00:00" for instant in instants]
 
 
-def test_in_the_hour_that_comes_twice_the_next_time_is_to_come(ws: Workspace, add: Add) -> None:
+def test_in_the_hour_that_comes_twice_the_next_time_is_to_come(
+    empty_ws: Workspace, add: Add
+) -> None:
     add("30 2 * * *", datetime(2026, 10, 24, 12, tzinfo=UTC), timezone="Europe/Berlin")
-    assert fire(ws, datetime(2026, 10, 25, 1, 10, tzinfo=UTC)) == ["2026-10-25T00:30:00+00:00"]
-    assert next_at(ws) == "2026-10-26T01:30:00+00:00"
-    (daily,) = schedules.schedules(ws)
+    assert fire(empty_ws, datetime(2026, 10, 25, 1, 10, tzinfo=UTC)) == [
+        "2026-10-25T00:30:00+00:00"
+    ]
+    assert next_at(empty_ws) == "2026-10-26T01:30:00+00:00"
+    (daily,) = schedules.schedules(empty_ws)
     assert not schedules.is_ahead(daily, datetime(2026, 10, 25, 1, 15, tzinfo=UTC))
 
 
-def test_a_schedule_whose_last_job_goes_on_waits(ws: Workspace, add: Add) -> None:
+def test_a_schedule_whose_last_job_goes_on_waits(empty_ws: Workspace, add: Add) -> None:
     add("0 * * * *")
     hour = timedelta(hours=1)
-    ws.db.write(lambda connection: schedules.fire(connection, NOW + hour))
-    assert fire(ws, NOW + 2 * hour) == []
-    finish(ws, claimed(ws))
-    assert len(fire(ws, NOW + 3 * hour)) == 1
+    empty_ws.db.write(lambda connection: schedules.fire(connection, NOW + hour))
+    assert fire(empty_ws, NOW + 2 * hour) == []
+    finish(empty_ws, claimed(empty_ws))
+    assert len(fire(empty_ws, NOW + 3 * hour)) == 1
 
 
-def test_pause_leaves_out_and_remove_ends(ws: Workspace, add: Add) -> None:
+def test_pause_leaves_out_and_remove_ends(empty_ws: Workspace, add: Add) -> None:
     add("0 * * * *")
     later = NOW + timedelta(hours=5)
-    assert schedules.pause(ws, "nightly").paused
-    assert fire(ws, later) == []
-    schedules.pause(ws, "nightly", paused=False, now=later)
-    assert fire(ws, later + timedelta(minutes=1)) == []
-    assert len(fire(ws, later + timedelta(hours=1))) == 1
+    assert schedules.pause(empty_ws, "nightly").paused
+    assert fire(empty_ws, later) == []
+    schedules.pause(empty_ws, "nightly", paused=False, now=later)
+    assert fire(empty_ws, later + timedelta(minutes=1)) == []
+    assert len(fire(empty_ws, later + timedelta(hours=1))) == 1
     with pytest.raises(Conflict, match="of this name"):
         add("0 * * * *")
-    schedules.remove(ws, "nightly")
+    schedules.remove(empty_ws, "nightly")
     with pytest.raises(NotFound):
-        schedules.remove(ws, "nightly")
+        schedules.remove(empty_ws, "nightly")
 
 
-def test_what_is_no_schedule_is_refused(ws: Workspace, add: Add) -> None:
+def test_what_is_no_schedule_is_refused(empty_ws: Workspace, add: Add) -> None:
     with pytest.raises(InputError, match="cron expression 'soon'"):
         add("soon")
     with pytest.raises(InputError, match="Bad day-of-month"):

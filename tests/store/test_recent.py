@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.store.test_traces import store
 from thumbwheel.capture.feedback import add_feedback
 from thumbwheel.capture.recent import UNKNOWN, quality, use
-from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.types import Agent
 
 AGENT = Agent.named("desk")
 NOW = datetime.now(UTC)
 THIS_WEEK = (NOW - timedelta(days=NOW.weekday())).date()
-
-
-@pytest.fixture
-def ws(tmp_path: Path) -> Iterator[Workspace]:
-    with Workspace.open(Home.at(tmp_path / "home"), Sources({}, "none", {})) as workspace:
-        yield workspace
 
 
 def answered(week: date, number: int, **more: Any) -> dict[str, Any]:
@@ -39,41 +28,41 @@ def rate(ws: Workspace, week: date, answers: int, good: int) -> None:
         add_feedback(ws, "desk", f"{week}-{number}", "thumb", number < good, rater="ann")
 
 
-def test_an_answer_is_good_where_more_people_say_so_than_not(ws: Workspace) -> None:
-    store(ws, *(answered(THIS_WEEK, number) for number in range(4)))
+def test_an_answer_is_good_where_more_people_say_so_than_not(empty_ws: Workspace) -> None:
+    store(empty_ws, *(answered(THIS_WEEK, number) for number in range(4)))
     for number, thumbs in enumerate(([True, True, False], [False], [True, False])):
         for rater, thumb in enumerate(thumbs):
             name = f"{THIS_WEEK}-{number}"
-            add_feedback(ws, "desk", name, "thumb", thumb, rater=f"rater-{rater}")
-    (share,) = quality(ws, AGENT, NOW).by_week
+            add_feedback(empty_ws, "desk", name, "thumb", thumb, rater=f"rater-{rater}")
+    (share,) = quality(empty_ws, AGENT, NOW).by_week
     assert (share.week, share.good, share.rated) == (THIS_WEEK, 1, 2), "one tie, one unrated"
     assert share.interval.low < share.share < share.interval.high
-    (of_version,) = quality(ws, AGENT, NOW).by_version
+    (of_version,) = quality(empty_ws, AGENT, NOW).by_version
     assert (of_version.version, of_version.rated) == (UNKNOWN, 2)
 
 
-def test_a_fall_is_one_beyond_chance(ws: Workspace) -> None:
-    rate(ws, THIS_WEEK - timedelta(days=7), 30, 27)
-    assert quality(ws, AGENT, NOW).fall() is None, "one week is no change"
-    rate(ws, THIS_WEEK, 12, 9)
-    assert quality(ws, AGENT, NOW).fall() is None
-    store(ws, *(answered(THIS_WEEK, number) for number in range(12, 40)))
+def test_a_fall_is_one_beyond_chance(empty_ws: Workspace) -> None:
+    rate(empty_ws, THIS_WEEK - timedelta(days=7), 30, 27)
+    assert quality(empty_ws, AGENT, NOW).fall() is None, "one week is no change"
+    rate(empty_ws, THIS_WEEK, 12, 9)
+    assert quality(empty_ws, AGENT, NOW).fall() is None
+    store(empty_ws, *(answered(THIS_WEEK, number) for number in range(12, 40)))
     for number in range(12, 40):
-        add_feedback(ws, "desk", f"{THIS_WEEK}-{number}", "thumb", False, rater="ann")
-    fall = quality(ws, AGENT, NOW).fall()
+        add_feedback(empty_ws, "desk", f"{THIS_WEEK}-{number}", "thumb", False, rater="ann")
+    fall = quality(empty_ws, AGENT, NOW).fall()
     assert fall is not None
     before, after = fall
     assert (before.good, before.rated, after.good, after.rated) == (27, 30, 9, 40)
 
 
-def test_older_weeks_are_left_out(ws: Workspace) -> None:
-    rate(ws, THIS_WEEK - timedelta(weeks=8), 3, 3)
-    rate(ws, THIS_WEEK - timedelta(weeks=7), 2, 1)
-    (share,) = quality(ws, AGENT, NOW).by_week
+def test_older_weeks_are_left_out(empty_ws: Workspace) -> None:
+    rate(empty_ws, THIS_WEEK - timedelta(weeks=8), 3, 3)
+    rate(empty_ws, THIS_WEEK - timedelta(weeks=7), 2, 1)
+    (share,) = quality(empty_ws, AGENT, NOW).by_week
     assert (share.week, share.rated) == (THIS_WEEK - timedelta(weeks=7), 2)
 
 
-def test_use_says_volume_errors_and_how_long_calls_took(ws: Workspace) -> None:
+def test_use_says_volume_errors_and_how_long_calls_took(empty_ws: Workspace) -> None:
     began = NOW - timedelta(hours=1)
 
     def call(number: int, seconds: float, cost: float | None) -> dict[str, Any]:
@@ -83,9 +72,9 @@ def test_use_says_volume_errors_and_how_long_calls_took(ws: Workspace) -> None:
         status = "error" if number == 0 else "ok"
         return answered(THIS_WEEK, number, status=status, steps=[step | times])
 
-    store(ws, *(call(number, 1.0 + number, 0.25) for number in range(4)))
-    current = use(ws, AGENT, datetime.now(UTC) + timedelta(seconds=1))
+    store(empty_ws, *(call(number, 1.0 + number, 0.25) for number in range(4)))
+    current = use(empty_ws, AGENT, datetime.now(UTC) + timedelta(seconds=1))
     assert (current.answers, current.failed, current.failed_share) == (4, 1, 0.25)
     assert (current.typical_seconds, current.slow_seconds) == (3.0, 4.0)
-    earlier = use(ws, AGENT, NOW - timedelta(days=7))
+    earlier = use(empty_ws, AGENT, NOW - timedelta(days=7))
     assert (earlier.answers, earlier.failed_share, earlier.cost) == (0, None, None)

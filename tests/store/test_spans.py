@@ -24,7 +24,7 @@ from thumbwheel.sdk.segment import Segment
 
 
 @pytest.fixture
-def ws(tmp_path: Path) -> Iterator[Workspace]:
+def spans_ws(tmp_path: Path) -> Iterator[Workspace]:
     with Workspace.open(Home(tmp_path), Sources({}, "none", {})) as workspace:
         yield workspace
 
@@ -51,39 +51,41 @@ def settled(ws: Workspace, later: timedelta = timedelta()) -> dict[str, int]:
         return {run.trace_id[-1]: len(run.spans) for run in settled_runs(connection, now)}
 
 
-def test_a_run_is_settled_when_it_is_whole_and_quiet_or_abandoned(ws: Workspace) -> None:
-    assert save(ws, row(1, 1), row(1, 2, 1), row(2, 3, 9)) == 3
-    assert save(ws, row(1, 2, 1)) == 0
-    assert settled(ws) == {}
-    assert settled(ws, QUIET + timedelta(seconds=60)) == {"1": 2}
-    assert settled(ws, ABANDONED + timedelta(seconds=60)) == {"1": 2, "2": 1}
+def test_a_run_is_settled_when_it_is_whole_and_quiet_or_abandoned(spans_ws: Workspace) -> None:
+    assert save(spans_ws, row(1, 1), row(1, 2, 1), row(2, 3, 9)) == 3
+    assert save(spans_ws, row(1, 2, 1)) == 0
+    assert settled(spans_ws) == {}
+    assert settled(spans_ws, QUIET + timedelta(seconds=60)) == {"1": 2}
+    assert settled(spans_ws, ABANDONED + timedelta(seconds=60)) == {"1": 2, "2": 1}
 
 
 def test_runs_that_wait_for_their_root_hold_up_no_other(
-    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+    spans_ws: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(span_store, "MOST_TRACES", 3)
-    save(ws, *(row(run, run, 99) for run in range(1, 8)))
-    save(ws, row(9, 9))
-    assert settled(ws, QUIET + timedelta(seconds=60)) == {"9": 1}
+    save(spans_ws, *(row(run, run, 99) for run in range(1, 8)))
+    save(spans_ws, row(9, 9))
+    assert settled(spans_ws, QUIET + timedelta(seconds=60)) == {"9": 1}
 
 
-def test_everything_is_everything(ws: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_is_everything(spans_ws: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(span_store, "MOST_TRACES", 3)
-    save(ws, *(row(run, run, 99) for run in range(1, 9)))
-    drain_inbox(ws, everything=True)
-    assert len(list_traces(ws, "desk").traces) == 8
-    with ws.db.read() as connection:
+    save(spans_ws, *(row(run, run, 99) for run in range(1, 9)))
+    drain_inbox(spans_ws, everything=True)
+    assert len(list_traces(spans_ws, "desk").traces) == 8
+    with spans_ws.db.read() as connection:
         assert list(settled_runs(connection, datetime.now(UTC), everything=True)) == []
 
 
-def test_a_span_that_comes_while_its_run_is_stored_stays(ws: Workspace) -> None:
-    save(ws, row(1, 1))
-    with ws.db.read() as connection:
+def test_a_span_that_comes_while_its_run_is_stored_stays(spans_ws: Workspace) -> None:
+    save(spans_ws, row(1, 1))
+    with spans_ws.db.read() as connection:
         (run,) = settled_runs(connection, datetime.now(UTC), everything=True)
-    save(ws, row(1, 2, 1))
-    ws.db.write(partial(remove_spans, agent_id=scope_of(ws, "desk", "sdk").agent_id, run=run))
-    with ws.db.read() as connection:
+    save(spans_ws, row(1, 2, 1))
+    spans_ws.db.write(
+        partial(remove_spans, agent_id=scope_of(spans_ws, "desk", "sdk").agent_id, run=run)
+    )
+    with spans_ws.db.read() as connection:
         (rest,) = settled_runs(connection, datetime.now(UTC), everything=True)
     assert [span.span_id for span in rest.spans] == [f"{2:016x}"]
 
@@ -106,28 +108,28 @@ def stored_answers(ws: Workspace) -> list[str]:
 
 @pytest.mark.parametrize("judged", [False, True])
 def test_spans_that_come_when_their_run_is_stored_become_steps_of_it(
-    ws: Workspace, judged: bool
+    spans_ws: Workspace, judged: bool
 ) -> None:
-    save(ws, spoken(1, 0, "first"), spoken(3, 20, "third", 1))
-    drain_inbox(ws, everything=True)
+    save(spans_ws, spoken(1, 0, "first"), spoken(3, 20, "third", 1))
+    drain_inbox(spans_ws, everything=True)
     name = f"{1:032x}"
     if judged:
         judgement = {"type": "feedback", "agent": "desk", "kind": "thumb", "value": True}
-        segment = Segment(ws.home.inbox)
+        segment = Segment(spans_ws.home.inbox)
         line = judgement | {"target": {"step": [name, 1]}}
         segment.append(json.dumps(line).encode()).result()
         segment.close()
-    save(ws, spoken(2, 10, "second", 1), spoken(3, 20, "third", 1))
-    drain_inbox(ws, everything=True)
+    save(spans_ws, spoken(2, 10, "second", 1), spoken(3, 20, "third", 1))
+    drain_inbox(spans_ws, everything=True)
     order = ["first", "third", "second"] if judged else ["first", "second", "third"]
-    assert stored_answers(ws) == order
+    assert stored_answers(spans_ws) == order
 
     # what was sent again changes nothing; what differs is set aside
-    save(ws, spoken(1, 0, "first"), spoken(2, 10, "second", 1))
-    drain_inbox(ws, everything=True)
-    assert not (ws.home.inbox / "rejected.jsonl").exists()
-    save(ws, spoken(2, 10, "something else", 1))
-    drain_inbox(ws, everything=True)
-    assert "differs from what is stored" in (ws.home.inbox / "rejected.jsonl").read_text()
-    assert stored_answers(ws) == order
-    assert len(list_traces(ws, "desk").traces) == 1
+    save(spans_ws, spoken(1, 0, "first"), spoken(2, 10, "second", 1))
+    drain_inbox(spans_ws, everything=True)
+    assert not (spans_ws.home.inbox / "rejected.jsonl").exists()
+    save(spans_ws, spoken(2, 10, "something else", 1))
+    drain_inbox(spans_ws, everything=True)
+    assert "differs from what is stored" in (spans_ws.home.inbox / "rejected.jsonl").read_text()
+    assert stored_answers(spans_ws) == order
+    assert len(list_traces(spans_ws, "desk").traces) == 1

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,18 +15,11 @@ from thumbwheel.capture.source import Line
 from thumbwheel.capture.sources.jsonl import SOURCE
 from thumbwheel.capture.trace_queries import TraceFilter
 from thumbwheel.capture.traces import list_traces, show_trace
-from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import require_agent
 
 QUESTIONS = ("Opening hours?", "Öffnungszeiten 100%?", "Is it waterproof?", "How_long?", "Where?")
-
-
-@pytest.fixture
-def ws(tmp_path: Path) -> Iterator[Workspace]:
-    with Workspace.open(Home.at(tmp_path / "home"), Sources({}, "none", {})) as workspace:
-        yield workspace
 
 
 def store(ws: Workspace, *rows: dict[str, Any]) -> None:
@@ -40,10 +31,10 @@ def store(ws: Workspace, *rows: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def stored(ws: Workspace) -> Workspace:
+def stored(empty_ws: Workspace) -> Workspace:
     """Five traces, one commit each, so that each has a time of its own."""
     store(
-        ws,
+        empty_ws,
         *(
             {
                 "id": f"t{number}",
@@ -58,10 +49,10 @@ def stored(ws: Workspace) -> Workspace:
             for number, question in enumerate(QUESTIONS)
         ),
     )
-    add_feedback(ws, "desk", "t1", "thumb", True, rater="ann")
-    add_feedback(ws, "desk", "t1", "rating", 4, rater="bob")
-    add_feedback(ws, "desk", "t2", "correction", "Yes, it is.")
-    return ws
+    add_feedback(empty_ws, "desk", "t1", "thumb", True, rater="ann")
+    add_feedback(empty_ws, "desk", "t1", "rating", 4, rater="bob")
+    add_feedback(empty_ws, "desk", "t2", "correction", "Yes, it is.")
+    return empty_ws
 
 
 def names(ws: Workspace, **wanted: Any) -> list[str]:
@@ -127,15 +118,15 @@ def test_times_bound_the_list(stored: Workspace) -> None:
     assert names(stored, since=times[0] + timedelta(microseconds=1)) == []
 
 
-def test_a_trace_with_its_steps_and_those_it_called(ws: Workspace) -> None:
+def test_a_trace_with_its_steps_and_those_it_called(empty_ws: Workspace) -> None:
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
     tool = {"kind": "tool", "name": "clock", "input": {"zone": "UTC"}, "output": "08:00"}
     call = {"kind": "llm", "tokens": {"prompt": 3, "completion": 2}, "token_ids": [5, 6]}
-    store(ws, {"id": "outer", "input": chat, "output": "Eight.", "steps": [tool, call]})
-    outer = show_trace(ws, "desk", "outer")
-    store(ws, {"id": "inner", "input": "Time?", "output": "8", "parent": "outer"})
-    add_feedback(ws, "desk", "outer", "thumb", False, rater="ann", comment="It was nine.")
-    shown = show_trace(ws, "desk", outer["id"][:12])
+    store(empty_ws, {"id": "outer", "input": chat, "output": "Eight.", "steps": [tool, call]})
+    outer = show_trace(empty_ws, "desk", "outer")
+    store(empty_ws, {"id": "inner", "input": "Time?", "output": "8", "parent": "outer"})
+    add_feedback(empty_ws, "desk", "outer", "thumb", False, rater="ann", comment="It was nine.")
+    shown = show_trace(empty_ws, "desk", outer["id"][:12])
     assert shown["input"] == chat
     assert [step["kind"] for step in shown["steps"]] == ["tool", "llm"]
     assert (shown["steps"][0]["output"], shown["steps"][1]["recorded_tokens"]) == ("08:00", 2)
@@ -145,7 +136,7 @@ def test_a_trace_with_its_steps_and_those_it_called(ws: Workspace) -> None:
         "It was nine.",
         "ann",
     )
-    assert shown["children"] == [show_trace(ws, "desk", "inner")["id"]]
+    assert shown["children"] == [show_trace(empty_ws, "desk", "inner")["id"]]
 
 
 def test_unknown_names(stored: Workspace) -> None:

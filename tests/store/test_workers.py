@@ -27,17 +27,17 @@ LEASE = 2.0
 
 
 @pytest.fixture
-def ws(tmp_path: Path) -> Iterator[Workspace]:
+def workers_ws(tmp_path: Path) -> Iterator[Workspace]:
     with opened(tmp_path / "home") as ws:
         yield ws
 
 
 @pytest.fixture
-def start(ws: Workspace) -> Iterator[Callable[..., WorkerProcess]]:
+def start(workers_ws: Workspace) -> Iterator[Callable[..., WorkerProcess]]:
     processes: list[WorkerProcess] = []
 
     def start(*options: str) -> WorkerProcess:
-        processes.append(started(ws.home.path, "--lease", str(LEASE), *options))
+        processes.append(started(workers_ws.home.path, "--lease", str(LEASE), *options))
         return processes[-1]
 
     yield start
@@ -65,96 +65,101 @@ def workers(ws: Workspace) -> list[WorkerRow]:
 
 @pytest.mark.slow
 def test_nothing_of_a_zombie_lands_and_its_job_is_taken_over_after_a_lease(
-    ws: Workspace, start: Callable[..., WorkerProcess], tmp_path: Path
+    workers_ws: Workspace, start: Callable[..., WorkerProcess], tmp_path: Path
 ) -> None:
     """It is on another host, where nobody can kill it."""
     gate = tmp_path / "gate"
-    job = steps(ws, holds_until=str(gate))
+    job = steps(workers_ws, holds_until=str(gate))
     zombie = start("--host", "elsewhere")
-    until(in_state(ws, job, JobState.RUNNING))
-    first = queue.job(ws, job.id).worker_id
+    until(in_state(workers_ws, job, JobState.RUNNING))
+    first = queue.job(workers_ws, job.id).worker_id
     heir = start()
-    until(lambda: len(workers(ws)) == 2)
+    until(lambda: len(workers(workers_ws)) == 2)
     zombie.send(signal.SIGSTOP)
-    until(lambda: queue.job(ws, job.id).worker_id not in (first, None))
-    assert queue.job(ws, job.id).fence == 3  # two claims, and the release between them
+    until(lambda: queue.job(workers_ws, job.id).worker_id not in (first, None))
+    assert queue.job(workers_ws, job.id).fence == 3  # two claims, and the release between them
     gate.touch()
     zombie.send(signal.SIGCONT)
-    until(in_state(ws, job, JobState.SUCCEEDED))
+    until(in_state(workers_ws, job, JobState.SUCCEEDED))
     assert zombie.process.wait(120) != 0
-    assert {slug.rpartition("-")[2] for slug in effects(ws)} == {str(heir.process.pid)}
-    assert len(effects(ws)) == 4
+    assert {slug.rpartition("-")[2] for slug in effects(workers_ws)} == {str(heir.process.pid)}
+    assert len(effects(workers_ws)) == 4
 
 
 @pytest.mark.slow
 @pytest.mark.sqlite
 def test_a_worker_that_stands_still_on_this_host_is_killed_before_its_job_is_taken(
-    ws: Workspace, start: Callable[..., WorkerProcess], tmp_path: Path
+    workers_ws: Workspace, start: Callable[..., WorkerProcess], tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
-    job = steps(ws, holds_until=str(gate))
+    job = steps(workers_ws, holds_until=str(gate))
     stuck = start()
-    until(in_state(ws, job, JobState.RUNNING))
+    until(in_state(workers_ws, job, JobState.RUNNING))
     start()
     stuck.send(signal.SIGSTOP)
     assert stuck.process.wait(120) == -signal.SIGKILL
     gate.touch()
-    until(in_state(ws, job, JobState.SUCCEEDED))
-    assert len(effects(ws)) == 4 and len(list(ws.home.workers.iterdir())) == 1
+    until(in_state(workers_ws, job, JobState.SUCCEEDED))
+    assert len(effects(workers_ws)) == 4 and len(list(workers_ws.home.workers.iterdir())) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.sqlite
 def test_killed_at_every_border_a_job_is_done_once(
-    ws: Workspace, start: Callable[..., WorkerProcess]
+    workers_ws: Workspace, start: Callable[..., WorkerProcess]
 ) -> None:
     kills = [(1, border) for border in BORDERS[:3]] + [(4, "end")]
-    job = steps(ws, kills=kills)
+    job = steps(workers_ws, kills=kills)
     for _ in kills:
         assert start().process.wait(60) == -signal.SIGKILL
     start()
-    until(in_state(ws, job, JobState.SUCCEEDED))
-    ended = queue.job(ws, job.id)
+    until(in_state(workers_ws, job, JobState.SUCCEEDED))
+    ended = queue.job(workers_ws, job.id)
     assert (ended.result, ended.crashes, ended.attempts) == ({"name": "s", "steps": 4}, 4, 5)
-    assert [slug.partition("-by-")[0] for slug in effects(ws)] == ["s-0", "s-1", "s-2", "s-3"]
+    assert [slug.partition("-by-")[0] for slug in effects(workers_ws)] == [
+        "s-0",
+        "s-1",
+        "s-2",
+        "s-3",
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.sqlite
 def test_a_server_that_is_killed_takes_its_workers_along_and_the_next_one_goes_on(
-    ws: Workspace, start: Callable[..., WorkerProcess], tmp_path: Path
+    workers_ws: Workspace, start: Callable[..., WorkerProcess], tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
-    job = steps(ws, steps=40, holds_until=str(gate), holds_from=4)
+    job = steps(workers_ws, steps=40, holds_until=str(gate), holds_from=4)
     server = start("--serve", "1")
-    until(lambda: len(effects(ws)) == 4)
+    until(lambda: len(effects(workers_ws)) == 4)
     server.end(signal.SIGKILL)
-    until(in_state(ws, job, JobState.QUEUED))  # its worker was told, and gave the job back
-    assert queue.job(ws, job.id).crashes == 0
-    until(lambda: workers(ws) == [])
-    assert len(effects(ws)) == 4
+    until(in_state(workers_ws, job, JobState.QUEUED))  # its worker was told, and gave the job back
+    assert queue.job(workers_ws, job.id).crashes == 0
+    until(lambda: workers(workers_ws) == [])
+    assert len(effects(workers_ws)) == 4
     gate.touch()
     start("--until-idle")
-    until(in_state(ws, job, JobState.SUCCEEDED))
-    assert len(effects(ws)) == 40
+    until(in_state(workers_ws, job, JobState.SUCCEEDED))
+    assert len(effects(workers_ws)) == 40
 
 
 @pytest.mark.slow
 @pytest.mark.sqlite
 def test_a_cancelled_job_stops_at_once_and_goes_on_where_it_was(
-    ws: Workspace, start: Callable[..., WorkerProcess], tmp_path: Path
+    workers_ws: Workspace, start: Callable[..., WorkerProcess], tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
-    job = steps(ws, steps=60, holds_until=str(gate), holds_from=4)
+    job = steps(workers_ws, steps=60, holds_until=str(gate), holds_from=4)
     start()
-    until(lambda: len(effects(ws)) == 4)
-    queue.cancel(ws, job.id)
-    until(in_state(ws, job, JobState.CANCELLED))
+    until(lambda: len(effects(workers_ws)) == 4)
+    queue.cancel(workers_ws, job.id)
+    until(in_state(workers_ws, job, JobState.CANCELLED))
     gate.touch()
-    assert len(effects(ws)) == 4
-    queue.resume(ws, job.id)
-    until(in_state(ws, job, JobState.SUCCEEDED))
-    assert len(effects(ws)) == 60
+    assert len(effects(workers_ws)) == 4
+    queue.resume(workers_ws, job.id)
+    until(in_state(workers_ws, job, JobState.SUCCEEDED))
+    assert len(effects(workers_ws)) == 60
 
 
 def code(ws: Workspace, *lines: str) -> Job:
@@ -164,18 +169,20 @@ def code(ws: Workspace, *lines: str) -> Job:
 @pytest.mark.slow
 @pytest.mark.sqlite
 def test_an_interrupt_waits_for_the_end_of_an_import(
-    ws: Workspace, start: Callable[..., WorkerProcess], tmp_path: Path
+    workers_ws: Workspace, start: Callable[..., WorkerProcess], tmp_path: Path
 ) -> None:
     begun, over = tmp_path / "begun", tmp_path / "over"
     (tmp_path / "heavy_package.py").write_text(
         f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(1.5)\n"
         f"pathlib.Path({str(over)!r}).touch()\n"
     )
-    job = code(ws, f"sys.path.append({str(tmp_path)!r})", "import heavy_package", "time.sleep(60)")
+    job = code(
+        workers_ws, f"sys.path.append({str(tmp_path)!r})", "import heavy_package", "time.sleep(60)"
+    )
     worker = start("--supervised")
     until(begun.exists)
-    queue.cancel(ws, job.id)
-    until(in_state(ws, job, JobState.CANCELLED), 30)
+    queue.cancel(workers_ws, job.id)
+    until(in_state(workers_ws, job, JobState.CANCELLED), 30)
     assert over.exists()
     assert worker.process.wait(30) == SPENT, "its process ends after an interrupt"
 
@@ -184,35 +191,35 @@ def test_an_interrupt_waits_for_the_end_of_an_import(
 @pytest.mark.sqlite
 @pytest.mark.parametrize("line", ["raise TypeError('bad call flags')", "sys.exit(3)"])
 def test_a_crash_ends_its_process_and_its_traceback_is_in_the_log(
-    ws: Workspace, start: Callable[..., WorkerProcess], line: str
+    workers_ws: Workspace, start: Callable[..., WorkerProcess], line: str
 ) -> None:
     for number in range(queue.CRASHES_IN_A_ROW):
-        assert queue.crashing(ws) is None
-        job = code(ws, line)
+        assert queue.crashing(workers_ws) is None
+        job = code(workers_ws, line)
         assert start("--supervised").process.wait(30) == SPENT
-        ended = queue.job(ws, job.id)
+        ended = queue.job(workers_ws, job.id)
         assert ended.state is JobState.FAILED and ended.error is not None
         assert ended.error["kind"] == "Crash" and "with the log of the server" in ended.error["fix"]
-        text = ws.home.path.with_suffix(".log").read_text()
+        text = workers_ws.home.path.with_suffix(".log").read_text()
         assert text.count("Traceback (most recent call last)") == number + 1
         assert f"job {job.id} crashed" in text
-    problem = queue.crashing(ws)
+    problem = queue.crashing(workers_ws)
     assert problem is not None and job.id in problem and "bad call flags" not in problem
-    steps(ws)
+    steps(workers_ws)
     start("--until-idle")
-    until(lambda: queue.crashing(ws) is None)
+    until(lambda: queue.crashing(workers_ws) is None)
 
 
 @pytest.mark.slow
 @pytest.mark.sqlite
 def test_what_an_interrupted_attempt_had_started_ends_before_its_job_is_free(
-    ws: Workspace, start: Callable[..., WorkerProcess], tmp_path: Path
+    workers_ws: Workspace, start: Callable[..., WorkerProcess], tmp_path: Path
 ) -> None:
     """A server with a session of its own, as that of a deployment, goes on."""
     pids = tmp_path / "pids"
     program = "[sys.executable, '-c', 'import time; time.sleep(600)']"
     job = code(
-        ws,
+        workers_ws,
         "import subprocess",
         f"helper = subprocess.Popen({program}, process_group=0)",
         f"server = subprocess.Popen({program}, start_new_session=True)",
@@ -222,8 +229,8 @@ def test_what_an_interrupted_attempt_had_started_ends_before_its_job_is_free(
     start()
     until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
     helper, server = map(int, pids.read_text().split())
-    queue.cancel(ws, job.id)
-    until(in_state(ws, job, JobState.CANCELLED), 30)
+    queue.cancel(workers_ws, job.id)
+    until(in_state(workers_ws, job, JobState.CANCELLED), 30)
     assert not Path(f"/proc/{helper}").exists()
     os.kill(server, signal.SIGKILL)
 

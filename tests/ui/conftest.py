@@ -32,15 +32,15 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
     with running_pages(tmp_path_factory.mktemp("pages")) as world:
         yield world
 
 
 @pytest.fixture
-def person(browser: Browser, world: PagesWorld) -> Iterator[Visitor]:
+def person(browser: Browser, pages: PagesWorld) -> Iterator[Visitor]:
     """Somebody who is logged in as the owner, and whose pages must break nothing."""
-    with visitor(browser, world.url, code=world.code) as person:
+    with visitor(browser, pages.url, code=pages.code) as person:
         yield person
         person.check()
 

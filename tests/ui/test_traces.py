@@ -100,7 +100,7 @@ def test_the_traces_of_a_list_are_gone_through_one_by_one(person: Visitor) -> No
     expect(page.get_by_role("link", name="Next")).to_be_hidden()
 
 
-def test_a_correction_and_a_comment_are_posted(person: Visitor, world: PagesWorld) -> None:
+def test_a_correction_and_a_comment_are_posted(person: Visitor, pages: PagesWorld) -> None:
     page = person.open(f"{LIST}/q3")
     page.get_by_text("Write a better answer").click()
     page.get_by_label("What it should have said").fill(
@@ -112,12 +112,12 @@ def test_a_correction_and_a_comment_are_posted(person: Visitor, world: PagesWorl
     page.get_by_label("Comment", exact=True).fill("Too vague.")
     page.get_by_role("button", name="Save the comment").click()
     expect(page.locator(".rail .said")).to_have_count(2)
-    posted = [word for word in list_feedback(world.ws, AGENT) if word["source"] != "jsonl"]
+    posted = [word for word in list_feedback(pages.ws, AGENT) if word["source"] != "jsonl"]
     assert sorted(word["kind"] for word in posted) == ["comment", "correction"], "each once"
     assert {word["rater"] for word in posted} == {"owner"}, "as on the rating bench"
 
 
-def test_what_the_filters_show_becomes_a_queue(person: Visitor, world: PagesWorld) -> None:
+def test_what_the_filters_show_becomes_a_queue(person: Visitor, pages: PagesWorld) -> None:
     page = person.open(f"{LIST}?text=norway&until=2099-01-01")
     page.get_by_role("link", name="Ask people about these").click()
     expect(page.get_by_label("Text in question or answer")).to_have_value("norway")
@@ -127,7 +127,7 @@ def test_what_the_filters_show_becomes_a_queue(person: Visitor, world: PagesWorl
     page.get_by_role("button", name="Make the queue").click()
     card = page.get_by_role("listitem").filter(has_text="norway")
     expect(card).to_contain_text("0 of 1 answers done")
-    queue = require_queue(world.ws, require_agent(world.ws, AGENT), "norway")
+    queue = require_queue(pages.ws, require_agent(pages.ws, AGENT), "norway")
     assert queue.config.ask == ("thumb", "rating")
     card.get_by_role("button", name="Close").click()
     page.get_by_role("dialog").get_by_role("button", name="Close the queue").click()
@@ -142,7 +142,7 @@ def test_filters_that_no_form_would_send_are_shown(person: Visitor, page_name: s
     expect(page.get_by_label("Status")).to_have_value("timeout")
 
 
-def test_a_trace_becomes_a_gold_case(person: Visitor, world: PagesWorld) -> None:
+def test_a_trace_becomes_a_gold_case(person: Visitor, pages: PagesWorld) -> None:
     page = person.open(f"{LIST}/q0")
     page.get_by_text("Add as a gold case").click()
     page.get_by_label("A right answer").fill("Yes, by invoice, too.")

@@ -24,7 +24,7 @@ QUESTION = [{"role": "user", "content": "Hello"}]
 
 
 @dataclass
-class World:
+class DeployWorld:
     ws: Workspace
     base: Path
     adapters: list[Path]

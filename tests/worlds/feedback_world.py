@@ -21,7 +21,7 @@ AGENT = "helper"
 
 
 @dataclass
-class World:
+class FeedbackWorld:
     """Collects rows; `into` writes them, in any order that keeps references valid, as one import
     would."""
 

@@ -33,7 +33,7 @@ BATCH: tuple[tuple[Answer, ...], ...] = (
 
 
 @dataclass
-class World:
+class PpoWorld:
     method: Ppo
     engine: ScoreEngine
     builder: PromptBuilder
@@ -83,7 +83,7 @@ def config_of(**changes: Any) -> PpoConfig:
     )
 
 
-def world(base: Path, dtype: Any = "float32", shaken: float = 0.1, **changes: Any) -> World:
+def world(base: Path, dtype: Any = "float32", shaken: float = 0.1, **changes: Any) -> PpoWorld:
     """Policy and critic with random adapters of this scale (0: as they start)."""
     config = config_of(**changes)
     method, parts = Ppo(config), parts_of(base, config, dtype)
@@ -91,7 +91,7 @@ def world(base: Path, dtype: Any = "float32", shaken: float = 0.1, **changes: An
     if shaken:
         shake(parts.engine.model, scale=shaken)
         shake(parts.engine.role_model(Role.CRITIC).head, seed=6)
-    return World(
+    return PpoWorld(
         method,
         parts.engine,
         parts.builder,
@@ -99,7 +99,9 @@ def world(base: Path, dtype: Any = "float32", shaken: float = 0.1, **changes: An
     )
 
 
-def answers(world: World, batch: Sequence[Sequence[Answer]] = BATCH, seed: int = 0) -> AnswerBatch:
+def answers(
+    world: PpoWorld, batch: Sequence[Sequence[Answer]] = BATCH, seed: int = 0
+) -> AnswerBatch:
     """Random tokens of these lengths; an answer that stopped ends with the end token."""
     chance, tokenizer = random.Random(seed), world.builder.tokenizer
     tasks, rollouts, rewards = [], [], []

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.worlds.feedback_world import World
+from tests.worlds.feedback_world import FeedbackWorld
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.evaluation.types import EvaluationConfig
 
@@ -58,7 +58,7 @@ def add_case(world, word, number, basis="gold", **more):
 def world_of(cases=40, basis="gold", prompts=48, kinds=("preference", "thumb")):
     """Cases 100.. that nobody was asked about, and feedback on prompts 0..: the right place over
     the wrong one, thumbs on both."""
-    world = World()
+    world = FeedbackWorld()
     for number in range(prompts // 2):
         for word, right in PLACES.items():
             wrong = next(text for other, text in PLACES.items() if other != word)

@@ -18,11 +18,11 @@ ROWS = 5
 
 
 @pytest.fixture
-def log(ws: Workspace) -> Workspace:
+def log(empty_ws: Workspace) -> Workspace:
     """A home with five rows in its log."""
     for number in range(ROWS):
-        audit.record(ws, Act("usr_1", "case.add", "support", {"number": number}))
-    return ws
+        audit.record(empty_ws, Act("usr_1", "case.add", "support", {"number": number}))
+    return empty_ws
 
 
 def change(ws: Workspace, statement: sa.Executable) -> None:

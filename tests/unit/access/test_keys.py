@@ -25,81 +25,90 @@ def presented(secret: str) -> Credentials:
     return Credentials.of_keys({"authorization": f"Bearer {secret}"})
 
 
-def test_a_key_is_in_no_file_of_the_home(ws: Workspace, gate: AccessGate) -> None:
-    secret = keys.add(ws, "mobile").secret
+def test_a_key_is_in_no_file_of_the_home(empty_ws: Workspace, gate: AccessGate) -> None:
+    secret = keys.add(empty_ws, "mobile").secret
     assert re.fullmatch(r"tw_[A-Za-z0-9_-]{43}", secret)
     gate.directory.refresh()
     assert gate.identify(presented(secret)) is not None
-    for path in ws.home.path.rglob("*"):
+    for path in empty_ws.home.path.rglob("*"):
         if path.is_file():
             assert secret.encode() not in path.read_bytes(), path
-    assert stat.S_IMODE(ws.home.access_key.stat().st_mode) == 0o600
+    assert stat.S_IMODE(empty_ws.home.access_key.stat().st_mode) == 0o600
 
 
-def test_revoked_and_expired_keys_open_nothing(ws: Workspace, gate: AccessGate) -> None:
-    revoked, expired = keys.add(ws, "revoked").secret, keys.add(ws, "expired", days=1).secret
+def test_revoked_and_expired_keys_open_nothing(empty_ws: Workspace, gate: AccessGate) -> None:
+    revoked, expired = (
+        keys.add(empty_ws, "revoked").secret,
+        keys.add(empty_ws, "expired", days=1).secret,
+    )
     gate.directory.refresh()
     assert gate.identify(presented(revoked)) and gate.identify(presented(expired))
-    keys.revoke(ws, "revoked")
+    keys.revoke(empty_ws, "revoked")
     past = datetime.now(UTC) - timedelta(seconds=1)
     is_expired = api_keys.c.name == "expired"
     change = sa.update(api_keys).where(is_expired).values(expires_at=past)
-    ws.db.write(lambda connection: connection.execute(change))
-    keys.add(ws, "another")  # a change that the directory follows
+    empty_ws.db.write(lambda connection: connection.execute(change))
+    keys.add(empty_ws, "another")  # a change that the directory follows
     gate.directory.refresh()
     assert gate.identify(presented(revoked)) is None
     assert gate.identify(presented(expired)) is None
 
 
-def test_the_last_use_is_written_later_and_seldom(ws: Workspace) -> None:
-    secret = keys.add(ws, "mobile").secret
-    mac = keys.mac_of(make_seal(ws.home.access_key), secret)
-    with Directory(ws) as directory:
+def test_the_last_use_is_written_later_and_seldom(empty_ws: Workspace) -> None:
+    secret = keys.add(empty_ws, "mobile").secret
+    mac = keys.mac_of(make_seal(empty_ws.home.access_key), secret)
+    with Directory(empty_ws) as directory:
         assert directory.of_key(mac) is not None
         directory.refresh()
-        assert keys.listed(ws)[0].used_at is None, "nobody waits for it"
-    (key,) = keys.listed(ws)
+        assert keys.listed(empty_ws)[0].used_at is None, "nobody waits for it"
+    (key,) = keys.listed(empty_ws)
     assert key.used_at is not None and datetime.now(UTC) - key.used_at < timedelta(minutes=1)
 
 
 def test_a_key_of_a_user_goes_with_them_and_may_at_most_what_they_may(
-    ws: Workspace, gate: AccessGate
+    empty_ws: Workspace, gate: AccessGate
 ) -> None:
-    users.add(ws, "ann", password=PASSWORD, role="rater", agent="support")
-    secret = keys.add(ws, "anns", verbs=["read", "run"], user="ann").secret
+    users.add(empty_ws, "ann", password=PASSWORD, role="rater", agent="support")
+    secret = keys.add(empty_ws, "anns", verbs=["read", "run"], user="ann").secret
     gate.directory.refresh()
     identity = gate.identify(presented(secret))
     assert identity is not None
     assert identity.principal.grants == {"support": frozenset({"read"})}
-    users.remove(ws, "ann")
+    users.remove(empty_ws, "ann")
     gate.directory.refresh()
     assert gate.identify(presented(secret)) is None
-    assert keys.listed(ws) == []
+    assert keys.listed(empty_ws) == []
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", "x" * 65, "-a"])
-def test_what_is_no_name(ws: Workspace, name: str) -> None:
+def test_what_is_no_name(empty_ws: Workspace, name: str) -> None:
     with pytest.raises(InputError, match="a name has 1 to 64"):
-        keys.add(ws, name)
+        keys.add(empty_ws, name)
 
 
-def test_what_cannot_be_asked_for(ws: Workspace) -> None:
+def test_what_cannot_be_asked_for(empty_ws: Workspace) -> None:
     with pytest.raises(InputError, match="Did you mean 'read'"):
-        keys.add(ws, "mobile", verbs=["raed"])
+        keys.add(empty_ws, "mobile", verbs=["raed"])
     with pytest.raises(InputError, match="1 to 3650 days"):
-        keys.add(ws, "mobile", days=0)
+        keys.add(empty_ws, "mobile", days=0)
     with pytest.raises(NotFound, match="no user of that name"):
-        keys.add(ws, "mobile", user="nobody")
-    keys.add(ws, "mobile")
+        keys.add(empty_ws, "mobile", user="nobody")
+    keys.add(empty_ws, "mobile")
     with pytest.raises(Conflict, match="keys revoke mobile"):
-        keys.add(ws, "mobile")
+        keys.add(empty_ws, "mobile")
     with pytest.raises(NotFound, match="Did you mean 'mobile'"):
-        keys.revoke(ws, "mobil")
-    assert [key.name for key in keys.listed(ws)] == ["mobile"]
+        keys.revoke(empty_ws, "mobil")
+    assert [key.name for key in keys.listed(empty_ws)] == ["mobile"]
 
 
-def test_a_beginning_of_a_key_is_no_key(ws: Workspace, gate: AccessGate) -> None:
-    secret = keys.add(ws, "mobile").secret
+def test_a_beginning_of_a_key_is_no_key(empty_ws: Workspace, gate: AccessGate) -> None:
+    secret = keys.add(empty_ws, "mobile").secret
     gate.directory.refresh()
-    for guess in (secret[:-1], secret + "x", secret.upper(), "tw_", keys.listed(ws)[0].prefix):
+    for guess in (
+        secret[:-1],
+        secret + "x",
+        secret.upper(),
+        "tw_",
+        keys.listed(empty_ws)[0].prefix,
+    ):
         assert gate.identify(presented(guess)) is None

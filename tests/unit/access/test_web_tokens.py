@@ -24,8 +24,8 @@ def presented(token: str) -> Credentials:
 
 
 @pytest.fixture
-def secret(ws: Workspace, gate: AccessGate) -> str:
-    secret = keys.add(ws, "mobile", agents=["support"], verbs=["read", "rate"]).secret
+def secret(empty_ws: Workspace, gate: AccessGate) -> str:
+    secret = keys.add(empty_ws, "mobile", agents=["support"], verbs=["read", "rate"]).secret
     gate.directory.refresh()
     return secret
 
@@ -50,28 +50,28 @@ def signing_key(gate: AccessGate) -> Ed25519PrivateKey:
 
 
 def test_a_token_stands_for_its_key_and_never_for_more(
-    gate: AccessGate, ws: Workspace, secret: str, token: str
+    gate: AccessGate, empty_ws: Workspace, secret: str, token: str
 ) -> None:
     identity = gate.identify(presented(token))
     assert identity is not None and identity.by_web_token
     assert identity.principal.grants == {"support": frozenset({"read", "rate"})}
-    assert stat.S_IMODE(ws.home.token_keys.stat().st_mode) == 0o600
+    assert stat.S_IMODE(empty_ws.home.token_keys.stat().st_mode) == 0o600
     narrow, seconds = gate.make_web_token(identity.principal, grants_of({"*": ["rate", "own"]}))
     assert seconds == 600
     bound = gate.identify(presented(narrow))
     assert bound is not None and bound.principal.grants == {"support": frozenset({"rate"})}
-    keys.revoke(ws, "mobile")
+    keys.revoke(empty_ws, "mobile")
     gate.directory.refresh()
     assert gate.identify(presented(token)) is None
 
 
-def test_a_token_loses_what_its_owner_may_no_more(gate: AccessGate, ws: Workspace) -> None:
-    ann = users.add(ws, "ann", password=None, role="editor", agent="support")
+def test_a_token_loses_what_its_owner_may_no_more(gate: AccessGate, empty_ws: Workspace) -> None:
+    ann = users.add(empty_ws, "ann", password=None, role="editor", agent="support")
     gate.directory.refresh()
     principal = gate.directory.of_id(ann.id)
     assert principal is not None
     token, _ = gate.make_web_token(principal, None)
-    users.set_role(ws, "ann", "rater", agent="support")
+    users.set_role(empty_ws, "ann", "rater", agent="support")
     gate.directory.refresh()
     identity = gate.identify(presented(token))
     assert identity is not None

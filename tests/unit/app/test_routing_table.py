@@ -37,7 +37,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def ws(tmp_path: Path):
+def routed_ws(tmp_path: Path):
     with ScriptedUpstream() as upstream, opened_home(tmp_path / "home") as workspace:
         for model in ("large", "small"):
             serve_remote(workspace, EndpointAddress(upstream.url, model, price_in=1.0))
@@ -45,20 +45,22 @@ def ws(tmp_path: Path):
 
 
 @pytest.mark.parametrize("every", [0.04, 3600.0], ids=["by the thread", "by the choice"])
-def test_the_first_choice_after_the_bound_follows_a_switch(ws: Workspace, every: float) -> None:
+def test_the_first_choice_after_the_bound_follows_a_switch(
+    routed_ws: Workspace, every: float
+) -> None:
     """Another connection switches. What the table knew before is older than the bound when the
     choice is asked for, however long anything takes."""
-    with RoutingTable(ws, GatewayConfig(), every) as table:
+    with RoutingTable(routed_ws, GatewayConfig(), every) as table:
         assert table.choose(LIVE).version == "v1"
         for version in ("v0", "v1") * 4:
-            switch.promote(ws, versions.version(ws, AGENT, version))
+            switch.promote(routed_ws, versions.version(routed_ws, AGENT, version))
             time.sleep(BOUND)
             assert table.choose(LIVE).version == version
 
 
-def test_a_choice_says_what_answers_and_why(ws: Workspace) -> None:
+def test_a_choice_says_what_answers_and_why(routed_ws: Workspace) -> None:
     config = GatewayConfig.model_validate({"agents": {AGENT: {"fallback": ["v0", "nothing"]}}})
-    with RoutingTable(ws, config) as table:
+    with RoutingTable(routed_ws, config) as table:
         choice = table.choose(LIVE)
         assert (choice.version, choice.upstream.model, choice.reason) == (
             "v1",
@@ -74,40 +76,40 @@ def test_a_choice_says_what_answers_and_why(ws: Workspace) -> None:
             table.choose(RoutingRequest(AGENT, "canary", f"{AGENT}:canary"))
 
 
-def test_a_version_is_a_models_name_by_its_number(ws: Workspace) -> None:
-    with RoutingTable(ws, GatewayConfig()) as table:
+def test_a_version_is_a_models_name_by_its_number(routed_ws: Workspace) -> None:
+    with RoutingTable(routed_ws, GatewayConfig()) as table:
         for name in ("v0", "v1"):
             choice = table.choose(RoutingRequest(AGENT, name, f"{AGENT}:{name}"))
             assert choice.version == name
-            assert routing.resolve(ws, f"{AGENT}:{name}").version == name
+            assert routing.resolve(routed_ws, f"{AGENT}:{name}").version == name
         assert table.names() == [AGENT, f"{AGENT}:live"], "clients are shown what is live"
         with pytest.raises(NotFound):
             table.choose(RoutingRequest(AGENT, "v7", f"{AGENT}:v7"))
         with pytest.raises(NotFound):
-            routing.resolve(ws, f"{AGENT}:v7")
+            routing.resolve(routed_ws, f"{AGENT}:v7")
 
 
-def test_a_fallback_answers_where_the_live_one_cannot_be_asked(ws: Workspace) -> None:
+def test_a_fallback_answers_where_the_live_one_cannot_be_asked(routed_ws: Workspace) -> None:
     """As where its server has died, or here where its key is gone."""
-    url = routing.resolve(ws, AGENT).endpoint.url
-    secrets = SecretStore(ws.home.secrets)
+    url = routing.resolve(routed_ws, AGENT).endpoint.url
+    secrets = SecretStore(routed_ws.home.secrets)
     secrets.set("LOST_KEY", "k")
-    serve_remote(ws, EndpointAddress(url, "locked", secret="LOST_KEY"))
+    serve_remote(routed_ws, EndpointAddress(url, "locked", secret="LOST_KEY"))
     secrets.remove("LOST_KEY")
     config = GatewayConfig.model_validate({"agents": {AGENT: {"fallback": ["v0"]}}})
-    with RoutingTable(ws, config) as table:
+    with RoutingTable(routed_ws, config) as table:
         choice = table.choose(LIVE)
         assert (choice.version, choice.is_fallback, choice.fallbacks) == ("v0", True, ())
         assert "fallback from v2" in choice.reason
         # v1 is deployed, too, and may be asked for by its number
         assert {row.version for row in table.served()} == {"v0", "v1", "v2"}
-    with RoutingTable(ws, GatewayConfig()) as table, pytest.raises(ModelError):
+    with RoutingTable(routed_ws, GatewayConfig()) as table, pytest.raises(ModelError):
         table.choose(LIVE)
 
 
-def test_a_tainted_version_answers_no_more(ws: Workspace) -> None:
-    with RoutingTable(ws, GatewayConfig()) as table:
-        ws.db.write(
+def test_a_tainted_version_answers_no_more(routed_ws: Workspace) -> None:
+    with RoutingTable(routed_ws, GatewayConfig()) as table:
+        routed_ws.db.write(
             lambda connection: connection.execute(model_versions.update().values(tainted=True))
         )
         time.sleep(BOUND)
@@ -130,9 +132,9 @@ def waits_of(table: RoutingTable, monkeypatch: pytest.MonkeyPatch) -> list[float
 
 
 def test_a_database_that_hangs_holds_up_no_choice(
-    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+    routed_ws: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with RoutingTable(ws, GatewayConfig()) as table:
+    with RoutingTable(routed_ws, GatewayConfig()) as table:
         hangs, released = threading.Event(), threading.Event()
         table.choose(LIVE)  # so that the thread looks often
 
@@ -144,7 +146,7 @@ def test_a_database_that_hangs_holds_up_no_choice(
         monkeypatch.setattr(refreshed, "HANGING", 0.3)
         monkeypatch.setattr(refreshed, "PATIENCE", 0.2)
         monkeypatch.setattr(routing, "routing_state", hang)
-        versions.ensure_agent(ws, "another")
+        versions.ensure_agent(routed_ws, "another")
         assert hangs.wait(60)
         until(lambda: "not answered" in str(table.problem()))
         waits = waits_of(table, monkeypatch)
@@ -155,9 +157,9 @@ def test_a_database_that_hangs_holds_up_no_choice(
 
 
 def test_a_server_that_went_away_without_a_word_holds_up_the_first_choice_only(
-    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+    routed_ws: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with RoutingTable(ws, GatewayConfig(), 3600.0) as table:
+    with RoutingTable(routed_ws, GatewayConfig(), 3600.0) as table:
         asked, released = threading.Event(), threading.Event()
 
         def hang() -> object:
@@ -178,10 +180,10 @@ def test_a_server_that_went_away_without_a_word_holds_up_the_first_choice_only(
         released.set()
 
 
-def test_without_its_database_the_table_answers_as_it_did(ws: Workspace) -> None:
-    with RoutingTable(ws, GatewayConfig()) as table:
+def test_without_its_database_the_table_answers_as_it_did(routed_ws: Workspace) -> None:
+    with RoutingTable(routed_ws, GatewayConfig()) as table:
         rename = sa.text("ALTER TABLE deployments RENAME TO deployments_away")
-        ws.db.write(lambda connection: connection.execute(rename))
+        routed_ws.db.write(lambda connection: connection.execute(rename))
         while table.problem() is None:
             assert table.choose(LIVE).version == "v1"
         assert table.choose(LIVE).version == "v1"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from pydantic import BaseModel
 
 from tests.command_line import Run
 from thumbwheel.app.open import Opener
-from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.present import json_text
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import claims, queue, store
@@ -34,12 +33,6 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(LINE) + "\n")
     return path
-
-
-@pytest.fixture
-def ws(command_line: Run, tmp_path: Path) -> Iterator[Workspace]:
-    with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
-        yield ws
 
 
 def alive(ws: Workspace, silent_for: timedelta = timedelta(), settings: str | None = None) -> None:
@@ -76,61 +69,61 @@ def finish(ws: Workspace, job: Job, state: JobState, **values: Any) -> None:
 
 
 def test_without_workers_the_command_computes_itself(
-    command_line: Run, file: Path, ws: Workspace
+    command_line: Run, file: Path, empty_ws: Workspace
 ) -> None:
     code, out, _ = command_line("import", "jsonl", str(file), "--agent", "a", "--json")
     assert code == 0 and json.loads(out)["stored"] == 1
-    assert queue.jobs(ws)[0] == []
+    assert queue.jobs(empty_ws)[0] == []
 
 
 @pytest.mark.parametrize("how", ["other settings", "silent", "--here"])
 def test_a_worker_that_is_not_for_this_command_is_left_alone(
-    command_line: Run, file: Path, ws: Workspace, how: str
+    command_line: Run, file: Path, empty_ws: Workspace, how: str
 ) -> None:
     settings = "x" if how == "other settings" else None
-    alive(ws, timedelta(hours=1 if how == "silent" else 0), settings)
+    alive(empty_ws, timedelta(hours=1 if how == "silent" else 0), settings)
     options = ["--here"] if how == "--here" else []
     code, _, err = command_line("import", "jsonl", str(file), "--agent", "a", *options)
-    assert code == 0 and queue.jobs(ws)[0] == []
+    assert code == 0 and queue.jobs(empty_ws)[0] == []
     assert ("have other settings" in err) == (how == "other settings")
 
 
 def test_where_a_worker_is_alive_the_command_shows_what_it_does(
-    command_line: Run, file: Path, ws: Workspace
+    command_line: Run, file: Path, empty_ws: Workspace
 ) -> None:
-    alive(ws)
+    alive(empty_ws)
     result: dict[str, Any] = {}
 
     def do(job: Job) -> None:
         from thumbwheel.capture.jobs import ImportSpec, run_import
 
-        report = run_import(ws, ImportSpec.model_validate(job.spec))
+        report = run_import(empty_ws, ImportSpec.model_validate(job.spec))
         result.update(json.loads(json_text(report)))
-        finish(ws, job, JobState.SUCCEEDED, result=result)
+        finish(empty_ws, job, JobState.SUCCEEDED, result=result)
 
-    worker = done_by(ws, do)
+    worker = done_by(empty_ws, do)
     code, out, err = command_line("import", "jsonl", "rows.jsonl", "--agent", "a", "--json")
     worker.join()
-    (job,) = queue.jobs(ws)[0]
+    (job,) = queue.jobs(empty_ws)[0]
     assert code == 0 and json.loads(out) == result and job.id in err
     assert job.spec["path"] == str(file) and job.agent == "a"  # whatever its folder is
 
 
 @pytest.mark.parametrize("state", [JobState.FAILED, JobState.CANCELLED])
 def test_what_became_of_the_job_is_the_commands_error(
-    command_line: Run, file: Path, ws: Workspace, state: JobState
+    command_line: Run, file: Path, empty_ws: Workspace, state: JobState
 ) -> None:
-    alive(ws)
+    alive(empty_ws)
     error = {"kind": "StorageError", "what": "disk", "why": "it is full", "fix": "Free some"}
 
     def do(job: Job) -> None:
         if state is JobState.FAILED:
-            finish(ws, job, state, error=error)
+            finish(empty_ws, job, state, error=error)
             return
-        queue.cancel(ws, job.id)
-        ws.db.write(lambda connection: claims.give_back(connection, job, now()))
+        queue.cancel(empty_ws, job.id)
+        empty_ws.db.write(lambda connection: claims.give_back(connection, job, now()))
 
-    worker = done_by(ws, do)
+    worker = done_by(empty_ws, do)
     code, _, err = command_line("import", "jsonl", str(file), "--agent", "a")
     worker.join()
     if state is JobState.FAILED:
@@ -140,23 +133,23 @@ def test_what_became_of_the_job_is_the_commands_error(
 
 
 def test_ctrl_c_ends_the_watching_and_not_the_job(
-    command_line: Run, file: Path, ws: Workspace, monkeypatch: pytest.MonkeyPatch
+    command_line: Run, file: Path, empty_ws: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from thumbwheel.app import run_or_submit
 
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    alive(ws)
+    alive(empty_ws)
     monkeypatch.setattr(run_or_submit, "show_progress", interrupted)
     code, _, err = command_line("import", "jsonl", str(file), "--agent", "a")
-    (job,) = queue.jobs(ws)[0]
+    (job,) = queue.jobs(empty_ws)[0]
     assert code == 130 and f"thumbwheel jobs cancel {job.id}" in err
     assert job.state is JobState.QUEUED
 
 
-def test_jobs_are_listed_shown_and_stopped(command_line: Run, ws: Workspace) -> None:
-    job = queue.enqueue(ws, "import", {"path": "x"}, agent="a")
+def test_jobs_are_listed_shown_and_stopped(command_line: Run, empty_ws: Workspace) -> None:
+    job = queue.enqueue(empty_ws, "import", {"path": "x"}, agent="a")
     code, out, err = command_line("jobs", "list", "--state", "queued", "--of-agent", "a")
     assert code == 0 and "queued" in out and "no worker is alive" in err
     code, out, _ = command_line("jobs", "cancel", job.id, "--json")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from itertools import permutations
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.command_line import Run
-from tests.worlds.feedback_world import START, World
+from tests.worlds.feedback_world import START, FeedbackWorld
 from thumbwheel.capture.feedback import add_feedback, feedback_stats, store_record
 from thumbwheel.capture.import_report import ImportReport
 from thumbwheel.capture.ingest import ingest
@@ -29,12 +28,6 @@ from thumbwheel.rewards.label import judgements
 from thumbwheel.sdk import TraceCollector
 
 AGENT = "desk"
-
-
-@pytest.fixture
-def ws(tmp_path: Path) -> Iterator[Workspace]:
-    with Workspace.open(Home.at(tmp_path / "home"), Sources({}, "test", {})) as opened:
-        yield opened
 
 
 def put(ws: Workspace, tmp_path: Path, *rows: Any, source: str = "jsonl") -> ImportReport:
@@ -69,36 +62,38 @@ def thumb(value: bool, **more: Any) -> dict[str, Any]:
 # What is said again
 
 
-def test_a_relabelled_trace_file_has_its_newest_label(ws: Workspace, tmp_path: Path) -> None:
+def test_a_relabelled_trace_file_has_its_newest_label(empty_ws: Workspace, tmp_path: Path) -> None:
     for turn, label in enumerate((False, True, False, False, True, False)):
-        report = put(ws, tmp_path, run_with(label), source="flowagent")
-        assert verdicts(ws) == [label]
+        report = put(empty_ws, tmp_path, run_with(label), source="flowagent")
+        assert verdicts(empty_ws) == [label]
         assert report.duplicates == (turn == 3), "only what says what stands already is a duplicate"
 
 
-def test_of_equal_times_the_later_import_wins(ws: Workspace, tmp_path: Path) -> None:
+def test_of_equal_times_the_later_import_wins(empty_ws: Workspace, tmp_path: Path) -> None:
     """A row may change while its own time does not; of forty no order of ids helps them all."""
     times = {"occurred_at": "2026-01-05T09:00:00Z", "rater": "ann"}
     names = [f"t{number}" for number in range(40)]
-    put(ws, tmp_path, *(TRACE | {"id": name, "input": name} for name in names))
+    put(empty_ws, tmp_path, *(TRACE | {"id": name, "input": name} for name in names))
     for value in (True, False, True):
         lines = [thumb(value, target={"trace": name}, **times) for name in names]
         named = [line | {"id": f"{time.time_ns()}-{number}"} for number, line in enumerate(lines)]
-        put(ws, tmp_path, *named)
-        assert verdicts(ws) == [value] * len(names)
+        put(empty_ws, tmp_path, *named)
+        assert verdicts(empty_ws) == [value] * len(names)
 
 
-def test_a_change_of_mind_in_one_second_is_no_disagreement(ws: Workspace, tmp_path: Path) -> None:
+def test_a_change_of_mind_in_one_second_is_no_disagreement(
+    empty_ws: Workspace, tmp_path: Path
+) -> None:
     times = {"occurred_at": "2026-01-05T09:00:00Z", "rater": "ann"}
-    put(ws, tmp_path, TRACE, thumb(False, id="f1", **times))
-    put(ws, tmp_path, thumb(True, id="f2", **times))
-    with ws.db.read() as connection:
+    put(empty_ws, tmp_path, TRACE, thumb(False, id="f1", **times))
+    put(empty_ws, tmp_path, thumb(True, id="f2", **times))
+    with empty_ws.db.read() as connection:
         (judgement,) = judgements(connection, Agent.named(AGENT))
     assert (judgement.good, judgement.conflict) == (True, False)
 
 
 def test_a_trace_that_is_labelled_anew_on_another_day_has_its_newest_label(
-    ws: Workspace, tmp_path: Path
+    empty_ws: Workspace, tmp_path: Path
 ) -> None:
     """A collector saves what it labels in the folder of the day, so that two files tell of one
     trace."""
@@ -107,11 +102,13 @@ def test_a_trace_that_is_labelled_anew_on_another_day_has_its_newest_label(
         (folder / day).mkdir(parents=True)
         (folder / day / "t1.json").write_text(json.dumps(run_with(label)))
     for _ in range(2):
-        ingest(ws, AGENT, "flowagent", folder)
-        assert verdicts(ws) == [True]
+        ingest(empty_ws, AGENT, "flowagent", folder)
+        assert verdicts(empty_ws) == [True]
 
 
-def test_a_decision_s_row_without_times_has_the_newest_word(ws: Workspace, tmp_path: Path) -> None:
+def test_a_decision_s_row_without_times_has_the_newest_word(
+    empty_ws: Workspace, tmp_path: Path
+) -> None:
     row = {
         "id": "d1",
         "agentType": "FILER",
@@ -119,50 +116,50 @@ def test_a_decision_s_row_without_times_has_the_newest_word(ws: Workspace, tmp_p
         "action": {"swimlane": "HOME"},
     }
     for word, good in (("CONFIRMED", True), ("CORRECTED", False), ("CONFIRMED", True)):
-        put(ws, tmp_path, row | {"userFeedback": word}, source="decisions")
-        assert verdicts(ws) == [good]
+        put(empty_ws, tmp_path, row | {"userFeedback": word}, source="decisions")
+        assert verdicts(empty_ws) == [good]
 
 
 def test_a_stored_reward_that_returns_to_an_older_value_counts_again(
-    ws: Workspace, tmp_path: Path
+    empty_ws: Workspace, tmp_path: Path
 ) -> None:
     for score in (0.9, 0.1, 0.9):
-        put(ws, tmp_path, run_with(None, score), source="flowagent")
-    assert verdicts(ws) == [True]
+        put(empty_ws, tmp_path, run_with(None, score), source="flowagent")
+    assert verdicts(empty_ws) == [True]
 
 
 @pytest.mark.parametrize("rater", [{"rater": "ann"}, {}], ids=["named", "unnamed"])
 def test_the_newest_import_of_a_rater_without_times_counts(
-    ws: Workspace, tmp_path: Path, rater: dict[str, str]
+    empty_ws: Workspace, tmp_path: Path, rater: dict[str, str]
 ) -> None:
-    put(ws, tmp_path, TRACE)
+    put(empty_ws, tmp_path, TRACE)
     for value in (False, True, False):
-        put(ws, tmp_path, thumb(value, **rater))
-        assert verdicts(ws) == [value]
+        put(empty_ws, tmp_path, thumb(value, **rater))
+        assert verdicts(empty_ws) == [value]
 
 
 def test_importing_twice_is_once_whatever_the_file_says_of_itself(
-    ws: Workspace, tmp_path: Path
+    empty_ws: Workspace, tmp_path: Path
 ) -> None:
     rows = [TRACE, thumb(True, rater="ann"), thumb(False, rater="ann"), thumb(True), thumb(False)]
-    assert put(ws, tmp_path, *rows).stored == 5
-    assert put(ws, tmp_path, *rows).duplicates == 5
-    assert put(ws, tmp_path, *reversed(rows)).duplicates == 5
+    assert put(empty_ws, tmp_path, *rows).stored == 5
+    assert put(empty_ws, tmp_path, *rows).duplicates == 5
+    assert put(empty_ws, tmp_path, *reversed(rows)).duplicates == 5
 
 
 def test_a_rater_who_contradicts_himself_in_one_import_is_not_heard_in_whatever_batch(
-    ws: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    empty_ws: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("thumbwheel.capture.ingest.LINES", 1)
     put(
-        ws,
+        empty_ws,
         tmp_path,
         TRACE,
         thumb(True, rater="ann"),
         thumb(False, rater="ann"),
         thumb(True, rater="ben"),
     )
-    with ws.db.read() as connection:
+    with empty_ws.db.read() as connection:
         (all_judgements,) = judgements(connection, Agent.named(AGENT))
     assert (all_judgements.good, all_judgements.conflict, len(all_judgements.feedback_ids)) == (
         True,
@@ -172,12 +169,12 @@ def test_a_rater_who_contradicts_himself_in_one_import_is_not_heard_in_whatever_
 
 
 def test_statements_about_a_text_without_a_name_are_voices_of_their_own_in_every_file(
-    ws: Workspace, tmp_path: Path
+    empty_ws: Workspace, tmp_path: Path
 ) -> None:
     up, down = ({"prompt": "q", "completion": "a", "label": value} for value in (True, False))
     for row in (up, down, up):
-        put(ws, tmp_path, row, source="trl")
-    with ws.db.read() as connection:
+        put(empty_ws, tmp_path, row, source="trl")
+    with empty_ws.db.read() as connection:
         (all_judgements,) = judgements(connection, Agent.named(AGENT))
     assert (all_judgements.good, all_judgements.conflict, len(all_judgements.feedback_ids)) == (
         None,
@@ -186,10 +183,12 @@ def test_statements_about_a_text_without_a_name_are_voices_of_their_own_in_every
     )
 
 
-def test_two_scores_of_one_run_without_times_are_averaged(ws: Workspace, tmp_path: Path) -> None:
+def test_two_scores_of_one_run_without_times_are_averaged(
+    empty_ws: Workspace, tmp_path: Path
+) -> None:
     shared = {"prompt": "q", "response": "a", "runId": "r1"}
-    put(ws, tmp_path, shared | {"score": 0.9}, shared | {"score": 0.5}, source="n3")
-    with ws.db.read() as connection:
+    put(empty_ws, tmp_path, shared | {"score": 0.9}, shared | {"score": 0.5}, source="n3")
+    with empty_ws.db.read() as connection:
         (all_judgements,) = judgements(connection, Agent.named(AGENT))
     assert all_judgements.value is not None
     assert (all_judgements.value.raw, all_judgements.good) == (pytest.approx(0.7), True)
@@ -198,8 +197,8 @@ def test_two_scores_of_one_run_without_times_are_averaged(ws: Workspace, tmp_pat
 # Who may take back what
 
 
-def test_a_line_may_not_take_back_somebody_else_s_word(ws: Workspace, tmp_path: Path) -> None:
-    put(ws, tmp_path, TRACE, thumb(True, id="f1", rater="ann"))
+def test_a_line_may_not_take_back_somebody_else_s_word(empty_ws: Workspace, tmp_path: Path) -> None:
+    put(empty_ws, tmp_path, TRACE, thumb(True, id="f1", rater="ann"))
     for key in ("retracts", "supersedes"):
         for who in ({"rater": "ben"}, {}):
             line = (
@@ -207,23 +206,23 @@ def test_a_line_may_not_take_back_somebody_else_s_word(ws: Workspace, tmp_path: 
                 if key == "retracts"
                 else thumb(False, supersedes="f1")
             )
-            report = put(ws, tmp_path, TRACE, line | who)
+            report = put(empty_ws, tmp_path, TRACE, line | who)
             reason = report.refusals[0]["reason"]
             assert (
                 key in reason
                 and "another rater, sender or source" in reason
                 and f"thumbwheel feedback add --{key}" in reason
             )
-    assert verdicts(ws) == [True]
-    report = put(ws, tmp_path, {"type": "feedback", "retracts": "f1", "rater": "ann"})
-    assert (report.stored, verdicts(ws)) == (1, [])
+    assert verdicts(empty_ws) == [True]
+    report = put(empty_ws, tmp_path, {"type": "feedback", "retracts": "f1", "rater": "ann"})
+    assert (report.stored, verdicts(empty_ws)) == (1, [])
 
 
 def test_a_line_cannot_speak_for_another_source_or_for_the_owner(
-    ws: Workspace, tmp_path: Path
+    empty_ws: Workspace, tmp_path: Path
 ) -> None:
-    put(ws, tmp_path, json.loads(OPENWEBUI), source="openwebui")
-    with ws.db.read() as connection:
+    put(empty_ws, tmp_path, json.loads(OPENWEBUI), source="openwebui")
+    with empty_ws.db.read() as connection:
         thumbs = connection.execute(
             schema.feedback.select().where(schema.feedback.c.kind == "thumb")
         )
@@ -232,50 +231,50 @@ def test_a_line_cannot_speak_for_another_source_or_for_the_owner(
     for line in (forged, forged | {"source": "openwebui"}):
         assert (
             "another rater, sender or source"
-            in put(ws, tmp_path, TRACE, line).refusals[0]["reason"]
+            in put(empty_ws, tmp_path, TRACE, line).refusals[0]["reason"]
         )
     owner = forged | {"source": "cli"}
-    assert "cannot speak for it" in put(ws, tmp_path, TRACE, owner).refusals[0]["reason"]
-    assert verdicts(ws) == [True]
+    assert "cannot speak for it" in put(empty_ws, tmp_path, TRACE, owner).refusals[0]["reason"]
+    assert verdicts(empty_ws) == [True]
 
 
 def test_a_retraction_that_comes_first_takes_back_its_own_rater_s_word_only(
-    ws: Workspace, tmp_path: Path
+    empty_ws: Workspace, tmp_path: Path
 ) -> None:
     rows = [
         thumb(True, id="f1", rater="ann"),
         {"type": "feedback", "id": "r1", "retracts": "f1", "rater": "ben"},
     ]
-    put(ws, tmp_path, TRACE, rows[1])
-    put(ws, tmp_path, rows[0])
-    assert verdicts(ws) == [True]
-    assert feedback_stats(ws, AGENT).replaced == 0
+    put(empty_ws, tmp_path, TRACE, rows[1])
+    put(empty_ws, tmp_path, rows[0])
+    assert verdicts(empty_ws) == [True]
+    assert feedback_stats(empty_ws, AGENT).replaced == 0
     own_retraction = {"type": "feedback", "id": "r2", "retracts": "f2", "rater": "ben"}
-    put(ws, tmp_path, own_retraction)
-    put(ws, tmp_path, thumb(False, id="f2", rater="ben"))
-    assert verdicts(ws) == [True]
+    put(empty_ws, tmp_path, own_retraction)
+    put(empty_ws, tmp_path, thumb(False, id="f2", rater="ben"))
+    assert verdicts(empty_ws) == [True]
 
 
-def test_the_owner_takes_back_whatever_there_is(ws: Workspace, tmp_path: Path) -> None:
-    put(ws, tmp_path, TRACE, thumb(True, id="f1", rater="ann"))
-    add_feedback(ws, AGENT, "t1", "thumb", False, supersedes="f1")
-    assert verdicts(ws) == [False]
+def test_the_owner_takes_back_whatever_there_is(empty_ws: Workspace, tmp_path: Path) -> None:
+    put(empty_ws, tmp_path, TRACE, thumb(True, id="f1", rater="ann"))
+    add_feedback(empty_ws, AGENT, "t1", "thumb", False, supersedes="f1")
+    assert verdicts(empty_ws) == [False]
 
 
 def test_a_file_replaces_no_word_that_an_app_of_the_home_sent(
-    ws: Workspace, tmp_path: Path
+    empty_ws: Workspace, tmp_path: Path
 ) -> None:
     """One speaker, but not in both directions: whoever wrote the file is nobody known here."""
-    put(ws, tmp_path, TRACE, thumb(True, rater="ann"))
+    put(empty_ws, tmp_path, TRACE, thumb(True, rater="ann"))
     sent = FeedbackRecord.model_validate(
         {"kind": "thumb", "value": False, "targets": [{"kind": "trace", "id": "t1"}]}
         | {"rater": {"id": "ann"}, "occurred_at": START}
     )
-    store_record(ws, AGENT, sent, source="jsonl")
-    assert verdicts(ws) == [False]
-    put(ws, tmp_path, thumb(True, rater="ann", occurred_at="2030-01-01T00:00:00Z"))
-    assert verdicts(ws) == [False]
-    assert feedback_stats(ws, AGENT).signals["thumb"].count == 1
+    store_record(empty_ws, AGENT, sent, source="jsonl")
+    assert verdicts(empty_ws) == [False]
+    put(empty_ws, tmp_path, thumb(True, rater="ann", occurred_at="2030-01-01T00:00:00Z"))
+    assert verdicts(empty_ws) == [False]
+    assert feedback_stats(empty_ws, AGENT).signals["thumb"].count == 1
 
 
 # Statistics
@@ -303,8 +302,8 @@ def test_a_collector_s_label_counts_once(
         assert sum(counts["raters"].values()) == 1
 
 
-def history() -> World:
-    world = World()
+def history() -> FeedbackWorld:
+    world = FeedbackWorld()
     for number in range(12):
         model = "old" if number < 8 else "new"
         trace = world.trace(f"t{number}", f"q{number}", "a", model=model)
@@ -361,7 +360,7 @@ def test_the_share_of_positive_feedback_over_time_and_by_version(tmp_path: Path)
 
 
 def test_positive_feedback_of_people_counts_each_of_them_once_for_an_answer(
-    ws: Workspace, tmp_path: Path
+    empty_ws: Workspace, tmp_path: Path
 ) -> None:
     say = {"type": "feedback", "target": {"trace": TRACE["id"]}}
     rows = [
@@ -372,8 +371,8 @@ def test_positive_feedback_of_people_counts_each_of_them_once_for_an_answer(
         say | {"id": "4", "kind": "outcome", "name": "paid", "value": True},
         say | {"id": "5", "kind": "label", "name": "polite", "value": True, "rater": "ann"},
     ]
-    put(ws, tmp_path, *rows)
-    (count,) = feedback_stats(ws, AGENT, "month").periods.values()
+    put(empty_ws, tmp_path, *rows)
+    (count,) = feedback_stats(empty_ws, AGENT, "month").periods.values()
     assert (count.judged, count.positive, len(count.raters)) == (2, 1, 2), "ann's newest word"
 
 

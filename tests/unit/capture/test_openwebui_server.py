@@ -21,7 +21,7 @@ from thumbwheel.capture.import_report import ImportReport
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.capture.location import path_or_address
 from thumbwheel.capture.server_api import Key
-from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.config import Home
 from thumbwheel.core.errors import InputError
 from thumbwheel.core.secret_store import SecretStore
 from thumbwheel.db import schema
@@ -32,13 +32,7 @@ NOON = 1_767_600_000
 
 
 @pytest.fixture
-def ws(tmp_path: Path) -> Iterator[Workspace]:
-    with Workspace.open(Home.at(tmp_path / "home"), Sources({}, "none", {})) as ws:
-        yield ws
-
-
-@pytest.fixture
-def server() -> Iterator[OpenWebUi]:
+def openwebui() -> Iterator[OpenWebUi]:
     with OpenWebUi() as running:
         yield running
 
@@ -79,43 +73,43 @@ def judged(ws: Workspace) -> list[tuple[str, Any, list[str]]]:
 
 class TestWhatIsNew:
     def test_ratings_and_answers_then_nothing_then_what_changed(
-        self, ws: Workspace, server: OpenWebUi
+        self, empty_ws: Workspace, openwebui: OpenWebUi
     ) -> None:
-        (rated,) = server.ask("c1", "Where is form A?", {"filer": "In folder A."}, NOON)
-        server.ask("c1", "And form B?", {"filer": "In folder B."}, NOON + 10)
-        server.rate("c1", rated, 1, NOON + 20)
+        (rated,) = openwebui.ask("c1", "Where is form A?", {"filer": "In folder A."}, NOON)
+        openwebui.ask("c1", "And form B?", {"filer": "In folder B."}, NOON + 10)
+        openwebui.rate("c1", rated, 1, NOON + 20)
 
         # the rated answer once, the other one, the rating
-        report = bring(ws, server)
+        report = bring(empty_ws, openwebui)
         assert (report.read, report.stored, report.refused) == (2, 2, 0)
         assert report.records == Counter(trace=2, feedback=1, thumb=1)
-        assert sorted(answers(ws).values()) == ["In folder A.", "In folder B."]
-        assert judged(ws) == [("thumb", True, [rated])]
+        assert sorted(answers(empty_ws).values()) == ["In folder A.", "In folder B."]
+        assert judged(empty_ws) == [("thumb", True, [rated])]
 
         # nothing new: the chats and ratings are not even asked for
-        server.requests.clear()
-        report = bring(ws, server)
+        openwebui.requests.clear()
+        report = bring(empty_ws, openwebui)
         assert (report.read, report.records) == (0, Counter())
         lists = {"/api/version", "/api/v1/chats/", "/api/v1/evaluations/feedbacks/all/ids"}
-        assert set(server.requests) == lists
+        assert set(openwebui.requests) == lists
 
         # a rating that was turned, an answer more
-        server.rate("c1", rated, -1, NOON + 30)
-        (newest,) = server.ask("c1", "And C?", {"filer": "In folder C."}, NOON + 40)
-        report = bring(ws, server)
+        openwebui.rate("c1", rated, -1, NOON + 30)
+        (newest,) = openwebui.ask("c1", "And C?", {"filer": "In folder C."}, NOON + 40)
+        report = bring(empty_ws, openwebui)
         assert (report.read, report.stored, report.refused) == (2, 2, 0)
         assert report.records == Counter(trace=1, feedback=1, thumb=1)
-        assert judged(ws) == [("thumb", True, [rated]), ("thumb", False, [rated])]
-        assert newest in answers(ws)
+        assert judged(empty_ws) == [("thumb", True, [rated]), ("thumb", False, [rated])]
+        assert newest in answers(empty_ws)
 
     def test_the_prompt_the_person_and_the_model_are_stored(
-        self, ws: Workspace, server: OpenWebUi
+        self, empty_ws: Workspace, openwebui: OpenWebUi
     ) -> None:
-        server.ask("c1", "Where is form A?", {"filer": "In folder A."}, NOON, user="bob")
-        (rated,) = server.ask("c1", "Sure?", {"filer": "Yes."}, NOON + 10, user="bob")
-        server.rate("c1", rated, 1, NOON + 20, user="bob")
-        bring(ws, server)
-        with ws.db.read() as connection:
+        openwebui.ask("c1", "Where is form A?", {"filer": "In folder A."}, NOON, user="bob")
+        (rated,) = openwebui.ask("c1", "Sure?", {"filer": "Yes."}, NOON + 10, user="bob")
+        openwebui.rate("c1", rated, 1, NOON + 20, user="bob")
+        bring(empty_ws, openwebui)
+        with empty_ws.db.read() as connection:
             (row,) = connection.execute(
                 sa.select(
                     schema.steps.c.served_model,
@@ -134,128 +128,138 @@ class TestWhatIsNew:
         assert (row.served_model, row.session, row.subject) == ("filer", "c1", "bob")
         assert row.content == {"content": "Sure?"} and row.parent_id
 
-    def test_models_side_by_side_are_a_preference(self, ws: Workspace, server: OpenWebUi) -> None:
-        better, worse = server.ask("c1", "Where?", {"filer": "Here.", "other": "There."}, NOON)
-        server.rate("c1", better, 1, NOON + 20)
-        bring(ws, server, "?chats=none")
-        assert judged(ws) == [
+    def test_models_side_by_side_are_a_preference(
+        self, empty_ws: Workspace, openwebui: OpenWebUi
+    ) -> None:
+        better, worse = openwebui.ask("c1", "Where?", {"filer": "Here.", "other": "There."}, NOON)
+        openwebui.rate("c1", better, 1, NOON + 20)
+        bring(empty_ws, openwebui, "?chats=none")
+        assert judged(empty_ws) == [
             ("preference", {"ranking": [[0], [1]]}, [better, worse]),
             ("thumb", True, [better]),
         ]
 
-    def test_many_pages_are_read_once(self, ws: Workspace, server: OpenWebUi) -> None:
+    def test_many_pages_are_read_once(self, empty_ws: Workspace, openwebui: OpenWebUi) -> None:
         rated = []
         for number in range(65):  # more than a page of chats, two of one's ratings
-            rated += server.ask(
+            rated += openwebui.ask(
                 f"c{number}", "Where?", {"m": f"In {number}."}, NOON + number, "bob"
             )
-            server.rate(f"c{number}", rated[-1], 1, NOON + 100 + number, "bob")
-        assert bring(ws, server, user="bob").records == Counter(trace=65, feedback=65, thumb=65)
-        assert set(answers(ws)) == set(rated)
-        assert bring(ws, server, user="bob").read == 0
+            openwebui.rate(f"c{number}", rated[-1], 1, NOON + 100 + number, "bob")
+        assert bring(empty_ws, openwebui, user="bob").records == Counter(
+            trace=65, feedback=65, thumb=65
+        )
+        assert set(answers(empty_ws)) == set(rated)
+        assert bring(empty_ws, openwebui, user="bob").read == 0
 
     def test_an_import_that_breaks_off_goes_on(
-        self, ws: Workspace, server: OpenWebUi, monkeypatch: pytest.MonkeyPatch
+        self, empty_ws: Workspace, openwebui: OpenWebUi, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("thumbwheel.capture.sources.openwebui.TOGETHER", 2)
         rating_ids = []
         for number in range(5):
-            (rated,) = server.ask(f"c{number}", "Where?", {"m": f"In {number}."}, NOON)
+            (rated,) = openwebui.ask(f"c{number}", "Where?", {"m": f"In {number}."}, NOON)
             # three of one second: a position between them would lose one
-            rating_ids.append(server.rate(f"c{number}", rated, 1, NOON + max(number - 2, 0)))
+            rating_ids.append(openwebui.rate(f"c{number}", rated, 1, NOON + max(number - 2, 0)))
         broken = f"/api/v1/evaluations/feedback/{rating_ids[3]}"
-        server.faults[broken] = Reply(500, {"detail": "oops"})
+        openwebui.faults[broken] = Reply(500, {"detail": "oops"})
         with pytest.raises(InputError, match=r"HTTP 500.*oops"):
-            bring(ws, server, "?chats=none")
-        assert len(answers(ws)) == 2
-        server.faults.clear()
-        assert bring(ws, server, "?chats=none").records == Counter(trace=3, feedback=3, thumb=3)
+            bring(empty_ws, openwebui, "?chats=none")
+        assert len(answers(empty_ws)) == 2
+        openwebui.faults.clear()
+        assert bring(empty_ws, openwebui, "?chats=none").records == Counter(
+            trace=3, feedback=3, thumb=3
+        )
 
     def test_a_change_within_the_second_of_the_import_is_not_lost(
-        self, ws: Workspace, server: OpenWebUi, monkeypatch: pytest.MonkeyPatch
+        self, empty_ws: Workspace, openwebui: OpenWebUi, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        (rated,) = server.ask("c1", "Where?", {"m": "Here."}, NOON)
-        (other,) = server.ask("c2", "And?", {"m": "There."}, NOON)
-        server.rate("c1", rated, 1, NOON)
+        (rated,) = openwebui.ask("c1", "Where?", {"m": "Here."}, NOON)
+        (other,) = openwebui.ask("c2", "And?", {"m": "There."}, NOON)
+        openwebui.rate("c1", rated, 1, NOON)
         now = [NOON + 0.4]
 
         def sleep(seconds: float) -> None:
             now[0] += seconds
-            server.rate("c1", rated, -1, NOON)  # the same second as before
-            server.rate("c2", other, 1, NOON + 1)  # a second that is not over
+            openwebui.rate("c1", rated, -1, NOON)  # the same second as before
+            openwebui.rate("c2", other, 1, NOON + 1)  # a second that is not over
 
         monkeypatch.setattr(openwebui_server.time, "time", lambda: now[0])
         monkeypatch.setattr(openwebui_server.time, "sleep", sleep)
-        bring(ws, server, "?chats=none")
-        assert judged(ws) == [("thumb", False, [rated])]
-        server.rate("c2", other, -1, NOON + 1)
+        bring(empty_ws, openwebui, "?chats=none")
+        assert judged(empty_ws) == [("thumb", False, [rated])]
+        openwebui.rate("c2", other, -1, NOON + 1)
         now[0] += 100
-        bring(ws, server, "?chats=none")
-        assert judged(ws)[1:] == [("thumb", False, [other])]
+        bring(empty_ws, openwebui, "?chats=none")
+        assert judged(empty_ws)[1:] == [("thumb", False, [other])]
 
 
 class TestWhatIsAskedFor:
     def test_an_administrator_reads_everybodys_ratings_and_chats_where_asked(
-        self, ws: Workspace, server: OpenWebUi
+        self, empty_ws: Workspace, openwebui: OpenWebUi
     ) -> None:
-        (unrated,) = server.ask("c1", "Where?", {"m": "Here."}, NOON, user="ann")
-        (rated,) = server.ask("c2", "Where?", {"m": "There."}, NOON, user="bob")
-        (quiet,) = server.ask("c3", "Where?", {"m": "Nowhere."}, NOON, user="bob")
-        server.rate("c2", rated, 1, NOON, user="bob")
-        bring(ws, server)
-        assert set(answers(ws)) == {unrated, rated}
-        assert bring(ws, server, "?chats=all").records == Counter(trace=1)
-        assert quiet in answers(ws)
+        (unrated,) = openwebui.ask("c1", "Where?", {"m": "Here."}, NOON, user="ann")
+        (rated,) = openwebui.ask("c2", "Where?", {"m": "There."}, NOON, user="bob")
+        (quiet,) = openwebui.ask("c3", "Where?", {"m": "Nowhere."}, NOON, user="bob")
+        openwebui.rate("c2", rated, 1, NOON, user="bob")
+        bring(empty_ws, openwebui)
+        assert set(answers(empty_ws)) == {unrated, rated}
+        assert bring(empty_ws, openwebui, "?chats=all").records == Counter(trace=1)
+        assert quiet in answers(empty_ws)
 
-    def test_a_users_key_reads_what_is_the_users(self, ws: Workspace, server: OpenWebUi) -> None:
-        (of_ann,) = server.ask("c1", "Where?", {"m": "Here."}, NOON, user="ann")
-        (of_bob,) = server.ask("c2", "Where?", {"m": "There."}, NOON, user="bob")
-        server.rate("c1", of_ann, 1, NOON - 5)
-        server.rate("c2", of_bob, -1, NOON, user="bob")
-        assert bring(ws, server, user="bob").records == Counter(trace=1, feedback=1, thumb=1)
+    def test_a_users_key_reads_what_is_the_users(
+        self, empty_ws: Workspace, openwebui: OpenWebUi
+    ) -> None:
+        (of_ann,) = openwebui.ask("c1", "Where?", {"m": "Here."}, NOON, user="ann")
+        (of_bob,) = openwebui.ask("c2", "Where?", {"m": "There."}, NOON, user="bob")
+        openwebui.rate("c1", of_ann, 1, NOON - 5)
+        openwebui.rate("c2", of_bob, -1, NOON, user="bob")
+        assert bring(empty_ws, openwebui, user="bob").records == Counter(
+            trace=1, feedback=1, thumb=1
+        )
         with pytest.raises(InputError, match=r"everybody's chats.*refuses the key KEY_OF_BOB"):
-            bring(ws, server, "?chats=all", user="bob")
+            bring(empty_ws, openwebui, "?chats=all", user="bob")
         # another key starts from the beginning
-        assert bring(ws, server).records == Counter(trace=1, feedback=1, thumb=1)
+        assert bring(empty_ws, openwebui).records == Counter(trace=1, feedback=1, thumb=1)
 
-    def test_other_models_are_left_out(self, ws: Workspace, server: OpenWebUi) -> None:
+    def test_other_models_are_left_out(self, empty_ws: Workspace, openwebui: OpenWebUi) -> None:
         for model in ("filer", "other"):
-            (rated,) = server.ask(f"c-{model}", "Where?", {model: f"By {model}."}, NOON)
-            server.rate(f"c-{model}", rated, 1, NOON + 1)
-        report = bring(ws, server, "?model=filer")
-        assert list(answers(ws).values()) == ["By filer."]
+            (rated,) = openwebui.ask(f"c-{model}", "Where?", {model: f"By {model}."}, NOON)
+            openwebui.rate(f"c-{model}", rated, 1, NOON + 1)
+        report = bring(empty_ws, openwebui, "?model=filer")
+        assert list(answers(empty_ws).values()) == ["By filer."]
         assert report.left_out == {"it is about another model than filer": 1}
 
-    def test_a_day_to_start_from(self, ws: Workspace, server: OpenWebUi) -> None:
-        server.ask("c1", "Where?", {"m": "Before."}, NOON - 86_400)
-        server.ask("c2", "Where?", {"m": "Then."}, NOON)
-        bring(ws, server, "?since=2026-01-05")
-        assert list(answers(ws).values()) == ["Then."]
+    def test_a_day_to_start_from(self, empty_ws: Workspace, openwebui: OpenWebUi) -> None:
+        openwebui.ask("c1", "Where?", {"m": "Before."}, NOON - 86_400)
+        openwebui.ask("c2", "Where?", {"m": "Then."}, NOON)
+        bring(empty_ws, openwebui, "?since=2026-01-05")
+        assert list(answers(empty_ws).values()) == ["Then."]
 
     def test_half_answers_and_what_answers_nothing_are_no_traces(
-        self, ws: Workspace, server: OpenWebUi
+        self, empty_ws: Workspace, openwebui: OpenWebUi
     ) -> None:
-        names = server.ask(
+        names = openwebui.ask(
             "c1", "Where?", {"a": "Half", "b": "Failed", "c": "", "d": "Orphan"}, NOON
         )
-        messages = server.chats["c1"]["chat"]["history"]["messages"]
+        messages = openwebui.chats["c1"]["chat"]["history"]["messages"]
         messages[names[0]]["done"] = False
         messages[names[1]]["error"] = {"content": "boom"}
         messages[names[3]]["parentId"] = None
-        report = bring(ws, server)
-        assert answers(ws) == {} and report.refused == 0
+        report = bring(empty_ws, openwebui)
+        assert answers(empty_ws) == {} and report.refused == 0
         assert report.left_out == {"it is no text that answers a question": 1}
 
 
 class TestRecordedCalls:
     def test_the_answer_of_the_message_is_judged_and_not_stored_again(
-        self, ws: Workspace, server: OpenWebUi, tmp_path: Path
+        self, empty_ws: Workspace, openwebui: OpenWebUi, tmp_path: Path
     ) -> None:
-        better, worse = server.ask("c1", "Where?", {"filer": "Here.", "other": "There."}, NOON)
-        server.rate("c1", better, 1, NOON + 20)
+        better, worse = openwebui.ask("c1", "Where?", {"filer": "Here.", "other": "There."}, NOON)
+        openwebui.rate("c1", better, 1, NOON + 20)
         for call, message, text in (("call-1", better, "Here."), ("call-2", worse, "There.")):
             record(
-                ws,
+                empty_ws,
                 tmp_path,
                 call,
                 session="c1",
@@ -266,27 +270,27 @@ class TestRecordedCalls:
                 output=text,
                 metadata={"openwebui_message_id": message},
             )
-        report = bring(ws, server)
+        report = bring(empty_ws, openwebui)
         assert report.records == Counter(feedback=2, thumb=1, preference=1)
         assert report.left_out == {}
-        assert judged(ws) == [
+        assert judged(empty_ws) == [
             ("preference", {"ranking": [[0], [1]]}, ["call-1", "call-2"]),
             ("thumb", True, ["call-1"]),
         ]
-        server.rate("c1", better, -1, NOON + 30)
-        bring(ws, server)
-        assert judged(ws)[-1] == ("thumb", False, ["call-1"])
-        assert set(answers(ws)) == {"call-1", "call-2"}
+        openwebui.rate("c1", better, -1, NOON + 30)
+        bring(empty_ws, openwebui)
+        assert judged(empty_ws)[-1] == ("thumb", False, ["call-1"])
+        assert set(answers(empty_ws)) == {"call-1", "call-2"}
 
     def test_of_the_calls_of_one_message_the_one_that_answered(
-        self, ws: Workspace, server: OpenWebUi, tmp_path: Path
+        self, empty_ws: Workspace, openwebui: OpenWebUi, tmp_path: Path
     ) -> None:
-        (rated,) = server.ask("c1", "Where?", {"filer": "Here."}, NOON)
-        server.rate("c1", rated, 1, NOON + 20)
+        (rated,) = openwebui.ask("c1", "Where?", {"filer": "Here."}, NOON)
+        openwebui.rate("c1", rated, 1, NOON + 20)
         shared: dict[str, Any] = {"session": "c1"}
         note = {"openwebui_message_id": rated}
         record(
-            ws,
+            empty_ws,
             tmp_path,
             "a-title",
             input="### Task: a title",
@@ -295,29 +299,37 @@ class TestRecordedCalls:
             **shared,
         )
         record(
-            ws, tmp_path, "look", input="Where?", output="I look it up.", metadata=note, **shared
+            empty_ws,
+            tmp_path,
+            "look",
+            input="Where?",
+            output="I look it up.",
+            metadata=note,
+            **shared,
         )
         after_tool = [
             {"role": "user", "content": "Where?"},
             {"role": "tool", "tool_call_id": "t", "content": "A"},
         ]
-        record(ws, tmp_path, "answer", input=after_tool, output="Here. ", metadata=note, **shared)
-        bring(ws, server)
-        assert judged(ws) == [("thumb", True, ["answer"])]
-        assert len(answers(ws)) == 3
+        record(
+            empty_ws, tmp_path, "answer", input=after_tool, output="Here. ", metadata=note, **shared
+        )
+        bring(empty_ws, openwebui)
+        assert judged(empty_ws) == [("thumb", True, ["answer"])]
+        assert len(answers(empty_ws)) == 3
 
     def test_without_the_message_id_question_and_answer_of_the_session(
-        self, ws: Workspace, server: OpenWebUi, tmp_path: Path
+        self, empty_ws: Workspace, openwebui: OpenWebUi, tmp_path: Path
     ) -> None:
-        (first,) = server.ask("c1", "Again?", {"filer": "No."}, NOON)
-        (second,) = server.ask("c1", "Again?", {"filer": "No."}, NOON + 60)
-        server.rate("c1", first, -1, NOON + 80)
-        server.rate("c1", second, 1, NOON + 90)
+        (first,) = openwebui.ask("c1", "Again?", {"filer": "No."}, NOON)
+        (second,) = openwebui.ask("c1", "Again?", {"filer": "No."}, NOON + 60)
+        openwebui.rate("c1", first, -1, NOON + 80)
+        openwebui.rate("c1", second, 1, NOON + 90)
         system = {"role": "system", "content": "Be brief."}
         question = {"role": "user", "content": "Again?"}
         for number, call in enumerate(("early", "late")):
             record(
-                ws,
+                empty_ws,
                 tmp_path,
                 call,
                 session="c1",
@@ -325,75 +337,80 @@ class TestRecordedCalls:
                 output="No.",
                 occurred_at=f"2026-01-05T08:0{number}:02Z",
             )
-        record(ws, tmp_path, "elsewhere", session="c9", input="Again?", output="No.")
-        bring(ws, server)
-        assert judged(ws) == [("thumb", False, ["early"]), ("thumb", True, ["late"])]
-        assert answers(ws).keys() == {"early", "late", "elsewhere"}
+        record(empty_ws, tmp_path, "elsewhere", session="c9", input="Again?", output="No.")
+        bring(empty_ws, openwebui)
+        assert judged(empty_ws) == [("thumb", False, ["early"]), ("thumb", True, ["late"])]
+        assert answers(empty_ws).keys() == {"early", "late", "elsewhere"}
 
     def test_without_a_session_the_same_input_and_answer_at_that_time(
-        self, ws: Workspace, server: OpenWebUi, tmp_path: Path
+        self, empty_ws: Workspace, openwebui: OpenWebUi, tmp_path: Path
     ) -> None:
-        (rated,) = server.ask("c1", "Where?", {"filer": "Here."}, NOON)
-        server.rate("c1", rated, 1, NOON + 20)
+        (rated,) = openwebui.ask("c1", "Where?", {"filer": "Here."}, NOON)
+        openwebui.rate("c1", rated, 1, NOON + 20)
         record(
-            ws, tmp_path, "old", input="Where?", output="Here.", occurred_at="2026-01-01T08:00:00Z"
+            empty_ws,
+            tmp_path,
+            "old",
+            input="Where?",
+            output="Here.",
+            occurred_at="2026-01-01T08:00:00Z",
         )
         shared = {"input": "Where?", "output": "Here."}
-        record(ws, tmp_path, "later", occurred_at="2026-01-05T08:20:00Z", **shared)
+        record(empty_ws, tmp_path, "later", occurred_at="2026-01-05T08:20:00Z", **shared)
         shared["occurred_at"] = "2026-01-05T08:00:00Z"
-        record(ws, tmp_path, "near", **shared)
-        record(ws, tmp_path, "longer", input="Where is it?", output="Here.")
-        record(ws, tmp_path, "another-chat", session="c9", **shared)
-        bring(ws, server)
-        assert judged(ws) == [("thumb", True, ["near"])]
-        assert rated not in answers(ws)
+        record(empty_ws, tmp_path, "near", **shared)
+        record(empty_ws, tmp_path, "longer", input="Where is it?", output="Here.")
+        record(empty_ws, tmp_path, "another-chat", session="c9", **shared)
+        bring(empty_ws, openwebui)
+        assert judged(empty_ws) == [("thumb", True, ["near"])]
+        assert rated not in answers(empty_ws)
 
     def test_an_answer_that_nobody_recorded_is_stored(
-        self, ws: Workspace, server: OpenWebUi, tmp_path: Path
+        self, empty_ws: Workspace, openwebui: OpenWebUi, tmp_path: Path
     ) -> None:
-        (rated,) = server.ask("c1", "Where?", {"filer": "Here."}, NOON)
-        server.rate("c1", rated, 1, NOON + 20)
+        (rated,) = openwebui.ask("c1", "Where?", {"filer": "Here."}, NOON)
+        openwebui.rate("c1", rated, 1, NOON + 20)
         note = {"openwebui_message_id": "of-another-message"}
         shared: dict[str, Any] = {"input": "Where?", "output": "Here.", "session": "c1"}
-        record(ws, tmp_path, "regenerated", metadata=note, **shared)
-        record(ws, tmp_path, "another", **shared | {"output": "There."})
-        bring(ws, server)
-        assert judged(ws) == [("thumb", True, [rated])]
+        record(empty_ws, tmp_path, "regenerated", metadata=note, **shared)
+        record(empty_ws, tmp_path, "another", **shared | {"output": "There."})
+        bring(empty_ws, openwebui)
+        assert judged(empty_ws) == [("thumb", True, [rated])]
 
     def test_answers_that_are_all_recorded_are_not_looked_at_again(
-        self, ws: Workspace, server: OpenWebUi, tmp_path: Path
+        self, empty_ws: Workspace, openwebui: OpenWebUi, tmp_path: Path
     ) -> None:
-        server.ask("c1", "Where?", {"filer": "Here."}, NOON)
-        record(ws, tmp_path, "call-1", session="c1", input="Where?", output="Here.")
-        report = bring(ws, server)
+        openwebui.ask("c1", "Where?", {"filer": "Here."}, NOON)
+        record(empty_ws, tmp_path, "call-1", session="c1", input="Where?", output="Here.")
+        report = bring(empty_ws, openwebui)
         assert (report.stored, report.left_out) == (0, {"its call is recorded": 1})
-        assert bring(ws, server).read == 0
+        assert bring(empty_ws, openwebui).read == 0
 
     def test_an_answer_that_went_on_after_its_first_import_stays_as_it_was(
-        self, ws: Workspace, server: OpenWebUi
+        self, empty_ws: Workspace, openwebui: OpenWebUi
     ) -> None:
-        (rated,) = server.ask("c1", "Where?", {"filer": "Here"}, NOON)
-        server.rate("c1", rated, 1, NOON + 20)
-        bring(ws, server)
-        server.chats["c1"]["chat"]["history"]["messages"][rated]["content"] = "Here and there."
-        server.rate("c1", rated, -1, NOON + 30)
-        report = bring(ws, server)
+        (rated,) = openwebui.ask("c1", "Where?", {"filer": "Here"}, NOON)
+        openwebui.rate("c1", rated, 1, NOON + 20)
+        bring(empty_ws, openwebui)
+        openwebui.chats["c1"]["chat"]["history"]["messages"][rated]["content"] = "Here and there."
+        openwebui.rate("c1", rated, -1, NOON + 30)
+        report = bring(empty_ws, openwebui)
         assert (report.records, report.refused) == (Counter(feedback=1, thumb=1), 0)
-        assert answers(ws) == {rated: "Here"}
+        assert answers(empty_ws) == {rated: "Here"}
 
     def test_an_answer_that_was_edited_after_its_first_import_stays_one_trace(
-        self, ws: Workspace, server: OpenWebUi
+        self, empty_ws: Workspace, openwebui: OpenWebUi
     ) -> None:
-        (rated,) = server.ask("c1", "Where?", {"filer": "Hree."}, NOON)
-        server.rate("c1", rated, 1, NOON + 20)
-        bring(ws, server)
-        message = server.chats["c1"]["chat"]["history"]["messages"][rated]
+        (rated,) = openwebui.ask("c1", "Where?", {"filer": "Hree."}, NOON)
+        openwebui.rate("c1", rated, 1, NOON + 20)
+        bring(empty_ws, openwebui)
+        message = openwebui.chats["c1"]["chat"]["history"]["messages"][rated]
         message |= {"originalContent": "Hree.", "content": "Here."}
-        server.rate("c1", rated, -1, NOON + 30)
-        report = bring(ws, server)
+        openwebui.rate("c1", rated, -1, NOON + 30)
+        report = bring(empty_ws, openwebui)
         assert report.refused == 0
         assert report.records == Counter(feedback=2, thumb=1, correction=1)
-        assert answers(ws) == {rated: "Hree."}
+        assert answers(empty_ws) == {rated: "Hree."}
 
 
 class TestFaults:
@@ -422,84 +439,90 @@ class TestFaults:
         ],
     )
     def test_another_server_or_version_is_named(
-        self, path: str, reply: Reply, words: str, ws: Workspace, server: OpenWebUi
+        self, path: str, reply: Reply, words: str, empty_ws: Workspace, openwebui: OpenWebUi
     ) -> None:
-        server.faults[path] = reply
+        openwebui.faults[path] = reply
         with pytest.raises(InputError, match=words) as caught:
-            bring(ws, server)
-        assert caught.value.what == f"Open WebUI at {server.url}"
+            bring(empty_ws, openwebui)
+        assert caught.value.what == f"Open WebUI at {openwebui.url}"
 
     def test_a_refused_key_is_named_with_the_servers_words(
-        self, ws: Workspace, server: OpenWebUi
+        self, empty_ws: Workspace, openwebui: OpenWebUi
     ) -> None:
         with pytest.raises(InputError, match=r"refuses the key KEY_OF_EVE .*session has expired"):
-            bring(ws, server, user="eve")
+            bring(empty_ws, openwebui, user="eve")
         for path in ("feedbacks/all/ids", "feedbacks/user"):
             detail = "Use of API key sk-ann is not enabled in the environment."
-            server.faults[f"/api/v1/evaluations/{path}"] = refusal(403, detail)
+            openwebui.faults[f"/api/v1/evaluations/{path}"] = refusal(403, detail)
         with pytest.raises(InputError, match=r"403.*API key \*\*\* is not enabled") as caught:
-            bring(ws, server)
+            bring(empty_ws, openwebui)
         assert "sk-ann" not in str(caught.value)
-        address = path_or_address(server.url)
-        server.faults.clear()
+        address = path_or_address(openwebui.url)
+        openwebui.faults.clear()
         with pytest.raises(InputError, match=r"wants a key .*Not authenticated.*--key NAME"):
-            ingest(ws, "desk", "openwebui", address)
+            ingest(empty_ws, "desk", "openwebui", address)
 
-    def test_what_is_deleted_meanwhile_is_left_out(self, ws: Workspace, server: OpenWebUi) -> None:
-        (rated,) = server.ask("c1", "Where?", {"m": "Here."}, NOON)
-        rating_id = server.rate("c1", rated, 1, NOON)
-        server.faults[f"/api/v1/evaluations/feedback/{rating_id}"] = refusal(404, "gone")
-        server.faults["/api/v1/chats/c1"] = refusal(401, "gone")
-        assert bring(ws, server).left_out == {"it was deleted meanwhile": 2}
+    def test_what_is_deleted_meanwhile_is_left_out(
+        self, empty_ws: Workspace, openwebui: OpenWebUi
+    ) -> None:
+        (rated,) = openwebui.ask("c1", "Where?", {"m": "Here."}, NOON)
+        rating_id = openwebui.rate("c1", rated, 1, NOON)
+        openwebui.faults[f"/api/v1/evaluations/feedback/{rating_id}"] = refusal(404, "gone")
+        openwebui.faults["/api/v1/chats/c1"] = refusal(401, "gone")
+        assert bring(empty_ws, openwebui).left_out == {"it was deleted meanwhile": 2}
 
-    def test_a_broken_rating_or_chat_costs_no_other(self, ws: Workspace, server: OpenWebUi) -> None:
+    def test_a_broken_rating_or_chat_costs_no_other(
+        self, empty_ws: Workspace, openwebui: OpenWebUi
+    ) -> None:
         for name in ("c1", "c2", "c3", "c4"):
-            (rated,) = server.ask(name, "Where?", {"m": f"In {name}."}, NOON)
-            server.rate(name, rated, 1, NOON)
-        first, second, third, _ = server.ratings.values()
+            (rated,) = openwebui.ask(name, "Where?", {"m": f"In {name}."}, NOON)
+            openwebui.rate(name, rated, 1, NOON)
+        first, second, third, _ = openwebui.ratings.values()
         first["data"]["comment"] = "with \x00 in it"
         second["snapshot"]["chat"]["chat"]["history"] = []
         third["data"]["rating"] = "up"
-        server.chats["c1"]["chat"] = "none"
-        server.chats["c2"]["chat"]["history"]["messages"] = {"x": 7}
-        report = bring(ws, server)
+        openwebui.chats["c1"]["chat"] = "none"
+        openwebui.chats["c2"]["chat"]["history"]["messages"] = {"x": 7}
+        report = bring(empty_ws, openwebui)
         assert report.refused == 5
-        assert list(answers(ws).values()) == ["In c4.", "In c3."]
+        assert list(answers(empty_ws).values()) == ["In c4.", "In c3."]
 
     def test_a_list_without_an_end_ends(
-        self, ws: Workspace, server: OpenWebUi, monkeypatch: pytest.MonkeyPatch
+        self, empty_ws: Workspace, openwebui: OpenWebUi, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        server.ask("c1", "Where?", {"m": "Here."}, NOON)
+        openwebui.ask("c1", "Where?", {"m": "Here."}, NOON)
         page = [{"id": "c1", "updated_at": NOON}] * 60
-        server.faults["/api/v1/chats/"] = Reply(200, page)
-        assert bring(ws, server).records == Counter(trace=1)
+        openwebui.faults["/api/v1/chats/"] = Reply(200, page)
+        assert bring(empty_ws, openwebui).records == Counter(trace=1)
         monkeypatch.setattr(openwebui_server, "MOST_ENTRIES", 1)
         with pytest.raises(InputError, match=r"lists more than 1\b.*chats=none"):
-            bring(ws, server, "?chats=own")
+            bring(empty_ws, openwebui, "?chats=own")
 
     def test_a_reply_that_is_too_long_ends_the_import(
-        self, ws: Workspace, server: OpenWebUi, monkeypatch: pytest.MonkeyPatch
+        self, empty_ws: Workspace, openwebui: OpenWebUi, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        (rated,) = server.ask("c1", "Where?", {"m": "x" * 3_000}, NOON)
-        server.rate("c1", rated, 1, NOON)
+        (rated,) = openwebui.ask("c1", "Where?", {"m": "x" * 3_000}, NOON)
+        openwebui.rate("c1", rated, 1, NOON)
         monkeypatch.setattr(server_api, "LONGEST_REPLY", 2_000)
         with pytest.raises(InputError, match="more than 2,000 bytes"):
-            bring(ws, server)
+            bring(empty_ws, openwebui)
 
-    def test_an_address_that_cannot_be_meant(self, ws: Workspace, server: OpenWebUi) -> None:
+    def test_an_address_that_cannot_be_meant(
+        self, empty_ws: Workspace, openwebui: OpenWebUi
+    ) -> None:
         with pytest.raises(InputError, match=r"\?chats=everyone.*\?chats=all"):
-            bring(ws, server, "?chats=everyone")
+            bring(empty_ws, openwebui, "?chats=everyone")
         with pytest.raises(InputError, match=r"'agent' is unknown.*\?model=, \?chats=, \?since="):
-            bring(ws, server, "?agent=a")
+            bring(empty_ws, openwebui, "?agent=a")
 
 
 def test_the_command_leaves_the_key_in_no_row(
-    command_line: Run, server: OpenWebUi, tmp_path: Path
+    command_line: Run, openwebui: OpenWebUi, tmp_path: Path
 ) -> None:
-    (rated,) = server.ask("c1", "Where?", {"m": "Here."}, NOON)
-    server.rate("c1", rated, 1, NOON)
+    (rated,) = openwebui.ask("c1", "Where?", {"m": "Here."}, NOON)
+    openwebui.rate("c1", rated, 1, NOON)
     SecretStore(Home.at(tmp_path / "home").secrets).set("WEBUI", "sk-ann")
-    arguments = ("import", "openwebui", server.url, "--agent", "desk", "--key", "WEBUI")
+    arguments = ("import", "openwebui", openwebui.url, "--agent", "desk", "--key", "WEBUI")
     code, out, err = command_line(*arguments, "--dry-run")
     assert code == 0, err
     code, out, err = command_line(*arguments, "--json")

@@ -22,7 +22,6 @@ from thumbwheel.capture.feedback import list_feedback
 from thumbwheel.capture.feedback_token import DAYS, FeedbackTokens
 from thumbwheel.capture.inbox import drain_inbox
 from thumbwheel.capture.traces import list_traces, show_trace
-from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.sdk.segment import Full, Segment
 
@@ -31,14 +30,8 @@ FRAMEWORK = "otel-traces/any-agent-otlp-derived/tinyagent.otlp.json"
 
 
 @pytest.fixture
-def ws(tmp_path: Path) -> Iterator[Workspace]:
-    with Workspace.open(Home.at(tmp_path / "home"), Sources({}, "none", {})) as workspace:
-        yield workspace
-
-
-@pytest.fixture
-def client(ws: Workspace) -> Iterator[TestClient]:
-    with client_of(Segment(ws.home.inbox), ws.home.path) as test_client:
+def client(empty_ws: Workspace) -> Iterator[TestClient]:
+    with client_of(Segment(empty_ws.home.inbox), empty_ws.home.path) as test_client:
         yield test_client
 
 
@@ -55,39 +48,39 @@ def rejected(ws: Workspace) -> list[str]:
     return [json.loads(line)["reason"] for line in path.read_text().splitlines()]
 
 
-def test_a_trace_and_its_feedback(client: TestClient, ws: Workspace) -> None:
+def test_a_trace_and_its_feedback(client: TestClient, empty_ws: Workspace) -> None:
     answer = client.post("/api/traces", json=TRACE)
     assert (answer.status_code, answer.json()) == (202, {"ids": ["t1"]})
     row = {"agent": "desk", "trace": "t1", "thumb": False, "rater": "ann", "comment": "Wrong."}
     assert client.post("/api/feedback", json=row).status_code == 202
-    drain_inbox(ws)
-    (trace,) = list_traces(ws, "desk").traces
+    drain_inbox(empty_ws)
+    (trace,) = list_traces(empty_ws, "desk").traces
     assert (trace.external_id, trace.output, trace.feedback) == (
         "t1",
         "Nine to five.",
         ["thumb down"],
     )
-    (feedback,) = list_feedback(ws, "desk")
+    (feedback,) = list_feedback(empty_ws, "desk")
     assert (feedback["rater"], feedback["comment"]) == ("ann", "Wrong.")
     assert feedback["targets"][0]["target_id"] == trace.id
 
 
 def test_feedback_may_come_before_its_trace_and_be_taken_back(
-    client: TestClient, ws: Workspace
+    client: TestClient, empty_ws: Workspace
 ) -> None:
     thumb = {"agent": "desk", "id": "f1", "trace": "t1", "thumb": True, "rater": "ann"}
     client.post("/api/feedback", json=thumb)
-    drain_inbox(ws)
+    drain_inbox(empty_ws)
     client.post("/api/traces", json=TRACE)
-    drain_inbox(ws)
-    assert list_traces(ws, "desk").traces[0].feedback == ["thumb up"]
+    drain_inbox(empty_ws)
+    assert list_traces(empty_ws, "desk").traces[0].feedback == ["thumb up"]
     answer = client.post("/api/feedback", json={"agent": "desk", "retracts": "f1", "rater": "ann"})
     assert answer.status_code == 202, answer.text
-    drain_inbox(ws)
-    assert list_traces(ws, "desk").traces[0].feedback == []
+    drain_inbox(empty_ws)
+    assert list_traces(empty_ws, "desk").traces[0].feedback == []
 
 
-def test_a_batch_stores_what_it_can(client: TestClient, ws: Workspace) -> None:
+def test_a_batch_stores_what_it_can(client: TestClient, empty_ws: Workspace) -> None:
     rows = [TRACE, {"agent": "desk", "output": "?"}, 7, {**TRACE, "id": "t2"}]
     answer = client.post("/api/traces", json=rows).json()
     assert answer["ids"] == ["t1", None, None, "t2"]
@@ -101,11 +94,13 @@ def test_a_batch_stores_what_it_can(client: TestClient, ws: Workspace) -> None:
         "l1",
         "l2",
     ]
-    drain_inbox(ws)
-    assert len(list_traces(ws, "desk").traces) == 5
+    drain_inbox(empty_ws)
+    assert len(list_traces(empty_ws, "desk").traces) == 5
 
 
-def test_a_request_that_is_sent_again_is_stored_once(client: TestClient, ws: Workspace) -> None:
+def test_a_request_that_is_sent_again_is_stored_once(
+    client: TestClient, empty_ws: Workspace
+) -> None:
     row = {key: TRACE[key] for key in ("input", "output")}
     headers = {"idempotency-key": "k1", "x-thumbwheel-agent": "desk"}
     answers = [client.post("/api/traces", json=[row, row], headers=headers) for _ in range(2)]
@@ -113,18 +108,18 @@ def test_a_request_that_is_sent_again_is_stored_once(client: TestClient, ws: Wor
     assert len(set(names)) == 2 and answers[1].json() == {"ids": names}
     for _ in range(2):
         client.post("/api/feedback", json={"trace": names[0], "thumb": True}, headers=headers)
-    drain_inbox(ws)
-    assert len(list_traces(ws, "desk").traces) == 2
-    (judgement,) = list_feedback(ws, "desk")
+    drain_inbox(empty_ws)
+    assert len(list_traces(empty_ws, "desk").traces) == 2
+    (judgement,) = list_feedback(empty_ws, "desk")
     assert judgement["occurred_at"] is not None
-    assert not (ws.home.inbox / "rejected.jsonl").exists()
+    assert not (empty_ws.home.inbox / "rejected.jsonl").exists()
 
 
-def test_the_agent_may_stand_in_the_path(client: TestClient, ws: Workspace) -> None:
+def test_the_agent_may_stand_in_the_path(client: TestClient, empty_ws: Workspace) -> None:
     row = {key: TRACE[key] for key in ("id", "input", "output")}
     assert client.post("/a/Support Bot/api/traces", json=row).status_code == 202
-    drain_inbox(ws)
-    assert [trace.external_id for trace in list_traces(ws, "support-bot").traces] == ["t1"]
+    drain_inbox(empty_ws)
+    assert [trace.external_id for trace in list_traces(empty_ws, "support-bot").traces] == ["t1"]
     answer = client.post("/api/traces", json=row)
     assert answer.status_code == 422 and "names no agent" in answer.json()["detail"]
 
@@ -155,15 +150,15 @@ def test_feedback_as_tensorzero_spells_it(
     name: str | None,
     value: object,
     client: TestClient,
-    ws: Workspace,
+    empty_ws: Workspace,
 ) -> None:
     headers = {"x-thumbwheel-agent": "desk"}
     answer = client.post("/feedback", json={**row, "tags": {"a": "b"}}, headers=headers)
     assert answer.status_code == 200 and answer.json()["feedback_id"]
     dry = client.post("/feedback", json={**row, "dryrun": True}, headers=headers)
     assert dry.status_code == 200
-    drain_inbox(ws)
-    (feedback,) = list_feedback(ws, "desk")
+    drain_inbox(empty_ws)
+    (feedback,) = list_feedback(empty_ws, "desk")
     assert (feedback["kind"], feedback["name"], feedback["value"]) == (kind, name, value)
     assert feedback["metadata"] == {"tags": {"a": "b"}}
 
@@ -179,17 +174,17 @@ def test_feedback_as_tensorzero_spells_it(
     ],
 )
 def test_scores_as_langfuse_spells_them(
-    row: dict[str, Any], kind: str, value: object, client: TestClient, ws: Workspace
+    row: dict[str, Any], kind: str, value: object, client: TestClient, empty_ws: Workspace
 ) -> None:
     score = {"id": "x1", "traceId": "t1", **row}
     answer = client.post("/a/desk/api/public/scores", json=score)
     assert (answer.status_code, answer.json()) == (200, {"id": "x1"})
-    drain_inbox(ws)
-    (feedback,) = list_feedback(ws, "desk")
+    drain_inbox(empty_ws)
+    (feedback,) = list_feedback(empty_ws, "desk")
     assert (feedback["kind"], feedback["value"]) == (kind, value)
 
 
-def test_scores_as_langfuses_sdks_send_them(client: TestClient, ws: Workspace) -> None:
+def test_scores_as_langfuses_sdks_send_them(client: TestClient, empty_ws: Workspace) -> None:
     body = {"id": "x1", "traceId": "t1", "name": "user-feedback", "value": 1}
     event = {"id": "e1", "type": "score-create", "timestamp": "2026-01-05T08:30:00Z", "body": body}
     batch = [
@@ -213,8 +208,8 @@ def test_scores_as_langfuses_sdks_send_them(client: TestClient, ws: Workspace) -
         (None, 400),
     ]
     assert client.post(path, json={"batch": [event]}).status_code == 207  # it is sent again
-    drain_inbox(ws)
-    (feedback,) = list_feedback(ws, "desk")
+    drain_inbox(empty_ws)
+    (feedback,) = list_feedback(empty_ws, "desk")
     assert (feedback["kind"], feedback["value"]) == ("thumb", True)
     for broken in ({"batch": 7}, {"batch": [7]}, [], {}):
         assert client.post(path, json=broken).status_code == 400
@@ -222,7 +217,7 @@ def test_scores_as_langfuses_sdks_send_them(client: TestClient, ws: Workspace) -
 
 @pytest.mark.parametrize("encoding", ["application/json", "application/x-protobuf"])
 def test_spans_of_a_run_in_several_requests(
-    encoding: str, client: TestClient, ws: Workspace
+    encoding: str, client: TestClient, empty_ws: Workspace
 ) -> None:
     request = json.loads(public_data(FRAMEWORK).read_text())
     spans = request["resourceSpans"][0]["scopeSpans"][0]["spans"]
@@ -235,19 +230,19 @@ def test_spans_of_a_run_in_several_requests(
         assert answer.status_code == 200
         assert answer.headers["content-type"] == encoding
         assert answer.content in (b"", b"{}")
-        drain_inbox(ws)
-        assert list_traces(ws, "desk").traces == [], number  # more of the run may come
-    drain_inbox(ws, everything=True)
-    (trace,) = list_traces(ws, "desk").traces
-    shown = show_trace(ws, "desk", trace.id)
+        drain_inbox(empty_ws)
+        assert list_traces(empty_ws, "desk").traces == [], number  # more of the run may come
+    drain_inbox(empty_ws, everything=True)
+    (trace,) = list_traces(empty_ws, "desk").traces
+    shown = show_trace(empty_ws, "desk", trace.id)
     assert len(shown["steps"]) == len(spans) - 1
     assert shown["external_id"] == spans[0]["traceId"]
-    drain_inbox(ws, everything=True)
-    assert len(list_traces(ws, "desk").traces) == 1
+    drain_inbox(empty_ws, everything=True)
+    assert len(list_traces(empty_ws, "desk").traces) == 1
 
 
 def test_what_is_wrong_with_spans_is_said_and_the_rest_is_kept(
-    client: TestClient, ws: Workspace
+    client: TestClient, empty_ws: Workspace
 ) -> None:
     request = json.loads(public_data(FRAMEWORK).read_text())
     spans = request["resourceSpans"][0]["scopeSpans"][0]["spans"]
@@ -259,11 +254,11 @@ def test_what_is_wrong_with_spans_is_said_and_the_rest_is_kept(
     nameless = client.post("/v1/traces", json=body).json()["partialSuccess"]
     assert nameless["rejectedSpans"] == str(len(spans) + 1)
     assert "OTEL_SERVICE_NAME" in nameless["errorMessage"]
-    drain_inbox(ws, everything=True)
-    assert len(list_traces(ws, "desk").traces) == 1
+    drain_inbox(empty_ws, everything=True)
+    assert len(list_traces(empty_ws, "desk").traces) == 1
 
 
-def test_evaluation_results_as_logs(client: TestClient, ws: Workspace) -> None:
+def test_evaluation_results_as_logs(client: TestClient, empty_ws: Workspace) -> None:
     pairs = [
         {"key": "gen_ai.evaluation.name", "value": {"stringValue": "thumbs"}},
         {"key": "gen_ai.evaluation.score.value", "value": {"doubleValue": 1}},
@@ -276,8 +271,8 @@ def test_evaluation_results_as_logs(client: TestClient, ws: Workspace) -> None:
     other = {"body": {"stringValue": "a line of a log"}}
     body = {"resourceLogs": [{"scopeLogs": [{"logRecords": [record, other]}]}]}
     assert client.post("/a/desk/v1/logs", json=body).json() == {}
-    drain_inbox(ws)
-    (feedback,) = list_feedback(ws, "desk")
+    drain_inbox(empty_ws)
+    (feedback,) = list_feedback(empty_ws, "desk")
     assert (feedback["kind"], feedback["value"]) == ("thumb", True)
 
 
@@ -341,11 +336,11 @@ class FullSegment(Segment):
         raise Full(self.inbox)
 
 
-def test_too_much_waits(ws: Workspace) -> None:
-    with client_of(FullSegment(ws.home.inbox), ws.home.path) as client:
+def test_too_much_waits(empty_ws: Workspace) -> None:
+    with client_of(FullSegment(empty_ws.home.inbox), empty_ws.home.path) as client:
         answer = client.post("/api/traces", json=TRACE)
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
-    assert drain_inbox(ws) == []
+    assert drain_inbox(empty_ws) == []
 
 
 def test_a_disk_that_refuses(tmp_path: Path) -> None:
@@ -356,12 +351,14 @@ def test_a_disk_that_refuses(tmp_path: Path) -> None:
     assert "the disk refuses it: File exists" in answer.json()["detail"]
 
 
-def test_what_contradicts_a_stored_row_is_set_aside(client: TestClient, ws: Workspace) -> None:
+def test_what_contradicts_a_stored_row_is_set_aside(
+    client: TestClient, empty_ws: Workspace
+) -> None:
     client.post("/api/traces", json=TRACE)
-    drain_inbox(ws)
+    drain_inbox(empty_ws)
     client.post("/api/traces", json={**TRACE, "output": "Never."})
-    drain_inbox(ws)
-    assert rejected(ws) == ["trace 't1' differs from what is stored under that id"]
+    drain_inbox(empty_ws)
+    assert rejected(empty_ws) == ["trace 't1' differs from what is stored under that id"]
 
 
 class TestTokens:
@@ -372,14 +369,14 @@ class TestTokens:
         assert answer.status_code == 201, answer.text
         return {"authorization": f"Bearer {answer.json()['token']}"}
 
-    def test_it_judges_its_trace(self, client: TestClient, ws: Workspace) -> None:
+    def test_it_judges_its_trace(self, client: TestClient, empty_ws: Workspace) -> None:
         headers = self.token(client)
         row = {"trace": "t1", "id": "f1", "correction": "Ten to six."}
         answers = [client.post("/a/desk/api/feedback", json=row, headers=headers) for _ in "ab"]
         assert [answer.status_code for answer in answers] == [202, 202]
         assert answers[0].headers["access-control-allow-origin"] == "*"
-        drain_inbox(ws)
-        (feedback,) = list_feedback(ws, "desk")
+        drain_inbox(empty_ws)
+        (feedback,) = list_feedback(empty_ws, "desk")
         assert feedback["value"] == "Ten to six."
 
     @pytest.mark.parametrize(
@@ -398,14 +395,14 @@ class TestTokens:
         ],
     )
     def test_it_does_nothing_else(
-        self, path: str, row: dict[str, Any], reason: str, client: TestClient, ws: Workspace
+        self, path: str, row: dict[str, Any], reason: str, client: TestClient, empty_ws: Workspace
     ) -> None:
         answer = client.post(path, json=row, headers=self.token(client))
         assert answer.status_code == 403, answer.text
         assert reason in answer.json()["detail"]
-        assert drain_inbox(ws) == []
+        assert drain_inbox(empty_ws) == []
 
-    def test_a_number_is_an_id_too(self, client: TestClient, ws: Workspace) -> None:
+    def test_a_number_is_an_id_too(self, client: TestClient, empty_ws: Workspace) -> None:
         answer = client.post("/a/desk/api/feedback-tokens", json={"trace": 7})
         assert answer.json()["trace"] == "7"
         headers = {"authorization": f"Bearer {answer.json()['token']}"}
@@ -414,12 +411,12 @@ class TestTokens:
             assert client.post("/a/desk/api/feedback", json=row, headers=headers).status_code == 202
 
     def test_several_judgements_are_refused_when_one_is_not_about_the_trace(
-        self, client: TestClient, ws: Workspace
+        self, client: TestClient, empty_ws: Workspace
     ) -> None:
         rows = [{"trace": "t1", "thumb": True}, {"trace": "t2", "thumb": True}]
         answer = client.post("/a/desk/api/feedback", json=rows, headers=self.token(client))
         assert answer.status_code == 403
-        assert drain_inbox(ws) == []
+        assert drain_inbox(empty_ws) == []
 
     def test_a_page_of_another_site_may_ask_first(self, client: TestClient) -> None:
         answer = client.options("/a/desk/api/feedback")
@@ -429,14 +426,14 @@ class TestTokens:
 
     @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://testserver:81"])
     def test_without_one_a_page_of_another_site_stores_nothing(
-        self, origin: str, client: TestClient, ws: Workspace
+        self, origin: str, client: TestClient, empty_ws: Workspace
     ) -> None:
         row = {"trace": "t1", "thumb": True}
         for headers in ({}, {"authorization": "Bearer of-the-page"}):
             headers["origin"] = origin
             answer = client.post("/a/desk/api/feedback", json=row, headers=headers)
             assert answer.status_code == 403, answer.text
-        assert drain_inbox(ws) == []
+        assert drain_inbox(empty_ws) == []
         answer = client.post(
             "/a/desk/api/feedback", json=row, headers={"origin": "http://testserver"}
         )
@@ -444,8 +441,8 @@ class TestTokens:
         headers = self.token(client) | {"origin": origin}
         assert client.post("/a/desk/api/feedback", json=row, headers=headers).status_code == 202
 
-    def test_forged_and_old_ones(self, ws: Workspace, tmp_path: Path) -> None:
-        tokens = FeedbackTokens.with_key(ws.home.feedback_key)
+    def test_forged_and_old_ones(self, empty_ws: Workspace, tmp_path: Path) -> None:
+        tokens = FeedbackTokens.with_key(empty_ws.home.feedback_key)
         token = tokens.make("desk", "t1", "key_1", now=0)
         assert tokens.objection(token, "desk", "t1", now=DAYS * 86_400 - 1) is None
         assert tokens.objection(token, "desk", "t1", now=(DAYS + 1) * 86_400 + 1) == (
@@ -461,4 +458,4 @@ class TestTokens:
             assert tokens.objection(forged, "desk", "t1", now=0) is not None
         other = FeedbackTokens.with_key(tmp_path / "key")
         assert other.objection(token, "desk", "t1", now=0) is not None
-        assert ws.home.feedback_key.stat().st_mode & 0o077 == 0
+        assert empty_ws.home.feedback_key.stat().st_mode & 0o077 == 0

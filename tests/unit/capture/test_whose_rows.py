@@ -248,7 +248,7 @@ def test_a_model_that_said_nothing_gave_an_answer_too() -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def prisma_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of an embedded PostgreSQL with the table in the schema "app", as Prisma's
     `?schema=app` puts it."""
     embedded = pytest.importorskip(
@@ -282,9 +282,9 @@ def count(url: str, agent: str | None = None) -> int:
     )
 
 
-def test_prismas_parameters_are_no_business_of_the_driver(server: str) -> None:
+def test_prismas_parameters_are_no_business_of_the_driver(prisma_database: str) -> None:
     pool = "pgbouncer=true&connection_limit=1&pool_timeout=20&statement_cache_size=0"
-    prisma = f"{server}&schema=app&{pool}&socket_timeout=5"
+    prisma = f"{prisma_database}&schema=app&{pool}&socket_timeout=5"
     assert count(prisma) == 3
     assert (
         count(prisma, "STORER"),
@@ -292,12 +292,12 @@ def test_prismas_parameters_are_no_business_of_the_driver(server: str) -> None:
         count(f"{prisma}&agentType=FILER", "FILER"),
     ) == (1, 2, 2)
     for url, why in {
-        f"{server}&schema=elsewhere": "?schema=NAME",
-        server: "?schema=NAME",
-        f"{server}&schema=app&sslaccept=strict": "sslmode=verify-full",
-        f"{server}&schema=app&no_such_thing=1": "Leave that parameter out",
-        server.replace("/postgres?", "/nothing?"): "Check the name of the database",
-        f"{server.replace('postgres:@', 'reader:sesame99@')}&schema=app": "GRANT SELECT",
+        f"{prisma_database}&schema=elsewhere": "?schema=NAME",
+        prisma_database: "?schema=NAME",
+        f"{prisma_database}&schema=app&sslaccept=strict": "sslmode=verify-full",
+        f"{prisma_database}&schema=app&no_such_thing=1": "Leave that parameter out",
+        prisma_database.replace("/postgres?", "/nothing?"): "Check the name of the database",
+        f"{prisma_database.replace('postgres:@', 'reader:sesame99@')}&schema=app": "GRANT SELECT",
         "postgresql://app:sesame99@127.0.0.1:1/none?connect_timeout=2": "Check host and port",
     }.items():
         with pytest.raises(InputError) as raised:
@@ -308,7 +308,7 @@ def test_prismas_parameters_are_no_business_of_the_driver(server: str) -> None:
 
 
 def test_the_address_may_stand_in_the_environment(
-    server: str, command_line: Run, monkeypatch: pytest.MonkeyPatch
+    prisma_database: str, command_line: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DATABASE_URL", raising=False)
     code, _, err = command_line("import", "decisions", "--agent", "ocd")
@@ -316,7 +316,7 @@ def test_the_address_may_stand_in_the_environment(
     code, _, err = command_line("import", "csv", "--agent", "ocd")
     assert code == 2 and "reads files only" in err
     monkeypatch.setenv(
-        "DATABASE_URL", f"{server.replace('postgres:@', 'postgres:se:same@')}&schema=app"
+        "DATABASE_URL", f"{prisma_database.replace('postgres:@', 'postgres:se:same@')}&schema=app"
     )
     code, out, err = command_line(
         "import", "decisions", "--agent", "ocd", "--agent-type", "FILER", "--json"
@@ -325,8 +325,8 @@ def test_the_address_may_stand_in_the_environment(
     assert "reads postgresql://postgres:***@" in err and "same" not in err + out
 
 
-def test_plan_and_detect_take_the_address(server: str, command_line: Run) -> None:
-    url = f"{server.replace('postgres:@', 'postgres:se:same@')}&schema=app"
+def test_plan_and_detect_take_the_address(prisma_database: str, command_line: Run) -> None:
+    url = f"{prisma_database.replace('postgres:@', 'postgres:se:same@')}&schema=app"
     code, out, err = command_line("plan", url, "--json")
     assert code == 0 and json.loads(out)["traces"] == 3, err
     code, out, err = command_line("import", "--detect", url)

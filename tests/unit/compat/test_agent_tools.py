@@ -37,13 +37,13 @@ class FlowAgent:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+def scripts_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     monkeypatch.setenv("THUMBWHEEL_HOME", str(tmp_path / "home"))
     return Home(tmp_path / "home")
 
 
 @pytest.fixture
-def call(home: Home) -> Call:
+def call(scripts_home: Home) -> Call:
     agent = FlowAgent()
     asyncio.run(register_rl_tools(agent))
     assert set(agent.tools) == {name for _, name, _ in get_rl_training_tools()}
@@ -61,7 +61,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def test_a_training_is_started_stopped_and_gone_on_with(
-    home: Home, call: Call, workers: list[list[str]]
+    scripts_home: Home, call: Call, workers: list[list[str]]
 ) -> None:
     assert call("check_training_status") == "No training sessions found."
     assert call("list_rl_models").startswith("No trained models found.")
@@ -69,7 +69,7 @@ def test_a_training_is_started_stopped_and_gone_on_with(
 
     started = call("start_rl_training", model_name="mine-v1", base_model="b", method="kto")
     assert started.startswith("✓ Training started!\nSession ID: job_")
-    assert workers[0][-2:] == ["worker", "--until-idle"] and str(home.path) in workers[0]
+    assert workers[0][-2:] == ["worker", "--until-idle"] and str(scripts_home.path) in workers[0]
     assert "State: starting" in call("check_training_status")
     assert "mine-v1 trains already" in call("start_rl_training", model_name="other")
 
@@ -79,7 +79,7 @@ def test_a_training_is_started_stopped_and_gone_on_with(
     again = call("start_rl_training", model_name="mine-v1", base_model="b", method="kto")
     assert again == started  # it goes on: the same job
     assert "asks for something else" in call("start_rl_training", model_name="mine-v1")
-    with Workspace.open(home) as ws:
+    with Workspace.open(scripts_home) as ws:
         (job,), _ = queue.jobs(ws)
     assert (job.kind, job.spec["method"], job.asked_by) == ("train", "kto", "local")
     assert job.spec["options"]["num_train_epochs"] == 3
@@ -93,7 +93,11 @@ def test_what_cannot_be_is_said_as_a_text(call: Call, workers: list[list[str]]) 
 
 @pytest.mark.slow
 def test_a_worker_that_is_started_for_it_trains_the_model(
-    home: Home, call: Call, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scripts_home: Home,
+    call: Call,
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     lines = []
@@ -105,9 +109,14 @@ def test_a_worker_that_is_started_for_it_trains_the_model(
         lines.append({"type": "feedback", "target": {"trace": name}, **thumb})
     file = tmp_path / "ratings.jsonl"
     file.write_text("\n".join(json.dumps(line) for line in lines))
-    with Workspace.open(home) as ws:
+    with Workspace.open(scripts_home) as ws:
         ingest(ws, "mine", "jsonl", file)
-    arguments = {"base_model": str(base), "method": "kto", "agent_name": "mine", "num_epochs": 1}
+    arguments = {
+        "base_model": str(tiny_model),
+        "method": "kto",
+        "agent_name": "mine",
+        "num_epochs": 1,
+    }
     assert "✓" in call("start_rl_training", model_name="first", **arguments)
     deadline = time.monotonic() + 120
     while "State: completed" not in (status := call("check_training_status")):

@@ -284,7 +284,7 @@ class TestTrainer:
 
     @pytest.mark.slow
     def test_a_training_after_one_that_failed_has_its_own_rows(
-        self, base: Path, tmp_path: Path
+        self, tiny_model: Path, tmp_path: Path
     ) -> None:
         def rows(name: str, count: int) -> list[dict[str, Any]]:
             return [
@@ -293,7 +293,7 @@ class TestTrainer:
             ]
 
         trainer = command_center.CommandCenterDPOTrainer(
-            {"base_model": str(base), "max_steps": 1, "max_length": 512}
+            {"base_model": str(tiny_model), "max_steps": 1, "max_length": 512}
         )
         assert not trainer.train(rows("wrong", 5), output_dir=tmp_path).success
         result = trainer.train(rows("right", 20), output_dir=tmp_path)
@@ -302,11 +302,11 @@ class TestTrainer:
 
     @pytest.mark.slow
     def test_pairs_become_an_adapter(
-        self, run: tuple[Path, Path], base: Path, tmp_path: Path
+        self, run: tuple[Path, Path], tiny_model: Path, tmp_path: Path
     ) -> None:
         dataset = command_center.prepare_training_dataset("file", *run, min_samples=40)
         trainer = command_center.CommandCenterDPOTrainer(
-            {"base_model": str(base), "max_steps": 2, "max_length": 512}
+            {"base_model": str(tiny_model), "max_steps": 2, "max_length": 512}
         ).load_base_model()
         result = trainer.train(dataset["train"], dataset.get("validation"), tmp_path / "out")
         assert result.success, result.error_message
@@ -394,10 +394,10 @@ class TestLearner:
 
     @pytest.mark.slow
     def test_a_run_learns_from_all_ratings(
-        self, run: tuple[Path, Path], base: Path, tmp_path: Path
+        self, run: tuple[Path, Path], tiny_model: Path, tmp_path: Path
     ) -> None:
         trainer = command_center.CommandCenterDPOTrainer(
-            {"base_model": str(base), "max_steps": 2, "max_length": 512}
+            {"base_model": str(tiny_model), "max_steps": 2, "max_length": 512}
         )
         results: list[command_center.TrainingResult] = []
         learner = command_center.OnlineLearner(

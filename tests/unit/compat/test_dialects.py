@@ -55,8 +55,8 @@ def client_of(api: FastAPI, ws: Workspace) -> Iterator[TestClient]:
 
 
 @pytest.fixture
-def client(api: FastAPI, ws: Workspace) -> Iterator[TestClient]:
-    with client_of(api, ws) as client:
+def client(api: FastAPI, empty_ws: Workspace) -> Iterator[TestClient]:
+    with client_of(api, empty_ws) as client:
         yield client
 
 
@@ -85,7 +85,7 @@ def post(number: int, **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_scores_come_in_by_both_forms_and_are_counted_at_once(
-    form: str, client: TestClient, ws: Workspace
+    form: str, client: TestClient, empty_ws: Workspace
 ) -> None:
     assert client.get("/api/policies/Desk").json() == []
     answer = client.post(f"{form}/feedback/Desk", json=post(1, notes="so"))
@@ -101,11 +101,11 @@ def test_scores_come_in_by_both_forms_and_are_counted_at_once(
     refused = client.post(f"{form}/train_policy/Desk", json={})
     assert refused.status_code == 400
     assert refused.json()["detail"] == "Insufficient feedback: 4 samples (minimum 10 required)"
-    assert feedback_stats(ws, "desk").signals["score"].count == 4
+    assert feedback_stats(empty_ws, "desk").signals["score"].count == 4
 
 
 def test_a_request_that_is_sent_again_with_its_key_adds_nothing(
-    client: TestClient, ws: Workspace
+    client: TestClient, empty_ws: Workspace
 ) -> None:
     headers = {"idempotency-key": "k1"}
     answers = []
@@ -115,7 +115,7 @@ def test_a_request_that_is_sent_again_with_its_key_adds_nothing(
         )
         answers.append([item["id"] for item in answer.json()])
     assert answers[0] == answers[1]
-    assert feedback_stats(ws, "desk").signals["score"].count == 2
+    assert feedback_stats(empty_ws, "desk").signals["score"].count == 2
 
 
 @pytest.mark.parametrize(
@@ -138,13 +138,13 @@ def test_a_request_that_is_sent_again_with_its_key_adds_nothing(
 )
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_no_scored_answer_is_refused_and_nothing_of_it_stored(
-    form: str, body: Any, client: TestClient, ws: Workspace
+    form: str, body: Any, client: TestClient, empty_ws: Workspace
 ) -> None:
     answer = client.post(f"{form}/feedback/desk", json=body)
     assert answer.status_code == 422, answer.text
     assert answer.json()["detail"]
     with pytest.raises(NotFound):
-        feedback_stats(ws, "desk")
+        feedback_stats(empty_ws, "desk")
 
 
 def test_numbers_that_json_does_not_have_are_refused(client: TestClient) -> None:
@@ -185,10 +185,10 @@ def test_what_is_no_json_is_the_clients_error(client: TestClient) -> None:
     assert order.status_code in (400, 422) and "JSON" in str(order.json())
 
 
-def test_the_project_of_an_answer_is_stored(client: TestClient, ws: Workspace) -> None:
+def test_the_project_of_an_answer_is_stored(client: TestClient, empty_ws: Workspace) -> None:
     answer = client.post("/api/policies/feedback/desk", json=post(1, projectId="shop"))
     assert answer.is_success
-    with ws.db.read() as connection:
+    with empty_ws.db.read() as connection:
         (trace,) = connection.execute(sa.select(traces.c.metadata)).scalars()
     assert trace["projectId"] == "shop"
 
@@ -217,8 +217,10 @@ def linked_base(ws: Workspace, base: Path) -> None:
     (ws.home.bases / "small").symlink_to(base, target_is_directory=True)
 
 
-def test_a_dry_run_is_made_of_numbers(client: TestClient, ws: Workspace, base: Path) -> None:
-    linked_base(ws, base)
+def test_a_dry_run_is_made_of_numbers(
+    client: TestClient, empty_ws: Workspace, tiny_model: Path
+) -> None:
+    linked_base(empty_ws, tiny_model)
     posts = [post(number) for number in range(15)]
     assert client.post("/api/policies/feedback/desk", json=posts).is_success
     order = {"dryRun": True, "baseModel": "small"}
@@ -238,8 +240,10 @@ def test_a_dry_run_is_made_of_numbers(client: TestClient, ws: Workspace, base: P
 
 
 @pytest.mark.slow
-def test_the_minimum_of_ten_scores_trains(client: TestClient, ws: Workspace, base: Path) -> None:
-    linked_base(ws, base)
+def test_the_minimum_of_ten_scores_trains(
+    client: TestClient, empty_ws: Workspace, tiny_model: Path
+) -> None:
+    linked_base(empty_ws, tiny_model)
     posts = [post(number) for number in range(10)]
     assert client.post("/api/policies/feedback/desk", json=posts).is_success
     order = {"maxSteps": 1, "baseModel": "small"}
@@ -267,13 +271,13 @@ def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_their_base_is_the_default_where_it_is_here(
-    client: TestClient, hub_cache: Path, base: Path
+    client: TestClient, hub_cache: Path, tiny_model: Path
 ) -> None:
     commit = "0" * 40
     repository = hub_cache / "models--gpt2"
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text(commit)
-    shutil.copytree(base, repository / "snapshots" / commit)
+    shutil.copytree(tiny_model, repository / "snapshots" / commit)
     posts = [post(number) for number in range(15)]
     assert client.post("/api/policies/feedback/desk", json=posts).is_success
     answer = client.post("/api/policies/train_policy/desk", json={"dryRun": True, "maxSteps": 2})
@@ -283,7 +287,7 @@ def test_their_base_is_the_default_where_it_is_here(
 
 
 def test_without_weights_there_is_no_policy_to_train(
-    client: TestClient, ws: Workspace, hub_cache: Path
+    client: TestClient, empty_ws: Workspace, hub_cache: Path
 ) -> None:
     assert not hub_cache.exists()
     posts = [post(number) for number in range(15)]
@@ -294,7 +298,7 @@ def test_without_weights_there_is_no_policy_to_train(
             assert answer.status_code == 409
             assert "section loop, setting base" in answer.json()["detail"]
             assert "send its name as baseModel" in answer.json()["detail"]
-        add_endpoint(ws, "desk", EndpointAddress("http://127.0.0.1:9/v1", "large"))
+        add_endpoint(empty_ws, "desk", EndpointAddress("http://127.0.0.1:9/v1", "large"))
 
 
 def test_a_key_is_refused_where_nothing_would_remember_it(api: FastAPI, tmp_path: Path) -> None:
@@ -342,14 +346,14 @@ def entry(number: int, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def widgets(client: TestClient, ws: Workspace, tmp_path: Path) -> TestClient:
+def widgets(client: TestClient, empty_ws: Workspace, tmp_path: Path) -> TestClient:
     """Of a home with two runs, whose entries have the same ids."""
     for name in ("run1", "run2"):
         folder = tmp_path / name
         folder.mkdir()
         data = {"run_id": name, "entries": [entry(number) for number in (1, 2, 3)]}
         (folder / "exhaustive_data.json").write_text(json.dumps(data))
-        ingest(ws, "panel", "widgets", folder)
+        ingest(empty_ws, "panel", "widgets", folder)
     return client
 
 
@@ -364,7 +368,9 @@ RATING = {
 
 
 @pytest.mark.parametrize("prefix", ["", "/a/panel"])
-def test_a_rating_is_made_and_changed(prefix: str, widgets: TestClient, ws: Workspace) -> None:
+def test_a_rating_is_made_and_changed(
+    prefix: str, widgets: TestClient, empty_ws: Workspace
+) -> None:
     created = widgets.post(f"{prefix}/api/ratings/", json=RATING)
     assert created.status_code == 201, created.text
     stored = created.json()
@@ -382,7 +388,7 @@ def test_a_rating_is_made_and_changed(prefix: str, widgets: TestClient, ws: Work
         ("tablet", "down"),
     ]
     # a natural entry is a fixture and a choice of a widget, and both were judged
-    assert feedback_stats(ws, "panel").signals["thumb"].count == 4
+    assert feedback_stats(empty_ws, "panel").signals["thumb"].count == 4
 
 
 def test_many_ratings_at_once_and_a_bad_one_among_them(widgets: TestClient) -> None:
@@ -429,11 +435,11 @@ def test_what_is_no_rating_is_refused(body: Any, widgets: TestClient) -> None:
 
 
 def test_an_entry_that_nobody_imported_or_several_agents_have(
-    widgets: TestClient, ws: Workspace, tmp_path: Path
+    widgets: TestClient, empty_ws: Workspace, tmp_path: Path
 ) -> None:
     unknown = widgets.post("/api/ratings/", json=RATING | {"entry_id": "e7"})
     assert unknown.status_code == 404 and "thumbwheel import widgets" in unknown.json()["detail"]
-    ingest(ws, "other", "widgets", tmp_path / "run1")
+    ingest(empty_ws, "other", "widgets", tmp_path / "run1")
     several = widgets.post("/api/ratings/", json=RATING)
     assert several.status_code == 409 and "/a/AGENT/api/ratings/" in several.json()["detail"]
     assert widgets.post("/a/other/api/ratings/", json=RATING).status_code == 201
@@ -449,7 +455,7 @@ def test_a_path_without_its_slash_leads_there(widgets: TestClient) -> None:
 
 
 def test_sizes_and_issues_are_said_about_the_newest_widget(
-    widgets: TestClient, ws: Workspace
+    widgets: TestClient, empty_ws: Workspace
 ) -> None:
     body = {
         "scenario": "kpi",
@@ -466,7 +472,7 @@ def test_sizes_and_issues_are_said_about_the_newest_widget(
     assert widgets.post("/a/panel/api/feedback", json=issue).status_code == 201
     listed = widgets.get("/api/feedback/").json()
     assert [row["data"] for row in listed] == [{"preferred": "hero"}, "too dark"]
-    stats = feedback_stats(ws, "panel").signals
+    stats = feedback_stats(empty_ws, "panel").signals
     assert stats["label size"].count == stats["label issue"].count == 1
     assert widgets.get("/api/ratings/").json() == [], "neither is a thumb"
     for wrong, status in (
@@ -484,7 +490,7 @@ def test_sizes_and_issues_are_said_about_the_newest_widget(
 
 
 @pytest.fixture
-def decisions(client: TestClient, ws: Workspace, tmp_path: Path) -> TestClient:
+def decisions(client: TestClient, empty_ws: Workspace, tmp_path: Path) -> TestClient:
     """Of a home with decisions of two of the five."""
     filer = {"modelVersion": "filer-v1", "confidence": 0.8, "itemId": "i1"}
     rows = [
@@ -495,7 +501,7 @@ def decisions(client: TestClient, ws: Workspace, tmp_path: Path) -> TestClient:
     ]
     path = tmp_path / "decisions.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in rows))
-    ingest(ws, "filer", "decisions", path)
+    ingest(empty_ws, "filer", "decisions", path)
     return client
 
 
@@ -532,12 +538,14 @@ LATE = [
 """A word after the stored reward, one before it, and no stored reward."""
 
 
-def test_rewards_are_read_in_one_way(decisions: TestClient, ws: Workspace, tmp_path: Path) -> None:
+def test_rewards_are_read_in_one_way(
+    decisions: TestClient, empty_ws: Workspace, tmp_path: Path
+) -> None:
     """By Python, over HTTP and by the export."""
     path = tmp_path / "decisions.jsonl"
     with path.open("a") as stream:
         stream.writelines(json.dumps(line) + "\n" for line in LATE)
-    ingest(ws, "filer", "decisions", path)
+    ingest(empty_ws, "filer", "decisions", path)
     python = ocd.get_training_stats("FILER", source=path)
     http = decisions.get("/api/training/stats?agentType=FILER").json()
     assert http["avgReward"] == pytest.approx(python["avg_reward"])
@@ -567,7 +575,7 @@ def test_rewards_are_read_in_one_way(decisions: TestClient, ws: Workspace, tmp_p
 
 
 def test_stored_components_survive_a_later_word(
-    decisions: TestClient, ws: Workspace, tmp_path: Path
+    decisions: TestClient, empty_ws: Workspace, tmp_path: Path
 ) -> None:
     stored = {"immediate": {"userFeedback": -0.5}, "delayed": {"completionSuccess": 1.0}}
     path = tmp_path / "late.jsonl"
@@ -575,7 +583,7 @@ def test_stored_components_survive_a_later_word(
         "rewardComputedAt": "2026-01-05T09:00:00Z"
     }
     path.write_text(json.dumps(line) + "\n")
-    ingest(ws, "filer", "decisions", path)
+    ingest(empty_ws, "filer", "decisions", path)
     answer = decisions.patch("/api/decisions/d20/feedback", json={"feedback": "CONFIRMED"})
     components = answer.json()["rewardComponents"]
     assert components["immediate"]["userFeedback"] == 1.0, "the word"
@@ -583,7 +591,7 @@ def test_stored_components_survive_a_later_word(
 
 
 def test_ten_decisions_cost_what_ten_cost(
-    client: TestClient, ws: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: TestClient, empty_ws: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = [f"2026-01-{number // 24 + 1:02}T{number % 24:02}:00:00Z" for number in range(300)]
     rows = [
@@ -592,7 +600,7 @@ def test_ten_decisions_cost_what_ten_cost(
     ]
     path = tmp_path / "many.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in rows))
-    ingest(ws, "filer", "decisions", path)
+    ingest(empty_ws, "filer", "decisions", path)
     judged: list[int] = []
     score = decision_function.DecisionFunction.score
 
@@ -654,7 +662,7 @@ def test_a_correction_that_no_database_takes(decisions: TestClient) -> None:
 
 
 def test_statistics_count_what_is_there_and_invent_no_mean(
-    decisions: TestClient, ws: Workspace
+    decisions: TestClient, empty_ws: Workspace
 ) -> None:
     stats = decisions.get("/api/training/stats").json()
     assert stats == {
@@ -797,8 +805,8 @@ def test_no_body_makes_the_server_fail(
                 assert answer.status_code in (200, 422), (path, params, answer.text)
 
 
-def test_a_cron_job_presents_its_key_as_it_did(decisions: TestClient, ws: Workspace) -> None:
-    token = ws.home.access_token.read_text().strip()
+def test_a_cron_job_presents_its_key_as_it_did(decisions: TestClient, empty_ws: Workspace) -> None:
+    token = empty_ws.home.access_token.read_text().strip()
     bare = TestClient(decisions.app)
     path = "/api/training/calculate-pending"
     assert bare.post(path).status_code == 401

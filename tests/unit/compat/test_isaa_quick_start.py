@@ -34,7 +34,7 @@ from thumbwheel.rewards.label import signals
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def scripts_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The scripts' own folder, with a home in it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("THUMBWHEEL_HOME", str(tmp_path / "home"))
@@ -85,35 +85,37 @@ def traces_of(home: Path, agent: str = "isaa") -> tuple[int, list[str]]:
         return count(connection, learner.id), kinds
 
 
-def test_what_the_collector_recorded_is_trained_on_without_a_path(home: Path) -> None:
+def test_what_the_collector_recorded_is_trained_on_without_a_path(scripts_home: Path) -> None:
     record(3, label=True)
     results = TrainingPipeline(agent_name="isaa", base_model="no-base").run_full_pipeline()
     assert "no-base" in results["error"]
-    assert traces_of(home) == (6, ["thumb"])
+    assert traces_of(scripts_home) == (6, ["thumb"])
 
 
-def test_runs_of_another_agent_in_the_home_are_not_trained_on(home: Path) -> None:
+def test_runs_of_another_agent_in_the_home_are_not_trained_on(scripts_home: Path) -> None:
     record(2, label=True)
     other = TraceCollector(agent="painter")
     other.start_trace("s", "Draw a cat.")
     other.finish_trace("No.")
     TrainingPipeline(agent_name="isaa", base_model="no-base").run_full_pipeline()
-    assert traces_of(home) == (4, ["thumb"])
-    assert traces_of(home, "painter")[0] == 1
+    assert traces_of(scripts_home) == (4, ["thumb"])
+    assert traces_of(scripts_home, "painter")[0] == 1
 
 
-def test_traces_name_their_agent_for_an_import_by_hand(home: Path) -> None:
+def test_traces_name_their_agent_for_an_import_by_hand(scripts_home: Path) -> None:
     record(1, label=False)
     other = TraceCollector(agent="Painter")
     other.start_trace("s", "Draw a cat.")
     other.finish_trace("No.")
-    with opener(home, None, "warning")() as ws:
-        report = ingest(ws, "isaa", "flowagent", home / "rl_traces", options=Options(agent="isaa"))
+    with opener(scripts_home, None, "warning")() as ws:
+        report = ingest(
+            ws, "isaa", "flowagent", scripts_home / "rl_traces", options=Options(agent="isaa")
+        )
     assert (report.stored, dict(report.left_out)) == (2, {"it is of Painter": 1})
 
 
 def test_checkpoints_of_the_home_are_found_by_the_agents_name(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    scripts_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = "toolboxv2.mods.isaa.base.Agent.types"
     for depth in range(1, 7):
@@ -127,7 +129,7 @@ def test_checkpoints_of_the_home_are_found_by_the_agents_name(
         {"role": "assistant", "content": "Nine to five.", "timestamp": "2026-01-05T08:30:05"},
     ]
     sessions = {"s1": {"history": history, "session_type": "chatsession"}}
-    folder = home / "Agents" / "checkpoint" / "Isaa"
+    folder = scripts_home / "Agents" / "checkpoint" / "Isaa"
     folder.mkdir(parents=True)
     with (folder / "final_checkpoint.pkl").open("wb") as stream:
         pickle.dump(kind(None, {}, {}, sessions, {"agent_name": "Isaa"}), stream)
@@ -137,7 +139,7 @@ def test_checkpoints_of_the_home_are_found_by_the_agents_name(
     assert loader.discover_all_agents() == ["Isaa"]
     pipeline = TrainingPipeline(agent_name="Isaa", base_model="no-base")
     pipeline.run_full_pipeline()
-    assert traces_of(home) == (1, [])
+    assert traces_of(scripts_home) == (1, [])
     assert CheckpointLoader("Nobody At All").list_checkpoints() == []
 
 
@@ -155,12 +157,12 @@ def test_too_few_questions_are_announced_before_the_training(
 
 @pytest.mark.slow
 def test_the_two_snippets_in_this_order_with_no_label_at_all(
-    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Rewards come from the runs themselves, as theirs did, and the road ends in a model that is
     marked."""
     record(24, label=False)
-    pipeline = TrainingPipeline(agent_name="isaa", base_model=str(base), method="grpo")
+    pipeline = TrainingPipeline(agent_name="isaa", base_model=str(tiny_model), method="grpo")
     results = pipeline.run_full_pipeline(unproved=True)
     assert results["success"], results.get("error")
     assert results["method"] == "grpo_offline" and results["dataset_size"] >= 15

@@ -88,25 +88,25 @@ def put_together(base: Path, **changes: Any) -> RewardModel:
     return RewardModel(AutoModel.from_pretrained(base), config)
 
 
-def test_reward_model_creation(base: Path) -> None:
-    model = put_together(base)
+def test_reward_model_creation(tiny_model: Path) -> None:
+    model = put_together(tiny_model)
     assert hasattr(model, "base_model") and hasattr(model, "reward_head")
     adapted = [name for name in model.state_dict() if "lora" in name]
     assert adapted and not [
-        name for name in put_together(base, use_lora=False).state_dict() if "lora" in name
+        name for name in put_together(tiny_model, use_lora=False).state_dict() if "lora" in name
     ]
 
 
-def test_reward_model_forward(base: Path) -> None:
+def test_reward_model_forward(tiny_model: Path) -> None:
     ids, mask = torch.randint(0, 90, (2, 64)), torch.ones(2, 64, dtype=torch.long)
-    assert put_together(base)(ids, mask).shape == (2,)
+    assert put_together(tiny_model)(ids, mask).shape == (2,)
 
 
-def test_reward_model_training(base: Path) -> None:
+def test_reward_model_training(tiny_model: Path) -> None:
     """Its own method, with DataLoaders: the errors of every epoch, and smaller ones in the end."""
     torch.manual_seed(0)
     train, validation = prepare_feedback_dataset(FEEDBACKS, tiny_tokenizer(), 64)
-    model = put_together(base, num_epochs=8, learning_rate=0.01, warmup_steps=2)
+    model = put_together(tiny_model, num_epochs=8, learning_rate=0.01, warmup_steps=2)
     before = {name: weights.clone() for name, weights in model.state_dict().items()}
     history = model.train_reward_model(
         DataLoader(train, batch_size=4, shuffle=True), DataLoader(validation, batch_size=4)
@@ -125,14 +125,14 @@ def test_reward_model_training(base: Path) -> None:
     ids, mask = item["input_ids"].unsqueeze(0), item["attention_mask"].unsqueeze(0)
     with torch.no_grad():
         assert torch.equal(model(ids, mask), model(ids, mask)), "dropout is for the training alone"
-    without = put_together(base).train_reward_model(DataLoader(train, batch_size=4))
+    without = put_together(tiny_model).train_reward_model(DataLoader(train, batch_size=4))
     assert without["val_loss"] == [] and len(without["train_loss"]) == 1
     with pytest.raises(DataError, match="no batch"):
-        put_together(base).train_reward_model(DataLoader(FeedbackDataset([])))
+        put_together(tiny_model).train_reward_model(DataLoader(FeedbackDataset([])))
 
 
-def test_reward_model_save_load(base: Path, tmp_path: Path) -> None:
-    model = put_together(base, lora_dropout=0.1)
+def test_reward_model_save_load(tiny_model: Path, tmp_path: Path) -> None:
+    model = put_together(tiny_model, lora_dropout=0.1)
     model.train_reward_model(DataLoader(dataset(), batch_size=5))
     model.save_pretrained(tmp_path / "saved")
     again = RewardModel.load_pretrained(tmp_path / "saved", device="cpu")
@@ -141,29 +141,29 @@ def test_reward_model_save_load(base: Path, tmp_path: Path) -> None:
         assert torch.allclose(model(ids, mask), again(ids, mask), atol=1e-5)
 
 
-def test_trainer_creation(base: Path) -> None:
-    trainer = RLHFTrainer(settings(base))
-    assert trainer.config == settings(base)
+def test_trainer_creation(tiny_model: Path) -> None:
+    trainer = RLHFTrainer(settings(tiny_model))
+    assert trainer.config == settings(tiny_model)
     assert trainer.tokenizer is None and trainer.reward_model is None
 
 
-def test_estimate_training(base: Path) -> None:
-    estimate = RLHFTrainer(settings(base)).estimate_training(FEEDBACKS)
+def test_estimate_training(tiny_model: Path) -> None:
+    estimate = RLHFTrainer(settings(tiny_model)).estimate_training(FEEDBACKS)
     assert (estimate["feedback_count"], estimate["estimated_steps"]) == (10, 2)
     assert estimate["score_mean"] == pytest.approx(sum(SCORES) / 10)
     assert estimate["estimated_time_minutes"] > 0
     assert estimate["model_config"]["lora_r"] == 8
 
 
-def test_prepare_models(base: Path) -> None:
-    trainer = RLHFTrainer(settings(base))
+def test_prepare_models(tiny_model: Path) -> None:
+    trainer = RLHFTrainer(settings(tiny_model))
     trainer.prepare_models()
     assert trainer.tokenizer.pad_token is not None
 
 
 @pytest.mark.slow
-def test_train_reward_model_from_feedback(base: Path, tmp_path: Path) -> None:
-    trainer = RLHFTrainer(settings(base))
+def test_train_reward_model_from_feedback(tiny_model: Path, tmp_path: Path) -> None:
+    trainer = RLHFTrainer(settings(tiny_model))
     trainer.prepare_models()
     model = trainer.train_reward_model_from_feedback(FEEDBACKS, tmp_path / "out")
     assert trainer.reward_model is model and model.validation["n"] == 2
@@ -172,17 +172,19 @@ def test_train_reward_model_from_feedback(base: Path, tmp_path: Path) -> None:
         model.train_reward_model(DataLoader(dataset(), batch_size=5))
 
 
-def test_prepare_policy_model(base: Path) -> None:
-    policy = RLHFTrainer(settings(base)).prepare_policy_model()
+def test_prepare_policy_model(tiny_model: Path) -> None:
+    policy = RLHFTrainer(settings(tiny_model)).prepare_policy_model()
     logits, _, values = policy(torch.randint(0, 90, (2, 7)))
     assert hasattr(policy, "v_head") and logits.shape[:2] == values.shape == (2, 7)
 
 
 @pytest.fixture(scope="module")
-def trained(base: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainingResult, Path]:
+def trained(
+    tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[TrainingResult, Path]:
     """A whole training, and where its files lie."""
     output = tmp_path_factory.mktemp("whole") / "models" / "my_agent" / "v1"
-    return RLHFTrainer(settings(base)).train(feedbacks=FEEDBACKS, output_dir=output), output
+    return RLHFTrainer(settings(tiny_model)).train(feedbacks=FEEDBACKS, output_dir=output), output
 
 
 @pytest.mark.slow
@@ -204,8 +206,8 @@ def api() -> FastAPI:
 
 
 @pytest.fixture
-def client(api: FastAPI, ws: Workspace) -> Iterator[TestClient]:
-    with client_of(api, ws) as client:
+def client(api: FastAPI, empty_ws: Workspace) -> Iterator[TestClient]:
+    with client_of(api, empty_ws) as client:
         yield client
 
 
@@ -239,8 +241,8 @@ def test_train_policy_insufficient_feedback(client: TestClient) -> None:
     assert answer.json()["detail"] == "Insufficient feedback: 5 samples (minimum 10 required)"
 
 
-def test_train_policy_dry_run(client: TestClient, ws: Workspace, base: Path) -> None:
-    linked_base(ws, base)
+def test_train_policy_dry_run(client: TestClient, empty_ws: Workspace, tiny_model: Path) -> None:
+    linked_base(empty_ws, tiny_model)
     submitted(client, 15)
     order = {"dryRun": True, "maxSteps": 100, "baseModel": "small"}
     figures = client.post(TRAIN, json=order).json()
@@ -252,7 +254,7 @@ def test_train_policy_dry_run(client: TestClient, ws: Workspace, base: Path) -> 
 
 @pytest.fixture(scope="module")
 def served_training(
-    api: FastAPI, base: Path, tmp_path_factory: pytest.TempPathFactory
+    api: FastAPI, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
     """Two trainings of one agent over their API, with more feedback before the second; the answers
     and the lists between."""
@@ -261,7 +263,7 @@ def served_training(
     home = Home(tmp_path_factory.mktemp("served") / "home")
     order = {"maxSteps": 1, "baseModel": "small"}
     with Workspace.open(home, Sources({}, "", {})) as ws, client_of(api, ws) as client:
-        linked_base(ws, base)
+        linked_base(ws, tiny_model)
         submitted(client, 10)
         first = client.post(TRAIN, json=order)
         listed = client.get("/api/policies/desk").json()
@@ -349,10 +351,10 @@ def test_presets_of_the_guide(preset: dict[str, Any], tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_reward_model_is_used_again(
-    trained: tuple[TrainingResult, Path], base: Path, tmp_path: Path
+    trained: tuple[TrainingResult, Path], tiny_model: Path, tmp_path: Path
 ) -> None:
     _, output = trained
-    result = RLHFTrainer(settings(base)).train(
+    result = RLHFTrainer(settings(tiny_model)).train(
         FEEDBACKS, tmp_path / "again", reward_model_path=output / "reward_model"
     )
     assert not (tmp_path / "again" / "reward_model_training").exists(), "none was trained"

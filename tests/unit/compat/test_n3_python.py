@@ -116,11 +116,11 @@ def quick(base: Path) -> RewardModelConfig:
 
 
 class TestRewardModel:
-    def test_one_that_is_put_together(self, base: Path, tmp_path: Path) -> None:
+    def test_one_that_is_put_together(self, tiny_model: Path, tmp_path: Path) -> None:
         import torch
         from transformers import AutoModel
 
-        model = RewardModel(AutoModel.from_pretrained(base), quick(base))
+        model = RewardModel(AutoModel.from_pretrained(tiny_model), quick(tiny_model))
         assert hasattr(model, "base_model") and hasattr(model, "reward_head")
         ids, mask = torch.randint(0, 90, (2, 64)), torch.ones(2, 64, dtype=torch.long)
         assert model(ids, mask).shape == (2,)
@@ -143,13 +143,13 @@ class TestRewardModel:
         assert head(states).shape == (2,)
 
     @pytest.mark.slow
-    def test_short_examples_do_not_shorten_what_it_reads(self, base: Path, tokenizer) -> None:
+    def test_short_examples_do_not_shorten_what_it_reads(self, tiny_model: Path, tokenizer) -> None:
         train, validation = prepare_feedback_dataset(FEEDBACKS, tokenizer, max_length=32)
-        model = train_reward_model(train, validation, quick(base), tokenizer)
+        model = train_reward_model(train, validation, quick(tiny_model), tokenizer)
         assert math.isfinite(model.score("What is the beta?", "x" * 200))
 
     @pytest.mark.slow
-    def test_training_saving_and_loading(self, base: Path, tokenizer, tmp_path: Path) -> None:
+    def test_training_saving_and_loading(self, tiny_model: Path, tokenizer, tmp_path: Path) -> None:
         import torch
         from peft import PeftModel
         from transformers import AutoModel
@@ -157,7 +157,7 @@ class TestRewardModel:
         train, validation = prepare_feedback_dataset(
             FEEDBACKS, tokenizer, max_length=128, train_split=0.8
         )
-        model = train_reward_model(train, validation, quick(base), tokenizer)
+        model = train_reward_model(train, validation, quick(tiny_model), tokenizer)
         item = train[0]
         ids, mask = item["input_ids"].unsqueeze(0), item["attention_mask"].unsqueeze(0)
         with torch.no_grad():
@@ -176,7 +176,9 @@ class TestRewardModel:
 
         # their three files alone are the same model
         state = torch.load(saved / "reward_head.pt", weights_only=True)
-        trunk = PeftModel.from_pretrained(AutoModel.from_pretrained(base), saved / "base_model")
+        trunk = PeftModel.from_pretrained(
+            AutoModel.from_pretrained(tiny_model), saved / "base_model"
+        )
         head = RewardModelHead(json.loads((saved / "config.json").read_text())["hidden_size"])
         head.load_state_dict(state)
         with torch.no_grad():
@@ -204,11 +206,11 @@ def settings(base: Path) -> TrainingConfig:
 
 
 class TestTrainer:
-    def test_the_tokenizer_and_the_policy(self, base: Path) -> None:
+    def test_the_tokenizer_and_the_policy(self, tiny_model: Path) -> None:
         import torch
 
-        trainer = RLHFTrainer(settings(base))
-        assert trainer.config == settings(base) and trainer.tokenizer is None
+        trainer = RLHFTrainer(settings(tiny_model))
+        assert trainer.config == settings(tiny_model) and trainer.tokenizer is None
         trainer.prepare_models()
         assert trainer.tokenizer.pad_token is not None
         policy = trainer.prepare_policy_model()
@@ -218,14 +220,14 @@ class TestTrainer:
         assert logits.shape[:2] == values.shape == (2, 7)
         assert policy.generate(input_ids=ids, max_new_tokens=2).shape[1] >= 8
 
-    def test_an_estimate_is_made_of_numbers(self, base: Path) -> None:
-        config = settings(base)
+    def test_an_estimate_is_made_of_numbers(self, tiny_model: Path) -> None:
+        config = settings(tiny_model)
         config.learning_rate = None
         estimate = RLHFTrainer(config).estimate_training(FEEDBACKS)
         assert (estimate["feedback_count"], estimate["estimated_steps"]) == (10, 2)
         assert estimate["estimated_time_minutes"] > 0
         assert estimate["model_config"]["learning_rate"] > 0
-        longer = settings(base)
+        longer = settings(tiny_model)
         longer.max_steps = 2000
         more = RLHFTrainer(longer).estimate_training(FEEDBACKS)
         assert more["estimated_time_minutes"] > estimate["estimated_time_minutes"]
@@ -237,8 +239,10 @@ class TestTrainer:
         assert (judge.base_model, judge.lora_r, judge.num_epochs) == ("small", 4, 2)
 
     @pytest.mark.slow
-    def test_the_reward_model_reads_the_longest_answer_of_the_policy(self, base: Path) -> None:
-        config = settings(base)
+    def test_the_reward_model_reads_the_longest_answer_of_the_policy(
+        self, tiny_model: Path
+    ) -> None:
+        config = settings(tiny_model)
         config.dataset, config.max_new_tokens = DatasetConfig(48, max_prompt_length=64), 64
         config.reward_model_config.max_length = 48
         trainer = RLHFTrainer(config)
@@ -249,10 +253,10 @@ class TestTrainer:
 
     @pytest.mark.slow
     def test_ten_samples_are_a_whole_training_in_their_tree(
-        self, base: Path, tmp_path: Path
+        self, tiny_model: Path, tmp_path: Path
     ) -> None:
         output = tmp_path / "models" / "my_agent" / "v1"
-        result = RLHFTrainer(settings(base)).train(feedbacks=FEEDBACKS, output_dir=output)
+        result = RLHFTrainer(settings(tiny_model)).train(feedbacks=FEEDBACKS, output_dir=output)
         assert result.feedback_count == 10 and result.training_steps == 2
         assert Path(result.model_path) == output / "policy"
         assert (output / "policy" / "config.json").is_file()
@@ -261,8 +265,8 @@ class TestTrainer:
         assert TrainingResult.load(output / "training_results.json") == result
         assert len(result.reward_history) == 2
 
-    def test_a_policy_folder_of_somebody_else_stays(self, base: Path, tmp_path: Path) -> None:
+    def test_a_policy_folder_of_somebody_else_stays(self, tiny_model: Path, tmp_path: Path) -> None:
         (tmp_path / "out" / "policy").mkdir(parents=True)
         (tmp_path / "out" / "policy" / "notes.txt").write_text("mine")
         with pytest.raises(Conflict, match="no training here wrote"):
-            RLHFTrainer(settings(base)).train(FEEDBACKS, tmp_path / "out")
+            RLHFTrainer(settings(tiny_model)).train(FEEDBACKS, tmp_path / "out")

@@ -61,27 +61,27 @@ def test_without_both_the_error_names_both(project: Path) -> None:
 
 
 def test_a_scheduled_import_reads_the_address_when_it_runs(
-    ws: Workspace, table: Path, monkeypatch: pytest.MonkeyPatch
+    empty_ws: Workspace, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = {"source": "decisions", "agent": "filer"}
-    schedule = schedules.add(ws, "nightly", "import", spec, "30 3 * * *", agent="filer")
+    schedule = schedules.add(empty_ws, "nightly", "import", spec, "30 3 * * *", agent="filer")
     monkeypatch.setenv("DATABASE_URL", str(table))
-    report = run_import(ws, ImportSpec(**schedule.spec))
+    report = run_import(empty_ws, ImportSpec(**schedule.spec))
     assert (report.stored, report.refused) == (3, 0)
 
 
-def test_a_password_is_stored_in_no_schedule_and_no_job(ws: Workspace) -> None:
+def test_a_password_is_stored_in_no_schedule_and_no_job(empty_ws: Workspace) -> None:
     for spec in ({"path": WITH_PASSWORD}, {"options": {"urls": [WITH_PASSWORD]}}):
         for store in (
-            partial(schedules.add, ws, "nightly", "import", spec, "30 3 * * *"),
-            partial(queue.enqueue, ws, "import", spec),
+            partial(schedules.add, empty_ws, "nightly", "import", spec, "30 3 * * *"),
+            partial(queue.enqueue, empty_ws, "import", spec),
         ):
             with pytest.raises(InputError, match="thumbwheel secrets set") as raised:
                 store()
             assert SECRET not in str(raised.value) and "app:***@host" in str(raised.value)
     spec = {"source": "decisions", "path": "postgresql://app@host/desk", "key": "desk-db"}
-    schedules.add(ws, "nightly", "import", spec, "30 3 * * *")
-    assert [schedule.spec for schedule in schedules.schedules(ws)] == [spec]
+    schedules.add(empty_ws, "nightly", "import", spec, "30 3 * * *")
+    assert [schedule.spec for schedule in schedules.schedules(empty_ws)] == [spec]
 
 
 def test_a_password_is_neither_printed_nor_in_the_database(
@@ -101,7 +101,7 @@ def test_a_password_is_neither_printed_nor_in_the_database(
 
 
 def test_a_stored_password_is_put_into_the_address(
-    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+    empty_ws: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert with_password(Address("postgresql://app@host:5433/desk?schema=a"), "s@/1").url == (
         "postgresql://app:s%40%2F1@host:5433/desk?schema=a"
@@ -109,7 +109,7 @@ def test_a_stored_password_is_put_into_the_address(
     for url in ("postgresql://host/desk", WITH_PASSWORD):
         with pytest.raises(InputError, match="a user and without a password"):
             with_password(Address(url), "x")
-    SecretStore(ws.home.secrets).set("desk-db", SECRET)
+    SecretStore(empty_ws.home.secrets).set("desk-db", SECRET)
     spec = ImportSpec(
         source="decisions",
         agent="filer",
@@ -118,5 +118,5 @@ def test_a_stored_password_is_put_into_the_address(
     )
     pytest.importorskip("psycopg")
     with pytest.raises(InputError) as raised:
-        run_import(ws, spec)
+        run_import(empty_ws, spec)
     assert "app:***@127.0.0.1" in str(raised.value) and SECRET not in str(raised.value)

@@ -22,10 +22,12 @@ from thumbwheel.training.types import RunState, Status
 
 
 @pytest.mark.slow
-def test_trained_versions_are_policy_versions(base: Path, adapter: Path, tmp_path: Path) -> None:
+def test_trained_versions_are_policy_versions(
+    tiny_model: Path, adapter: Path, tmp_path: Path
+) -> None:
     home = tmp_path / "home"
     with opener(home, None, "warning")() as ws:
-        versions = [tuned_version(ws, base, adapter, "desk") for _ in range(2)]
+        versions = [tuned_version(ws, tiny_model, adapter, "desk") for _ in range(2)]
         run = rundir.RunDir(ws.home.runs / str(versions[0].run_id))
         run.path.mkdir(parents=True)
         lines = [
@@ -120,14 +122,17 @@ def test_a_trace_that_cannot_be_read_is_told(
 
 @pytest.mark.slow
 def test_the_quick_start_works_on_traces_with_its_own_default(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("THUMBWHEEL_HOME", str(tmp_path / "home"))
     write_traces(tmp_path / "rl_traces")
     pipeline = TrainingPipeline(
         agent_name="isaa",
-        base_model=str(base),
+        base_model=str(tiny_model),
         method="grpo",
         traces="rl_traces",
         settings={"max_steps": 2},

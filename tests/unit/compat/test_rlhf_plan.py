@@ -295,15 +295,15 @@ class TestExperiment:
 @pytest.mark.repeat
 def test_feedback_becomes_a_reward_model_and_an_assistant(
     collector: rlhf_plan.FeedbackCollector,
-    base: Path,
+    tiny_model: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    model = rlhf_plan.RewardModel(str(base))
+    model = rlhf_plan.RewardModel(str(tiny_model))
     reward_trainer = rlhf_plan.RewardModelTrainer(model, collector)
     trainer = rlhf_plan.PPOAssistantTrainer(
-        str(base),
+        str(tiny_model),
         model,
         collector,
         output_dir=tmp_path / "checkpoints",

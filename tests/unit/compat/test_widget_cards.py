@@ -56,7 +56,7 @@ def cards_of(ws: Workspace, **selection: Any) -> Queue:
     return create(ws, PANEL, "cards", config, QueueSelection(**selection))
 
 
-def test_there_is_a_card_for_every_entry_and_no_other(ws: Workspace, tmp_path: Path) -> None:
+def test_there_is_a_card_for_every_entry_and_no_other(empty_ws: Workspace, tmp_path: Path) -> None:
     """Also where rated widgets of a question were combined into answers of several."""
     rated = {0: "up", 1: "up", 2: "down", 3: "up"}
     entries = [
@@ -64,26 +64,28 @@ def test_there_is_a_card_for_every_entry_and_no_other(ws: Workspace, tmp_path: P
         | {"rating": rated[number % 4], "scenario": f"s{number % 4}"}
         for number in range(480)
     ]
-    ingest(ws, "panel", "widgets", write_run(tmp_path / "run1", entries))
-    queue = cards_of(ws)
+    ingest(empty_ws, "panel", "widgets", write_run(tmp_path / "run1", entries))
+    queue = cards_of(empty_ws)
     assert queue.items == 480
-    shown = next_items(ws, queue, "ann", 480).items
+    shown = next_items(empty_ws, queue, "ann", 480).items
     assert len({item.facts["fixture"] for item in shown}) == 480
     assert all(item.facts["question"].startswith("Pump ") for item in shown)
 
 
-def test_fewer_cards_are_counted_as_cards(ws: Workspace, tmp_path: Path) -> None:
-    ingest(ws, "panel", "widgets", write_run(tmp_path / "r", [entry(n) for n in range(10)]))
-    assert cards_of(ws, most=7).items == 7
+def test_fewer_cards_are_counted_as_cards(empty_ws: Workspace, tmp_path: Path) -> None:
+    ingest(empty_ws, "panel", "widgets", write_run(tmp_path / "r", [entry(n) for n in range(10)]))
+    assert cards_of(empty_ws, most=7).items == 7
 
 
-def test_a_thumb_on_a_card_is_the_rating_that_an_app_sends(ws: Workspace, tmp_path: Path) -> None:
-    ingest(ws, "panel", "widgets", write_run(tmp_path / "r", [entry(n) for n in range(4)]))
-    queue = cards_of(ws)
-    item = next_items(ws, queue, "ann").items[0]
+def test_a_thumb_on_a_card_is_the_rating_that_an_app_sends(
+    empty_ws: Workspace, tmp_path: Path
+) -> None:
+    ingest(empty_ws, "panel", "widgets", write_run(tmp_path / "r", [entry(n) for n in range(4)]))
+    queue = cards_of(empty_ws)
+    item = next_items(empty_ws, queue, "ann").items[0]
     verdict = RaterVerdict(thumb=True, tags=("perfect",), note="clear")
-    rate(ws, PANEL, RatingRequest(queue, item.id, "ann", "k1"), verdict)
-    (rating,) = _stored_ratings(ws, "panel").values()
+    rate(empty_ws, PANEL, RatingRequest(queue, item.id, "ann", "k1"), verdict)
+    (rating,) = _stored_ratings(empty_ws, "panel").values()
     shown = {key: rating[key] for key in ("rating", "tags", "notes", "device_id", "run_id")}
     assert shown == {
         "rating": "up",
@@ -92,37 +94,37 @@ def test_a_thumb_on_a_card_is_the_rating_that_an_app_sends(ws: Workspace, tmp_pa
         "device_id": "ann",
         "run_id": "run1",
     }
-    with ws.db.read() as connection:
+    with empty_ws.db.read() as connection:
         judged = [row for row in judgements(connection, PANEL) if row.good is not None]
     assert len(judged) == 2, "the fixture, and the choice of the widget"
 
     # said anew it is another rating of the same device, and taken back it is none
-    rate(ws, PANEL, RatingRequest(queue, item.id, "ann", "k2"), RaterVerdict(thumb=False))
-    (rating,) = _stored_ratings(ws, "panel").values()
+    rate(empty_ws, PANEL, RatingRequest(queue, item.id, "ann", "k2"), RaterVerdict(thumb=False))
+    (rating,) = _stored_ratings(empty_ws, "panel").values()
     assert (rating["rating"], rating["tags"]) == ("down", [])
-    undo(ws, PANEL, RatingRequest(queue, item.id, "ann", "k3"))
-    assert _stored_ratings(ws, "panel") == {}
+    undo(empty_ws, PANEL, RatingRequest(queue, item.id, "ann", "k3"))
+    assert _stored_ratings(empty_ws, "panel") == {}
 
 
 def test_tags_of_pages_and_posts_and_files_are_filtered_at_the_build(
-    ws: Workspace, tmp_path: Path
+    empty_ws: Workspace, tmp_path: Path
 ) -> None:
     entries = [entry(number, natural=False, forced=True) for number in range(60)]
     for number in range(30):
         entries[number] |= {"rating": ("up", "down")[number % 2], "tags": ["perfect"]}
-    ingest(ws, "panel", "widgets", write_run(tmp_path / "r", entries))
-    queue = cards_of(ws)
-    for item in next_items(ws, queue, "ann", 60).items:
+    ingest(empty_ws, "panel", "widgets", write_run(tmp_path / "r", entries))
+    queue = cards_of(empty_ws)
+    for item in next_items(empty_ws, queue, "ann", 60).items:
         number = int(item.facts["fixture"].removeprefix("dial-"))
         if number < 30:
             continue
         verdict = RaterVerdict(thumb=number % 2 == 0, tags=("wrong-chart-type",))
-        rate(ws, PANEL, RatingRequest(queue, item.id, "ann", f"k{number}"), verdict)
+        rate(empty_ws, PANEL, RatingRequest(queue, item.id, "ann", f"k{number}"), verdict)
 
     def rows(**filters: Any) -> int:
         rules = DatasetConfig(dev=0, gate=0, **filters)
-        dataset = build(ws, "panel", "labels", rules)
-        return len(list(load_rows(ws, dataset.id, "train")))
+        dataset = build(empty_ws, "panel", "labels", rules)
+        return len(list(load_rows(empty_ws, dataset.id, "train")))
 
     assert rows() == 60
     assert rows(tag=("perfect",)) == 30
@@ -133,28 +135,30 @@ def test_tags_of_pages_and_posts_and_files_are_filtered_at_the_build(
         rows(tag=("ugly",))
 
 
-def test_what_was_called_good_becomes_gold_by_one_command(ws: Workspace, tmp_path: Path) -> None:
-    ingest(ws, "panel", "widgets", write_run(tmp_path / "r", [entry(n) for n in range(6)]))
-    queue = cards_of(ws)
+def test_what_was_called_good_becomes_gold_by_one_command(
+    empty_ws: Workspace, tmp_path: Path
+) -> None:
+    ingest(empty_ws, "panel", "widgets", write_run(tmp_path / "r", [entry(n) for n in range(6)]))
+    queue = cards_of(empty_ws)
     with pytest.raises(DataError, match="called nothing in it good"):
-        approve_liked(ws, PANEL, queue, "ann")
-    for number, item in enumerate(next_items(ws, queue, "ann", 6).items):
+        approve_liked(empty_ws, PANEL, queue, "ann")
+    for number, item in enumerate(next_items(empty_ws, queue, "ann", 6).items):
         verdict = RaterVerdict(thumb=number < 4)
-        rate(ws, PANEL, RatingRequest(queue, item.id, "ann", f"k{number}"), verdict)
-    assert len(approve_liked(ws, PANEL, queue, "ann", "exact_answer")) == 4
-    counts, gold = list_cases(ws, "panel", basis="gold")
+        rate(empty_ws, PANEL, RatingRequest(queue, item.id, "ann", f"k{number}"), verdict)
+    assert len(approve_liked(empty_ws, PANEL, queue, "ann", "exact_answer")) == 4
+    counts, gold = list_cases(empty_ws, "panel", basis="gold")
     assert counts == {"gold": 4}
     assert {case["reference"][:5] for case in gold} == {"dial-"}
 
 
 def test_the_learner_finds_the_entries_of_the_home(
-    ws: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    empty_ws: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With nothing but what the app has: entry_id, rating, tags and notes."""
     entries = [entry(n, natural=False, forced=True, scenario="kpi") for n in range(40)]
-    ingest(ws, "panel", "widgets", write_run(tmp_path / "r", entries))
-    home = ws.home.path
-    ws.db.close()
+    ingest(empty_ws, "panel", "widgets", write_run(tmp_path / "r", entries))
+    home = empty_ws.home.path
+    empty_ws.db.close()
     monkeypatch.setenv("THUMBWHEEL_HOME", str(home))
     learner = OnlineLearner(min_samples=40, checkpoint_dir=tmp_path / "rl_checkpoints")
     for number in range(40):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.worlds.feedback_world import AGENT, START, World
+from tests.worlds.feedback_world import AGENT, START, FeedbackWorld
 from thumbwheel.core.errors import DataError, InputError, NotFound, StorageError
 from thumbwheel.datasets.build import build, datasets, find, load_rows
 from thumbwheel.datasets.selection import Selection
@@ -22,7 +22,7 @@ ALL_TRAIN = DatasetConfig(dev=0, gate=0)
 
 
 def built(
-    world: World, home: Path, shape: str, config: DatasetConfig = ALL_TRAIN
+    world: FeedbackWorld, home: Path, shape: str, config: DatasetConfig = ALL_TRAIN
 ) -> tuple[Dataset, list[Any]]:
     with world.into(Path(tempfile.mkdtemp(dir=home))) as ws:
         dataset = build(ws, AGENT, shape, config)
@@ -34,7 +34,7 @@ def everything(ws: Workspace, dataset: Dataset) -> list[Any]:
 
 
 def test_a_correction_is_a_pair_a_chat_and_two_labels(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     trace = world.trace("a", "Capital of France?", "Lyon.", subject="u7", session="s1")
     feedback_id = world.say("correction", "Paris.", trace)
     _, (pair,) = built(world, tmp_path, "pairs")
@@ -61,7 +61,7 @@ def test_a_correction_is_a_pair_a_chat_and_two_labels(tmp_path: Path) -> None:
 
 
 def test_corrections_need_not_be_labels(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     world.say("correction", "Paris.", world.trace("a", "q1", "Lyon."))
     world.say("thumb", True, world.trace("b", "q2", "yes"))
     world.say("thumb", False, world.trace("c", "q3", "no"))
@@ -72,7 +72,7 @@ def test_corrections_need_not_be_labels(tmp_path: Path) -> None:
 
 
 def test_an_upvoted_and_edited_answer_is_no_label_and_its_edit_is_the_chat(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     trace = world.trace("a", "q", "fine")
     world.say("thumb", True, trace, rater="r1")
     world.say("correction", "finer", trace, rater="r2")
@@ -86,7 +86,7 @@ def test_an_upvoted_and_edited_answer_is_no_label_and_its_edit_is_the_chat(tmp_p
 
 
 def test_good_answers_carry_their_strength_and_captured_tokens(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     trace = world.trace("a", "q", "good", token_ids=[5, 6, 7])
     for rater, up in (("r1", True), ("r2", True), ("r3", False)):
         world.say("thumb", up, trace, rater=rater)
@@ -104,7 +104,7 @@ def test_good_answers_carry_their_strength_and_captured_tokens(tmp_path: Path) -
 
 
 def test_preferences_are_chats_only_on_request(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     a, b = world.trace("a", "q", "better"), world.trace("b", "q", "worse")
     world.say("preference", {"ranking": [[1], [0]]}, b, a)
     with world.into(tmp_path) as ws:
@@ -119,7 +119,7 @@ def test_preferences_are_chats_only_on_request(tmp_path: Path) -> None:
 
 
 def test_siblings_are_bounded_and_use_every_good_answer_once_a_round(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number in range(3):
         world.say("thumb", True, world.trace(f"g{number}", "q", f"good {number}"))
         world.say("thumb", False, world.trace(f"b{number}", "q", f"bad {number}"))
@@ -133,7 +133,7 @@ def test_siblings_are_bounded_and_use_every_good_answer_once_a_round(tmp_path: P
 
 
 def test_what_was_compared_is_no_sibling_again(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     a, b = world.trace("a", "q", "x"), world.trace("b", "q", "y")
     world.say("thumb", True, a)
     world.say("thumb", False, b)
@@ -143,7 +143,7 @@ def test_what_was_compared_is_no_sibling_again(tmp_path: Path) -> None:
 
 
 def test_what_is_left_out_is_counted_with_its_reason(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     good = world.trace("good", "q", "ok")
     world.say("thumb", True, good)
     world.say("thumb", True, world.trace("again", "q", " ok "))
@@ -172,7 +172,7 @@ def test_what_is_left_out_is_counted_with_its_reason(tmp_path: Path) -> None:
 
 
 def test_a_correction_of_half_an_answer_teaches_the_edit_only(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     world.say("correction", "A whole answer.", world.trace("a", "q", "A who", complete=False))
     _, (row,) = built(world, tmp_path, "chats")
     assert row.completion == "A whole answer."
@@ -181,7 +181,7 @@ def test_a_correction_of_half_an_answer_teaches_the_edit_only(tmp_path: Path) ->
 
 
 def test_a_correction_of_silence_teaches_the_edit_only(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     world.say("correction", "Here it is.", world.trace("a", "q", ""))
     _, (row,) = built(world, tmp_path, "chats")
     assert row.completion == "Here it is."
@@ -190,7 +190,7 @@ def test_a_correction_of_silence_teaches_the_edit_only(tmp_path: Path) -> None:
 
 
 def test_the_same_text_judged_in_several_traces_follows_the_rule(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number, up in enumerate((True, True, False)):
         world.say("thumb", up, world.trace(f"t{number}", "q", "same"), rater=f"r{number}")
     for number, up in enumerate((True, False)):
@@ -202,7 +202,7 @@ def test_the_same_text_judged_in_several_traces_follows_the_rule(tmp_path: Path)
 
 
 def test_gold_prompts_never_appear_whatever_their_system_prompt(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     world.case("gold", world.prompt("What is  2+2?", system="v1"))
     world.say(
         "thumb", True, world.trace("a", world.prompt("What is 2+2?", system="v2, Monday"), "4")
@@ -214,7 +214,7 @@ def test_gold_prompts_never_appear_whatever_their_system_prompt(tmp_path: Path) 
 
 
 def test_class_weights_are_fitted_on_train_only_and_multiplied_in(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number in range(60):
         world.say(
             "thumb", number % 5 != 0, world.trace(f"t{number}", f"q{number}", f"answer {number}")
@@ -236,7 +236,7 @@ def test_class_weights_are_fitted_on_train_only_and_multiplied_in(tmp_path: Path
 
 
 def test_one_class_only_says_which_is_missing(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number in range(5):
         world.say("thumb", True, world.trace(f"t{number}", f"q{number}", "a"))
     with (
@@ -249,7 +249,7 @@ def test_one_class_only_says_which_is_missing(tmp_path: Path) -> None:
 
 
 def test_nothing_to_build_from(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     world.trace("a", "q", "unjudged")
     with world.into(tmp_path) as ws:
         for shape in ("chats", "pairs", "labels"):
@@ -263,7 +263,7 @@ def test_nothing_to_build_from(tmp_path: Path) -> None:
 
 
 def test_same_evidence_same_dataset_and_new_evidence_a_new_one(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     world.say("thumb", True, world.trace("a", "q", "x"))
     with world.into(tmp_path) as ws:
         first = build(ws, AGENT, "chats", ALL_TRAIN)
@@ -274,14 +274,14 @@ def test_same_evidence_same_dataset_and_new_evidence_a_new_one(tmp_path: Path) -
             first.recorded_at,
         )
         assert [dataset.id for dataset in datasets(ws, AGENT)] == [first.id]
-    more = World(clock=10)
+    more = FeedbackWorld(clock=10)
     more.say("thumb", True, more.trace("b", "q2", "y"), recorded=START + timedelta(days=1))
     with more.into(tmp_path / "second") as ws:
         assert build(ws, AGENT, "chats", ALL_TRAIN).id != first.id
 
 
 def test_as_of_builds_the_past(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     world.say("thumb", True, world.trace("a", "q", "x"))
     world.say("thumb", True, world.trace("b", "q2", "y"), recorded=START + timedelta(days=2))
     with world.into(tmp_path) as ws:
@@ -292,7 +292,7 @@ def test_as_of_builds_the_past(tmp_path: Path) -> None:
 
 
 def test_find_by_id_shape_and_latest(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     world.say("correction", "y", world.trace("a", "q", "x"))
     with world.into(tmp_path) as ws:
         chats, pairs = build(ws, AGENT, "chats", ALL_TRAIN), build(ws, AGENT, "pairs", ALL_TRAIN)
@@ -308,7 +308,7 @@ def test_find_by_id_shape_and_latest(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_noticed(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     world.say("thumb", True, world.trace("a", "q", "x"))
     with world.into(tmp_path) as ws:
         dataset = build(ws, AGENT, "chats", ALL_TRAIN)
@@ -321,7 +321,7 @@ def test_a_damaged_file_is_noticed(tmp_path: Path) -> None:
 
 
 def test_odd_text_survives(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     odd = 'Zeile\r\n\t"quoted" \\ \u2028 🎡 \ud7ff' + " ünï"
     world.say("correction", odd, world.trace("a", odd, "x"))
     _, (row,) = built(world, tmp_path, "pairs")
@@ -345,7 +345,7 @@ def test_what_fails_while_files_are_written_does_not_wait_for_all_of_them(
     def fail(*_: object) -> None:
         raise KeyboardInterrupt
 
-    world, tables = World(), Selection.tables
+    world, tables = FeedbackWorld(), Selection.tables
     for number in range(200):
         world.say("thumb", number % 2 == 0, world.trace(f"t{number}", f"q{number}", f"a{number}"))
     with world.into(tmp_path / "home") as ws:

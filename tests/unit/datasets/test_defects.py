@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.worlds.feedback_world import AGENT, START, World
+from tests.worlds.feedback_world import AGENT, START, FeedbackWorld
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import DataError, InputError
@@ -30,21 +30,21 @@ def everything(ws: Workspace, dataset: Dataset) -> list[Any]:
 
 
 def built(
-    world: World, home: Path, shape: str, config: DatasetConfig = TRAIN
+    world: FeedbackWorld, home: Path, shape: str, config: DatasetConfig = TRAIN
 ) -> tuple[Dataset, list[Any]]:
     with world.into(home) as ws:
         dataset = build(ws, AGENT, shape, config)
         return dataset, everything(ws, dataset)
 
 
-def rated(world: World, name: str, prompt: str, answer: str, value: float) -> str:
+def rated(world: FeedbackWorld, name: str, prompt: str, answer: str, value: float) -> str:
     trace = world.trace(name, prompt, answer)
     world.say("score", value, trace)
     return trace
 
 
 def test_defect_0c13_recorded_rewards_belong_to_the_recorded_answers(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number, value in enumerate((0.0, 0.5, 1.0)):
         rated(world, f"t{number}", "q", f"answer {number}", value)
     _, (row,) = built(world, tmp_path, "groups")
@@ -59,7 +59,7 @@ def test_defect_0c13_recorded_rewards_belong_to_the_recorded_answers(tmp_path: P
 def test_defect_0c14_groups_form_by_the_normalised_prompt_and_train_on_the_original(
     tmp_path: Path,
 ) -> None:
-    world = World()
+    world = FeedbackWorld()
     original = "What IS the  Größe of " + "x" * 300 + "?"
     rated(world, "a", original, "one", 1.0)
     rated(world, "b", original, "two", 0.0)
@@ -74,7 +74,7 @@ def test_defect_0c14_groups_form_by_the_normalised_prompt_and_train_on_the_origi
 
 
 def test_other_instructions_are_another_group(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for name, system in (("a", "be kind"), ("b", "be brief")):
         rated(world, name, world.prompt("q", system=system), name, 1.0)
     with world.into(tmp_path) as ws, pytest.raises(DataError, match="the only valued answer"):
@@ -82,7 +82,7 @@ def test_other_instructions_are_another_group(tmp_path: Path) -> None:
 
 
 def test_defect_0b_balance_is_by_weights_and_rows_go_only_where_asked(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number in range(30):
         world.say("thumb", number % 5 > 0, world.trace(f"t{number}", f"q{number}", f"a{number}"))
     weighted, rows = built(world, tmp_path / "w", "labels")
@@ -99,7 +99,7 @@ def test_defect_0b_balance_is_by_weights_and_rows_go_only_where_asked(tmp_path: 
 
 
 def test_golden_1b_scores_are_normalised_as_the_n3_server_does(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number, value in enumerate((0.5, 0.6, 0.7, 0.8, 0.9)):
         rated(world, f"t{number}", f"q{number}", f"a{number}", value)
     dataset, rows = built(
@@ -114,7 +114,7 @@ def test_golden_1b_scores_are_normalised_as_the_n3_server_does(tmp_path: Path) -
 
 
 def test_defect_1c6_the_scale_is_fitted_on_train_and_used_for_the_others(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number in range(60):
         rated(world, f"t{number}", f"q{number}", f"a{number}", (number % 10) / 10)
     dataset, rows = built(
@@ -133,7 +133,7 @@ def test_defect_1c6_the_scale_is_fitted_on_train_and_used_for_the_others(tmp_pat
 
 
 def test_defect_2c8_the_worst_are_not_left_out_by_default(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number, value in enumerate((0.0, 0.2, 0.9)):
         rated(world, f"t{number}", f"q{number}", f"a{number}", value)
     _, rows = built(world, tmp_path / "all", "scored")
@@ -148,7 +148,7 @@ def test_defect_2c8_the_worst_are_not_left_out_by_default(tmp_path: Path) -> Non
 def test_defect_2c10_min_reward_leaves_out_corrected_answers_with_their_corrections(
     tmp_path: Path,
 ) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number, value in enumerate((0.1, 0.9)):
         for question in range(2):
             trace = rated(
@@ -176,7 +176,7 @@ def test_defect_2c10_min_reward_leaves_out_corrected_answers_with_their_correcti
 def test_defect_2c8_min_reward_reads_numbers_and_no_thumb(tmp_path: Path) -> None:
     """A decision with the stored reward 0.5 and a thumb down stood at -5, the end of the scale, and
     was left out with the worst ones."""
-    world = World()
+    world = FeedbackWorld()
     for number, (reward, thumb) in enumerate(
         ((0.5, False), (-3.2, False), (-3.0, True), (1.6, True), (None, False))
     ):
@@ -195,14 +195,14 @@ def test_defect_2c8_min_reward_reads_numbers_and_no_thumb(tmp_path: Path) -> Non
     assert dataset.manifest["drops"]["the number of the answer is below min_reward (-2)"] == 1
 
 
-def machine(world: World, name: str) -> None:
+def machine(world: FeedbackWorld, name: str) -> None:
     for table, values in world.rows:
         if table.name == "raters" and values["external_id"] == name:
             values["kind"] = "checker"
 
 
 def test_defect_2c11_a_stored_reward_is_no_feedback(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number in range(6):
         trace = world.trace(f"t{number}", f"q{number}", f"a{number}")
         world.say("score", number / 5, trace, rater="machine")
@@ -222,7 +222,7 @@ def test_defect_2c11_a_stored_reward_is_no_feedback(tmp_path: Path) -> None:
 def test_what_is_a_row_is_not_reported_as_left_out_of_the_gate(tmp_path: Path) -> None:
     """A reward that a program stored beside a person's thumb is no reason to count the thumb's row
     as left out."""
-    world = World()
+    world = FeedbackWorld()
     for number in range(40):
         trace = world.trace(f"t{number}", f"q{number}", f"a{number}")
         world.say("thumb", number % 2 == 0, trace, rater="ann")
@@ -238,7 +238,7 @@ def test_what_is_a_row_is_not_reported_as_left_out_of_the_gate(tmp_path: Path) -
 
 
 def test_defect_2c9_require_feedback_needs_no_reward(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     world.trace("silent", "q1", "a")
     world.say("thumb", True, world.trace("judged", "q2", "b"))
     _, rows = built(world, tmp_path / "all", "prompts")
@@ -250,7 +250,7 @@ def test_defect_2c9_require_feedback_needs_no_reward(tmp_path: Path) -> None:
 
 
 def test_defect_2c16_a_corrected_decision_is_a_pair_and_the_split_is_ours(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number in range(40):
         trace = world.trace(f"d{number}", f"file item {number}", '{"action": "AREA"}')
         world.say("correction", '{"action": "PROJECT"}', trace)
@@ -264,7 +264,7 @@ def test_defect_2c16_a_corrected_decision_is_a_pair_and_the_split_is_ours(tmp_pa
 def test_defect_4c3_chosen_is_never_rejected_and_both_answer_the_same_prompt(
     tmp_path: Path,
 ) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number, (text, up) in enumerate(
         (("kpi", True), ("kpi ", False), ("trend", False), ("gauge", True), ("map", False))
     ):
@@ -275,7 +275,7 @@ def test_defect_4c3_chosen_is_never_rejected_and_both_answer_the_same_prompt(
 
 
 def test_defect_4c7_pairs_are_split_by_question(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number in range(60):
         for side in (0, 1, 2):
             world.say(
@@ -296,7 +296,7 @@ def test_defect_4c7_pairs_are_split_by_question(tmp_path: Path) -> None:
 
 
 def test_defect_4c12_the_cap_of_a_question_binds(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number in range(4):
         for up in (True, False):
             world.say("thumb", up, world.trace(f"t{number}{up}", "q", f"{up} {number}"))
@@ -311,7 +311,7 @@ def test_defect_4c12_the_cap_of_a_question_binds(tmp_path: Path) -> None:
 
 
 def test_numbers_that_lie_apart_make_a_pair(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for name, value in (("best", 1.0), ("good", 0.8), ("fair", 0.6)):
         rated(world, name, "q", name, value)
     _, rows = built(world, tmp_path, "pairs")
@@ -322,7 +322,7 @@ def test_numbers_that_lie_apart_make_a_pair(tmp_path: Path) -> None:
 
 
 def test_filters_say_what_they_left_out_and_choose_without_regard_to_order(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number in range(40):
         trace = world.trace(f"t{number}", f"q{number}", f"a{number}", subject=f"u{number % 2}")
         world.say("thumb", number % 4 > 0, trace, rater=f"r{number % 2}", minute=number * 60)
@@ -357,7 +357,7 @@ def test_filters_say_what_they_left_out_and_choose_without_regard_to_order(tmp_p
 
 
 def test_the_last_days_are_heard_from_midnight_on_whenever_they_are_built(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for day in range(6):
         trace = world.trace(f"t{day}", f"q{day}", f"a{day}")
         world.say("thumb", day % 2 > 0, trace, minute=day * 24 * 60)
@@ -374,7 +374,7 @@ def test_the_last_days_are_heard_from_midnight_on_whenever_they_are_built(tmp_pa
 
 
 def test_automatic_raters_alone_do_not_fill_the_gate(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number in range(60):
         trace = world.trace(f"t{number}", f"q{number}", f"a{number}")
         world.say("thumb", number % 2 == 0, trace, rater="machine")
@@ -392,7 +392,7 @@ def test_automatic_raters_alone_do_not_fill_the_gate(tmp_path: Path) -> None:
 
 
 def test_a_person_who_says_neither_does_not_let_machines_fill_the_gate(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number in range(40):
         trace = world.trace(f"t{number}", f"q{number}", f"a{number}")
         world.say("score", float(number % 2), trace, rater="machine")
@@ -419,7 +419,7 @@ def test_a_person_who_says_neither_does_not_let_machines_fill_the_gate(tmp_path:
 def test_several_processes_build_the_same_dataset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World()
+    world = FeedbackWorld()
     world.case("gold", world.prompt("q7"))
     for number in range(60):
         trace = world.trace(
@@ -451,7 +451,7 @@ def test_several_processes_build_the_same_dataset(
 def test_processes_agree_where_prompts_that_nobody_judged_stand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number in range(60):
         for system in "abc":
             prompt = world.prompt(
@@ -624,7 +624,7 @@ def test_the_same_history_of_two_tasks_is_two_rows(tmp_path: Path) -> None:
 
 
 def test_a_method_picks_its_shape_and_says_why(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number in range(8):
         world.say("thumb", number % 2 == 0, world.trace(f"t{number}", f"q{number}", f"a{number}"))
     with world.into(tmp_path) as ws:

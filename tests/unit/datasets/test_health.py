@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.training_rows import row as training_row
-from tests.worlds.feedback_world import AGENT, World
+from tests.worlds.feedback_world import AGENT, FeedbackWorld
 from thumbwheel.core.errors import DataError, InputError
 from thumbwheel.datasets import minhash
 from thumbwheel.datasets.build import build, health
@@ -172,7 +172,7 @@ def test_truncation_says_how_it_counted() -> None:
 
 
 def test_an_error_stops_the_build_unless_it_is_named(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number in range(30):
         key = " my key is ghp_" + "a1B2" * 10 if number == 3 else ""
         world.say(

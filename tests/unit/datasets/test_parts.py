@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.worlds.feedback_world import AGENT, World
+from tests.worlds.feedback_world import AGENT, FeedbackWorld
 from thumbwheel.core import ids
 from thumbwheel.datasets.collect import CollectionJob, _spill
 from thumbwheel.datasets.files import SpillReader
@@ -53,8 +53,8 @@ STATEMENTS = st.lists(
 COMPARED = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=4)
 
 
-def world_of(traces: Any, statements: Any, compared: Any, gold: set[int]) -> World:
-    world = World()
+def world_of(traces: Any, statements: Any, compared: Any, gold: set[int]) -> FeedbackWorld:
+    world = FeedbackWorld()
     names = [
         world.trace(f"t{number}", f"Question {question}{space}", answer, session=f"s{session}")
         for number, (question, space, answer, session) in enumerate(traces)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.worlds.feedback_world import AGENT, World
+from tests.worlds.feedback_world import AGENT, FeedbackWorld
 from thumbwheel.datasets.build import build, load_rows
 from thumbwheel.datasets.types import SPLITS, DatasetConfig
 
@@ -18,24 +18,24 @@ CONFIG = DatasetConfig(
 )
 
 
-def computed(world: World, *names: str) -> None:
+def computed(world: FeedbackWorld, *names: str) -> None:
     """Make these raters checkers."""
     for table, values in world.rows:
         if table.name == "raters" and values["external_id"] in names:
             values["kind"] = "checker"
 
 
-def built(world: World, folder: Path, shape: str) -> list[Any]:
+def built(world: FeedbackWorld, folder: Path, shape: str) -> list[Any]:
     computed(world, "checker")
     with world.into(Path(tempfile.mkdtemp(dir=folder))) as ws:
         dataset = build(ws, AGENT, shape, CONFIG)
         return [row for split in SPLITS for row in load_rows(ws, dataset.id, split)]
 
 
-def thumbs_against_scores() -> World:
+def thumbs_against_scores() -> FeedbackWorld:
     """Two answers to a question: people like the one with the low stored reward; two others have a
     stored reward only."""
-    world = World()
+    world = FeedbackWorld()
     for name, thumb, score in (
         ("liked", True, 0.2),
         ("disliked", False, 0.9),
@@ -99,7 +99,7 @@ def test_what_a_prompt_s_answers_did_is_what_people_said(tmp_path: Path) -> None
 
 
 def test_a_computed_number_on_the_person_s_side_stays(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for name, thumb, score in (("good", True, 0.7), ("bad", False, 0.3)):
         trace = world.trace(name, "q", name)
         world.say("score", score, trace, rater="checker")
@@ -109,7 +109,7 @@ def test_a_computed_number_on_the_person_s_side_stays(tmp_path: Path) -> None:
 
 
 def test_a_persons_number_stands_alone_beside_a_machine_s(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     trace = world.trace("a", "q", "a")
     world.say("rating", 2, trace, rater="ann")
     world.say("score", 1.0, trace, rater="checker", weight=9.0)
@@ -118,7 +118,7 @@ def test_a_persons_number_stands_alone_beside_a_machine_s(tmp_path: Path) -> Non
 
 
 def test_a_person_s_comparison_and_correction_win_over_computed_ones(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     better, worse = world.trace("a", "q", "a"), world.trace("b", "q", "b")
     world.say("preference", {"ranking": [[0], [1]]}, better, worse, rater="ann", minute=0)
     world.say("preference", {"ranking": [[1], [0]]}, better, worse, rater="checker", weight=9.0)
@@ -134,7 +134,7 @@ def test_a_person_s_comparison_and_correction_win_over_computed_ones(tmp_path: P
 def test_a_person_s_correction_makes_an_answer_bad_that_a_checker_calls_good(
     tmp_path: Path,
 ) -> None:
-    world = World()
+    world = FeedbackWorld()
     trace = world.trace("a", "q", "original")
     world.say("correction", "edited", trace, rater="ann", minute=0)
     world.say("score", 1.0, trace, rater="checker")
@@ -149,7 +149,7 @@ def test_a_person_s_correction_makes_an_answer_bad_that_a_checker_calls_good(
 def test_equal_answers_of_several_runs_are_judged_by_people_where_one_of_them_was(
     tmp_path: Path,
 ) -> None:
-    world = World()
+    world = FeedbackWorld()
     world.say("thumb", False, world.trace("judged", "q", "same"), rater="ann")
     for number in range(5):
         world.say("score", 1.0, world.trace(f"t{number}", "q", "same"), rater="checker")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.public_data import public_data
-from tests.worlds.feedback_world import AGENT, START, World
+from tests.worlds.feedback_world import AGENT, START, FeedbackWorld
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.datasets.build import build
 from thumbwheel.datasets.dataplan import DataPlan
@@ -23,9 +23,9 @@ from thumbwheel.datasets.types import DatasetConfig, PlanConfig
 from thumbwheel.training.data_plan import data_plan, plan_file
 
 
-def thumbs(count: int, up: int = 10, world: World | None = None) -> World:
+def thumbs(count: int, up: int = 10, world: FeedbackWorld | None = None) -> FeedbackWorld:
     """`count` thumbs on as many prompts, `up` of 10 of them good."""
-    world = world or World()
+    world = world or FeedbackWorld()
     for number in range(count):
         world.say(
             "thumb",
@@ -36,7 +36,7 @@ def thumbs(count: int, up: int = 10, world: World | None = None) -> World:
     return world
 
 
-def plan_of(world: World, home: Path, config: DatasetConfig | None = None) -> DataPlan:
+def plan_of(world: FeedbackWorld, home: Path, config: DatasetConfig | None = None) -> DataPlan:
     with world.into(home) as ws:
         return data_plan(ws, AGENT, config)
 
@@ -81,7 +81,7 @@ def test_one_class_only_cannot_be_kto(tmp_path: Path) -> None:
 
 
 def test_corrections_recommend_dpo(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number in range(60):
         world.say(
             "correction",
@@ -157,7 +157,7 @@ def test_json_is_plain_and_without_nan(tmp_path: Path) -> None:
 
 
 def test_warnings_about_the_rows(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number in range(60):
         trace = world.trace(
             f"t{number}", f"q{number}", "short", session="one" if number < 40 else f"s{number}"
@@ -264,9 +264,9 @@ def test_real_graded_solutions() -> None:
     assert plan.power["feedback cases in gate"].n > 40
 
 
-def one_sided(loud: int, others: int) -> World:
+def one_sided(loud: int, others: int) -> FeedbackWorld:
     """`loud` thumbs of one rater and one each of `others`; two answers are torn."""
-    world = World()
+    world = FeedbackWorld()
     for number in range(loud + others):
         trace = world.trace(
             f"t{number}",

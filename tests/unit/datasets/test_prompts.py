@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.public_data import public_data
-from tests.worlds.feedback_world import AGENT, World
+from tests.worlds.feedback_world import AGENT, FeedbackWorld
 from thumbwheel.core.errors import DataError
 from thumbwheel.datasets.build import build, load_rows
 from thumbwheel.datasets.types import SPLITS, DatasetConfig
@@ -31,7 +31,7 @@ def asked(row: Any) -> str:
 
 
 def test_cases_and_asked_prompts_become_rows_and_gold_never_does(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number in range(30):
         world.case(f"c{number}", f"case {number}", "feedback")
         world.case(f"g{number}", f"gold {number}")
@@ -61,7 +61,7 @@ def test_cases_and_asked_prompts_become_rows_and_gold_never_does(tmp_path: Path)
 
 def test_a_prompt_that_is_held_out_anywhere_is_held_out_here(tmp_path: Path) -> None:
     config = DatasetConfig(gate=0.5, dev=0.0)
-    world = World()
+    world = FeedbackWorld()
     for number in range(40):
         world.say(
             "thumb", True, world.trace(f"t{number}", f"q {number}", "a", session=f"s{number % 5}")
@@ -83,7 +83,7 @@ def test_a_prompt_that_is_held_out_anywhere_is_held_out_here(tmp_path: Path) -> 
 
 
 def test_the_same_rows_whatever_the_order(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number in range(25):
         world.case(f"c{number}", f"case {number % 20}", "feedback")
         trace = world.trace(f"t{number}", f"judged {number % 9}", f"a{number}")
@@ -97,7 +97,7 @@ def test_the_same_rows_whatever_the_order(tmp_path: Path) -> None:
 
 
 def test_groups_hold_the_valued_answers_of_a_prompt(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     world.say("rating", 4, world.trace("a", "q", "four stars", token_ids=[1, 2]))
     world.say("thumb", False, world.trace("b", "q", "down"))
     both = world.trace("c", "q", "torn")
@@ -128,14 +128,14 @@ def test_groups_hold_the_valued_answers_of_a_prompt(tmp_path: Path) -> None:
 
 
 def test_without_anything_to_ask_there_is_no_dataset(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     world.case("g", "gold")
     with world.into(tmp_path) as ws, pytest.raises(DataError, match="no prompts in train"):
         build(ws, AGENT, "prompts")
 
 
 def test_the_plan_says_what_fresh_answers_could_use(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number in range(120):
         world.case(f"c{number}", f"case {number}", "feedback")
     with world.into(tmp_path) as ws:
@@ -194,7 +194,7 @@ def test_grades_against_the_answer_of_the_file_reach_the_gate(tmp_path: Path) ->
 def test_what_people_wrote_or_liked_stands_beside_a_prompt(tmp_path: Path) -> None:
     """A correction before an upvote; no answer that is disputed, was edited, or that only a machine
     called good."""
-    world = World()
+    world = FeedbackWorld()
     world.say("thumb", True, world.trace("a", "liked", "fine"))
     world.say("thumb", False, world.trace("b", "disliked", "bad"))
     world.say("thumb", True, world.trace("c", "edited", "fine"))

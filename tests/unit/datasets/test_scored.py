@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worlds.feedback_world import AGENT, World
+from tests.worlds.feedback_world import AGENT, FeedbackWorld
 from thumbwheel.core.errors import DataError
 from thumbwheel.datasets.build import build, load_rows
 from thumbwheel.datasets.row_stats import RowStats, columns_of
@@ -22,7 +22,7 @@ TRAIN = DatasetConfig(dev=0, gate=0)
 
 
 def scored(
-    world: World, home: Path
+    world: FeedbackWorld, home: Path
 ) -> tuple[dict[str, Any], dict[str, tuple[float, list[float], str]]]:
     """(manifest, answer -> (value, scale, origin))."""
     with world.into(home) as ws:
@@ -32,7 +32,7 @@ def scored(
 
 
 def test_numbers_of_several_raters_are_averaged_and_words_are_none(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     of = {
         name: world.trace(name, f"question {name}", name)
         for name in ("both", "changed", "thumbed", "neutral", "edited")
@@ -58,7 +58,7 @@ def test_numbers_of_several_raters_are_averaged_and_words_are_none(tmp_path: Pat
 
 
 def test_all_rows_come_to_the_scale_that_most_have(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number, (kind, value, more) in enumerate(
         [
             ("rating", 2, {}),
@@ -87,7 +87,7 @@ def test_all_rows_come_to_the_scale_that_most_have(tmp_path: Path) -> None:
 
 
 def test_no_number_in_train_is_an_error(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     world.say("thumb", True, world.trace("t", "question", "answer"))
     with world.into(tmp_path) as ws, pytest.raises(DataError, match="no scored in train"):
         build(ws, AGENT, "scored", TRAIN)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.worlds.feedback_world import AGENT, World
+from tests.worlds.feedback_world import AGENT, FeedbackWorld
 from thumbwheel.core.errors import DataError
 from thumbwheel.datasets.build import build, load_rows
 from thumbwheel.datasets.split import group_of, prompt_key, split_of
@@ -97,8 +97,8 @@ events = st.lists(
 )
 
 
-def world_of(chosen: list[Any], first: int = 0) -> World:
-    world = World()
+def world_of(chosen: list[Any], first: int = 0) -> FeedbackWorld:
+    world = FeedbackWorld()
     for number, (dialogue, session, signal, rater) in enumerate(chosen, first):
         *texts, output = [text for exchange in dialogue for text in exchange]
         prompt = world.prompt(*texts, system="dated" if number % 3 == 0 else None)
@@ -116,7 +116,7 @@ def world_of(chosen: list[Any], first: int = 0) -> World:
 
 
 def rows_of(
-    world: World, shape: str, config: DatasetConfig = CONFIG, shuffle: Any = None
+    world: FeedbackWorld, shape: str, config: DatasetConfig = CONFIG, shuffle: Any = None
 ) -> tuple[str, list[Any], dict[str, int]]:
     with tempfile.TemporaryDirectory() as folder, world.into(Path(folder), shuffle) as ws:
         try:
@@ -210,7 +210,7 @@ def test_a_question_that_is_asked_in_many_sessions_stays_with_all_its_answers(
     """By session, 20 questions of 30 runs gave no training row, and 100 questions in four sessions
     each 144 of 400."""
     for name, questions, answers in (("runs", 20, 30), ("sessions", 100, 4)):
-        world = World()
+        world = FeedbackWorld()
         for number in range(questions * answers):
             trace = world.trace(
                 f"t{number}",
@@ -227,7 +227,7 @@ def test_a_question_that_is_asked_in_many_sessions_stays_with_all_its_answers(
 
 
 def test_dialogues_without_a_session_are_not_cut_apart(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     for number in range(60):
         question, answer = f"Where is parcel {number}?", f"On shelf {number}."
         world.say("thumb", True, world.trace(f"first{number}", question, answer))
@@ -271,7 +271,7 @@ def test_near_copies_of_a_question_stand_together_and_a_template_ties_nothing(
 ) -> None:
     chance = random.Random(5)
     words = ["".join(chance.choices("abcdefgh", k=5)) for _ in range(400)]
-    world = World()
+    world = FeedbackWorld()
     for number in range(80):
         text = " ".join(chance.choices(words, k=30))
         for variant, spelling in enumerate(
@@ -305,7 +305,7 @@ def test_near_copies_of_a_gold_question_are_held_out_and_what_continues_its_reco
 ) -> None:
     chance = random.Random(3)
     words = ["".join(chance.choices("abcdefgh", k=5)) for _ in range(400)]
-    world = World()
+    world = FeedbackWorld()
     for number in range(30):
         gold = " ".join(chance.choices(words, k=20))
         world.case(f"g{number}", gold)
@@ -325,7 +325,7 @@ def test_near_copies_of_a_gold_question_are_held_out_and_what_continues_its_reco
 
 
 def test_what_its_owner_holds_out_is_never_trained_on(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     marks = {
         0: {"is_training_data": False, "is_validation_data": True},
         1: {"is_training_data": False},

@@ -32,12 +32,12 @@ def write(tiny: BaseConfig, tiny_cache: Path) -> Write:
 
 
 @pytest.fixture(scope="module")
-def world(write: Write, tmp_path_factory: pytest.TempPathFactory) -> Emitted:
+def demo_world(write: Write, tmp_path_factory: pytest.TempPathFactory) -> Emitted:
     return write(tmp_path_factory.mktemp("world"))
 
 
-def test_traces_are_whole(world: Emitted) -> None:
-    traces = lines(world.traces)
+def test_traces_are_whole(demo_world: Emitted) -> None:
+    traces = lines(demo_world.traces)
     assert len(traces) == 120 and len({trace["id"] for trace in traces}) == 120
     for trace in traces:
         assert trace["type"] == "trace" and [m["role"] for m in trace["input"]] == [
@@ -53,9 +53,9 @@ def test_traces_are_whole(world: Emitted) -> None:
     assert 10 <= len({trace["session"] for trace in traces}) <= 30
 
 
-def test_feedback_names_traces_and_comes_later(world: Emitted) -> None:
-    answered_at = {line["id"]: line["occurred_at"] for line in lines(world.traces)}
-    feedback = lines(world.feedback)
+def test_feedback_names_traces_and_comes_later(demo_world: Emitted) -> None:
+    answered_at = {line["id"]: line["occurred_at"] for line in lines(demo_world.traces)}
+    feedback = lines(demo_world.feedback)
     for line in feedback:
         assert line["occurred_at"] > answered_at[line["target"]["trace"]]
         assert isinstance(
@@ -71,8 +71,13 @@ def test_feedback_names_traces_and_comes_later(world: Emitted) -> None:
     assert {line["rater"]["id"] for line in feedback} == {"owner", "partner"}
 
 
-def test_gold_cases_are_fresh_and_nobody_but_world_json_knows_the_truth(world: Emitted) -> None:
-    gold, seen = lines(world.gold), {line["input"][1]["content"] for line in lines(world.traces)}
+def test_gold_cases_are_fresh_and_nobody_but_world_json_knows_the_truth(
+    demo_world: Emitted,
+) -> None:
+    gold, seen = (
+        lines(demo_world.gold),
+        {line["input"][1]["content"] for line in lines(demo_world.traces)},
+    )
     assert len(gold) == 40 and not seen & {line["input"][1]["content"] for line in gold}
     for line in gold:
         assert (
@@ -81,27 +86,27 @@ def test_gold_cases_are_fresh_and_nobody_but_world_json_knows_the_truth(world: E
             and line["reference"]["priority"] in PRIORITIES
         )
         assert set(line) == {"type", "id", "input", "reference", "checker", "group", "slices"}
-    truth = json.loads(world.world.read_text())
+    truth = json.loads(demo_world.world.read_text())
     assert set(truth) == {"options", "habits", "sampled_accuracy", "gold_habit"}
     assert sum(habit is not None for habit in truth["gold_habit"].values()) == 16
 
 
 @pytest.mark.slow
-def test_equal_options_give_equal_files(world: Emitted, write: Write, tmp_path: Path) -> None:
+def test_equal_options_give_equal_files(demo_world: Emitted, write: Write, tmp_path: Path) -> None:
     again, other = write(tmp_path / "a"), write(tmp_path / "b", seed=2)
     for name in ("traces", "feedback", "gold", "world"):
-        assert getattr(again, name).read_bytes() == getattr(world, name).read_bytes()
-        assert getattr(other, name).read_bytes() != getattr(world, name).read_bytes()
+        assert getattr(again, name).read_bytes() == getattr(demo_world, name).read_bytes()
+        assert getattr(other, name).read_bytes() != getattr(demo_world, name).read_bytes()
 
 
 @pytest.mark.slow
 def test_flip_inverts_every_signal_and_leaves_traces_and_gold(
-    world: Emitted, write: Write, tmp_path: Path
+    demo_world: Emitted, write: Write, tmp_path: Path
 ) -> None:
     plain, flipped = (write(tmp_path / str(flip), noise=0.0, flip=flip) for flip in (False, True))
     assert (
-        flipped.traces.read_bytes() == world.traces.read_bytes()
-        and flipped.gold.read_bytes() == world.gold.read_bytes()
+        flipped.traces.read_bytes() == demo_world.traces.read_bytes()
+        and flipped.gold.read_bytes() == demo_world.gold.read_bytes()
     )
     thumbs = [
         {
@@ -120,10 +125,10 @@ def test_flip_inverts_every_signal_and_leaves_traces_and_gold(
 
 
 def test_shuffle_keeps_the_values_and_loses_whose_they_are(
-    world: Emitted, write: Write, tmp_path: Path
+    demo_world: Emitted, write: Write, tmp_path: Path
 ) -> None:
     shuffled = lines(write(tmp_path, shuffle=True).feedback)
-    plain = lines(world.feedback)
+    plain = lines(demo_world.feedback)
     assert Counter((line["kind"], line["value"]) for line in shuffled) == Counter(
         (line["kind"], line["value"]) for line in plain
     )

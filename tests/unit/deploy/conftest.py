@@ -10,31 +10,31 @@ from pathlib import Path
 import pytest
 
 from tests.models.tiny_models import tiny_adapter, tiny_base
-from tests.worlds.deploy_world import World
+from tests.worlds.deploy_world import DeployWorld
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import processes
 
 
 @pytest.fixture(scope="session")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_base(tmp_path_factory.mktemp("base"))
 
 
 @pytest.fixture(scope="session")
-def adapters(base: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def adapters(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two that change everything in different ways, and one that changes nothing."""
     folder = tmp_path_factory.mktemp("adapters")
     return [
         tiny_adapter(
-            base, folder / str(n), seed=n, **({"init_lora_weights": True} if n == 3 else {})
+            tiny_model, folder / str(n), seed=n, **({"init_lora_weights": True} if n == 3 else {})
         )
         for n in (1, 2, 3)
     ]
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+def deploying_ws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     with Workspace.open(Home(tmp_path_factory.mktemp("home")), Sources({}, "", {})) as ws:
         yield ws
         for record in (ws.home.path / "deployments").rglob(processes.RECORD):
@@ -42,11 +42,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
 
 
 @pytest.fixture
-def world(
-    home: Workspace, base: Path, adapters: list[Path], request: pytest.FixtureRequest
-) -> World:
-    return World(
-        home, base, adapters, re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[-60:].strip("-")
+def deployed(
+    deploying_ws: Workspace, tiny_model: Path, adapters: list[Path], request: pytest.FixtureRequest
+) -> DeployWorld:
+    return DeployWorld(
+        deploying_ws,
+        tiny_model,
+        adapters,
+        re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[-60:].strip("-"),
     )
 
 

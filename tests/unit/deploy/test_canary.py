@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.worlds.deploy_world import World
+from tests.worlds.deploy_world import DeployWorld
 from thumbwheel.deploy import canary
 from thumbwheel.deploy.canary import ALPHA, ENOUGH, TOKENS, Duel, chance, vote
 from thumbwheel.deploy.prepare import prompts
@@ -20,7 +20,7 @@ from thumbwheel.llm.fake import FakeServer, Reply
 from thumbwheel.models.versions import version as named
 
 
-def answers_of(world: World, promoted) -> dict[str, str]:
+def answers_of(world: DeployWorld, promoted) -> dict[str, str]:
     """Prompt -> what the version answers."""
     asks = [Ask(prompt, TOKENS) for prompt in [*prompts(world.ws, promoted), *PROBES]]
     side = LocalModel(
@@ -32,7 +32,7 @@ def answers_of(world: World, promoted) -> dict[str, str]:
     }
 
 
-def check(world: World, promoted, previous, answers, logprobs=None):
+def check(world: DeployWorld, promoted, previous, answers, logprobs=None):
     def script(request):
         text = answers(str(request.body["messages"]))
         return Reply(
@@ -48,9 +48,9 @@ def check(world: World, promoted, previous, answers, logprobs=None):
 
 
 @pytest.fixture
-def rivals(world: World):
-    previous, promoted = world.version(0), world.version(1)
-    return world, previous, promoted
+def rivals(deployed: DeployWorld):
+    previous, promoted = deployed.version(0), deployed.version(1)
+    return deployed, previous, promoted
 
 
 @pytest.mark.slow
@@ -90,9 +90,9 @@ def test_answers_that_drift_away_at_their_end_still_pass(rivals):
     assert result.verdict is CanaryVerdict.PASSED and result.same < result.asked
 
 
-def test_models_that_answer_alike_are_inconclusive(world: World):
-    zero = world.version(2)
-    result = check(world, zero, None, lambda prompt: "whatever")
+def test_models_that_answer_alike_are_inconclusive(deployed: DeployWorld):
+    zero = deployed.version(2)
+    result = check(deployed, zero, None, lambda prompt: "whatever")
     assert (
         result.verdict is CanaryVerdict.INCONCLUSIVE
         and "only 0 prompts tell it from the base v0" in result.summary()

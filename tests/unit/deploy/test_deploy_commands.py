@@ -7,17 +7,17 @@ import json
 import pytest
 
 from tests.command_line import Run
-from tests.worlds.deploy_world import World
+from tests.worlds.deploy_world import DeployWorld
 
 
 @pytest.mark.slow
-def test_from_a_plan_to_a_rollback(world: World, command_line: Run):
-    world.version(0)
-    world.version(1)
-    home = ("--home", str(world.ws.home.path))
+def test_from_a_plan_to_a_rollback(deployed: DeployWorld, command_line: Run):
+    deployed.version(0)
+    deployed.version(1)
+    home = ("--home", str(deployed.ws.home.path))
 
     def run(*arguments: str, code: int = 0):
-        outcome = command_line(*home, *arguments, "--agent", world.agent)
+        outcome = command_line(*home, *arguments, "--agent", deployed.agent)
         assert outcome[0] == code, outcome
         return outcome
 
@@ -53,10 +53,10 @@ def test_from_a_plan_to_a_rollback(world: World, command_line: Run):
     ],
 )
 def test_what_is_said_wrong_is_said_so(
-    world: World, command_line: Run, arguments: tuple[str, ...], why: str
+    deployed: DeployWorld, command_line: Run, arguments: tuple[str, ...], why: str
 ):
-    world.version(0)
+    deployed.version(0)
     code, _, err = command_line(
-        "--home", str(world.ws.home.path), *arguments, "--agent", world.agent
+        "--home", str(deployed.ws.home.path), *arguments, "--agent", deployed.agent
     )
     assert code in (2, 3) and why in " ".join(err.split())

@@ -34,9 +34,11 @@ JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "it", "schema": SC
 
 
 @pytest.fixture(scope="module")
-def server(base: Path, tmp_path_factory: pytest.TempPathFactory) -> EmbeddedServer:
+def embedded_server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> EmbeddedServer:
     folder = tmp_path_factory.mktemp("place")
-    (folder / SPEC).write_text(json.dumps({"base": str(base), "dtype": "float32", "device": "cpu"}))
+    (folder / SPEC).write_text(
+        json.dumps({"base": str(tiny_model), "dtype": "float32", "device": "cpu"})
+    )
     server = EmbeddedServer(folder)
     server.load(LoadRequest(lora_name="base"))
     return server
@@ -61,20 +63,24 @@ def streamed(server: EmbeddedServer, **fields: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("temperature", [0, 1.5])
 def test_a_schema_is_followed_by_a_model_that_knows_nothing(
-    server: EmbeddedServer, temperature: float
+    embedded_server: EmbeddedServer, temperature: float
 ) -> None:
-    (choice,) = ask(server, response_format=JSON_SCHEMA, temperature=temperature)["choices"]
+    (choice,) = ask(embedded_server, response_format=JSON_SCHEMA, temperature=temperature)[
+        "choices"
+    ]
     assert json.loads(choice["message"]["content"])["turn"] in TURN["enum"]
     assert choice["finish_reason"] == "stop"
     text = "".join(
         choice["delta"].get("content", "")
-        for choice in streamed(server, response_format=JSON_SCHEMA, temperature=temperature)
+        for choice in streamed(
+            embedded_server, response_format=JSON_SCHEMA, temperature=temperature
+        )
     )
     assert text == choice["message"]["content"]
 
 
-def test_a_json_object_is_an_object(server: EmbeddedServer) -> None:
-    (choice,) = ask(server, response_format={"type": "json_object"})["choices"]
+def test_a_json_object_is_an_object(embedded_server: EmbeddedServer) -> None:
+    (choice,) = ask(embedded_server, response_format={"type": "json_object"})["choices"]
     text = choice["message"]["content"]
     assert text.startswith("{")
     if choice["finish_reason"] == "stop":
@@ -85,14 +91,14 @@ def test_a_json_object_is_an_object(server: EmbeddedServer) -> None:
     "tool_choice", ["required", {"type": "function", "function": {"name": "move"}}]
 )
 def test_a_call_that_is_asked_for_comes_whole_and_streamed(
-    server: EmbeddedServer, tool_choice: Any
+    embedded_server: EmbeddedServer, tool_choice: Any
 ) -> None:
-    (choice,) = ask(server, tools=[TOOL], tool_choice=tool_choice)["choices"]
+    (choice,) = ask(embedded_server, tools=[TOOL], tool_choice=tool_choice)["choices"]
     (call,) = choice["message"]["tool_calls"]
     assert choice["message"]["content"] is None and choice["finish_reason"] == "tool_calls"
     assert call["function"]["name"] == "move" and call["id"] and call["type"] == "function"
     assert json.loads(call["function"]["arguments"])["turn"] in TURN["enum"]
-    chunks = streamed(server, tools=[TOOL], tool_choice=tool_choice)
+    chunks = streamed(embedded_server, tools=[TOOL], tool_choice=tool_choice)
     deltas = [chunk["delta"] for chunk in chunks if "tool_calls" in chunk["delta"]]
     assert [delta["tool_calls"][0]["function"] for delta in deltas] == [call["function"]]
     assert chunks[-1]["finish_reason"] == "tool_calls"
@@ -100,11 +106,13 @@ def test_a_call_that_is_asked_for_comes_whole_and_streamed(
 
 
 def test_an_answer_of_a_schema_may_be_a_call_where_tools_are_offered(
-    server: EmbeddedServer,
+    embedded_server: EmbeddedServer,
 ) -> None:
     kinds = set()
     for seed in range(12):
-        answer = ask(server, response_format=JSON_SCHEMA, tools=[TOOL], seed=seed, temperature=9.0)
+        answer = ask(
+            embedded_server, response_format=JSON_SCHEMA, tools=[TOOL], seed=seed, temperature=9.0
+        )
         (choice,) = answer["choices"]
         kinds.add(choice["finish_reason"])
         if choice["finish_reason"] == "stop":
@@ -112,42 +120,44 @@ def test_an_answer_of_a_schema_may_be_a_call_where_tools_are_offered(
     assert kinds == {"stop", "tool_calls"}
 
 
-def test_several_answers_differ_and_the_first_is_that_of_one(server: EmbeddedServer) -> None:
+def test_several_answers_differ_and_the_first_is_that_of_one(
+    embedded_server: EmbeddedServer,
+) -> None:
     fields: dict[str, Any] = {"max_tokens": 8, "temperature": 1.5}
-    several = ask(server, n=3, **fields)
+    several = ask(embedded_server, n=3, **fields)
     texts = [choice["message"]["content"] for choice in several["choices"]]
     assert [choice["index"] for choice in several["choices"]] == [0, 1, 2]
     assert len(set(texts)) == 3
-    assert texts[0] == ask(server, **fields)["choices"][0]["message"]["content"]
+    assert texts[0] == ask(embedded_server, **fields)["choices"][0]["message"]["content"]
     assert several["usage"]["completion_tokens"] <= 24
-    choices = streamed(server, n=3, **fields)
+    choices = streamed(embedded_server, n=3, **fields)
     for index, text in enumerate(texts):
         parts = [choice for choice in choices if choice["index"] == index]
         assert "".join(choice["delta"].get("content") or "" for choice in parts) == text
         assert parts[-1]["finish_reason"]
 
 
-def test_the_stop_text_is_named(server: EmbeddedServer) -> None:
-    text = ask(server, temperature=0)["choices"][0]["message"]["content"]
+def test_the_stop_text_is_named(embedded_server: EmbeddedServer) -> None:
+    text = ask(embedded_server, temperature=0)["choices"][0]["message"]["content"]
     stop = text[3:6]
-    (choice,) = ask(server, temperature=0, stop=["never here", stop])["choices"]
+    (choice,) = ask(embedded_server, temperature=0, stop=["never here", stop])["choices"]
     assert choice["stop_reason"] == stop and choice["finish_reason"] == "stop"
     assert choice["message"]["content"] == text[: text.index(stop)]
 
 
 def test_log_probabilities_count_every_token_of_a_constrained_answer(
-    server: EmbeddedServer,
+    embedded_server: EmbeddedServer,
 ) -> None:
-    answer = ask(server, response_format=JSON_SCHEMA, logprobs=True, top_logprobs=2)
+    answer = ask(embedded_server, response_format=JSON_SCHEMA, logprobs=True, top_logprobs=2)
     content = answer["choices"][0]["logprobs"]["content"]
     assert len(content) == answer["usage"]["completion_tokens"]
     entries = [
         entry
-        for choice in streamed(server, tools=[TOOL], tool_choice="required", logprobs=True)
+        for choice in streamed(embedded_server, tools=[TOOL], tool_choice="required", logprobs=True)
         if choice["logprobs"]
         for entry in choice["logprobs"]["content"]
     ]
-    (choice,) = ask(server, tools=[TOOL], tool_choice="required", logprobs=True)["choices"]
+    (choice,) = ask(embedded_server, tools=[TOOL], tool_choice="required", logprobs=True)["choices"]
     assert entries == choice["logprobs"]["content"]
 
 
@@ -179,13 +189,13 @@ def test_log_probabilities_count_every_token_of_a_constrained_answer(
     ],
 )
 def test_what_it_cannot_do_is_refused(
-    server: EmbeddedServer, fields: dict[str, Any], why: str
+    embedded_server: EmbeddedServer, fields: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(InputError, match=why):
-        ask(server, **fields)
+        ask(embedded_server, **fields)
 
 
-def test_fields_that_change_nothing_are_taken(server: EmbeddedServer) -> None:
+def test_fields_that_change_nothing_are_taken(embedded_server: EmbeddedServer) -> None:
     fields = {
         "frequency_penalty": 0.0,
         "presence_penalty": None,
@@ -196,10 +206,10 @@ def test_fields_that_change_nothing_are_taken(server: EmbeddedServer) -> None:
         "tool_choice": "none",
         "user": "customer-17",
     }
-    assert ask(server, max_tokens=2, **fields)["choices"]
+    assert ask(embedded_server, max_tokens=2, **fields)["choices"]
 
 
-def test_hostile_schemas_end(server: EmbeddedServer) -> None:
+def test_hostile_schemas_end(embedded_server: EmbeddedServer) -> None:
     deep: Any = {}
     for _ in range(3000):
         deep = {"type": "array", "items": deep}
@@ -216,22 +226,22 @@ def test_hostile_schemas_end(server: EmbeddedServer) -> None:
     for schema in schemas:
         format = {"type": "json_schema", "json_schema": {"schema": schema}}
         try:
-            answer = ask(server, response_format=format, max_tokens=3)
+            answer = ask(embedded_server, response_format=format, max_tokens=3)
         except InputError:
             continue
         assert answer["choices"][0]["finish_reason"] in ("stop", "length")
 
 
-def test_embeddings_are_of_length_one_and_tell_texts_apart(server: EmbeddedServer) -> None:
+def test_embeddings_are_of_length_one_and_tell_texts_apart(embedded_server: EmbeddedServer) -> None:
     def embed(input: Any, **more: Any) -> list[Any]:
         fields = {"model": "base", "input": input, **more}
-        result = server.embed(EmbeddingRequest.model_validate(fields))
+        result = embedded_server.embed(EmbeddingRequest.model_validate(fields))
         return [row["embedding"] for row in result["data"]]
 
     first, second = embed(["The quick brown fox", "17 * 23"])
     assert np.linalg.norm(first) == pytest.approx(1) and first != second
     assert embed("The quick brown fox") == [first]
-    ids = list(server.generator.tokenizer("17 * 23")["input_ids"])
+    ids = list(embedded_server.generator.tokenizer("17 * 23")["input_ids"])
     assert embed(ids) == embed([ids]) == [second]
     (packed,) = embed("17 * 23", encoding_format="base64")
     assert np.frombuffer(base64.b64decode(packed), "<f4") == pytest.approx(second)

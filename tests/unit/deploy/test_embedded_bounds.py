@@ -31,11 +31,13 @@ CHAT = {
 
 @pytest.fixture(scope="module")
 def served(
-    base: Path, tmp_path_factory: pytest.TempPathFactory
+    tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[EmbeddedServer, str]]:
     """The server on a real socket, in a thread of this process."""
     folder = tmp_path_factory.mktemp("place")
-    (folder / SPEC).write_text(json.dumps({"base": str(base), "dtype": "float32", "device": "cpu"}))
+    (folder / SPEC).write_text(
+        json.dumps({"base": str(tiny_model), "dtype": "float32", "device": "cpu"})
+    )
     server = EmbeddedServer(folder)
     server.load(embedded.LoadRequest(lora_name="base"))
     port = free_port()

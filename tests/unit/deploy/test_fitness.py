@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.command_line import Run
-from tests.worlds.deploy_world import World
+from tests.worlds.deploy_world import DeployWorld
 from tests.worlds.sealed_calls import record_calls
 from thumbwheel.capture.call_feature import CallFeature
 from thumbwheel.capture.gateway.protocols import PROTOCOLS
@@ -39,7 +39,7 @@ PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVs
 
 
 @pytest.fixture
-def ws(tmp_path: Path) -> Iterator[Workspace]:
+def endpoint_ws(tmp_path: Path) -> Iterator[Workspace]:
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
         versions.add_endpoint(ws, AGENT.slug, EndpointAddress("https://api.example.com/v1", "m"))
         yield ws
@@ -105,10 +105,10 @@ CALLS: list[tuple[str, dict[str, Any], set[CallFeature]]] = [
 
 @pytest.mark.parametrize(("protocol", "body", "expected"), CALLS)
 def test_a_recorded_call_says_what_it_used(
-    ws: Workspace, protocol: str, body: dict[str, Any], expected: set[CallFeature]
+    endpoint_ws: Workspace, protocol: str, body: dict[str, Any], expected: set[CallFeature]
 ) -> None:
-    record(ws, protocol, **body)
-    assert features(ws) == [expected]
+    record(endpoint_ws, protocol, **body)
+    assert features(endpoint_ws) == [expected]
 
 
 def deployed(target: str, context: int | None) -> Deployment:
@@ -130,55 +130,55 @@ def deployed(target: str, context: int | None) -> Deployment:
     )
 
 
-def test_what_the_target_cannot_do_is_said_with_its_share(ws: Workspace) -> None:
+def test_what_the_target_cannot_do_is_said_with_its_share(endpoint_ws: Workspace) -> None:
     for _ in range(8):
-        record(ws)
+        record(endpoint_ws)
     for _ in range(2):
-        record(ws, n=3, messages=[{"role": "user", "content": [PICTURE]}])
-    (media,) = fitness.misfits(ws, AGENT, "embedded")
+        record(endpoint_ws, n=3, messages=[{"role": "user", "content": [PICTURE]}])
+    (media,) = fitness.misfits(endpoint_ws, AGENT, "embedded")
     assert media == (
         "20 % of last week's calls used pictures, sounds or files, which this target cannot"
     )
-    assert len(fitness.misfits(ws, AGENT, "ollama")) == 2
-    assert fitness.misfits(ws, AGENT, "remote") == []
-    version = versions.version(ws, AGENT.slug, "v0")
+    assert len(fitness.misfits(endpoint_ws, AGENT, "ollama")) == 2
+    assert fitness.misfits(endpoint_ws, AGENT, "remote") == []
+    version = versions.version(endpoint_ws, AGENT.slug, "v0")
     with pytest.raises(Conflict, match="20 % of last week's calls used pictures") as refusal:
-        fitness.require_fit(ws, version, "embedded")
+        fitness.require_fit(endpoint_ws, version, "embedded")
     assert "thumbwheel deploy v0 --agent support --target embedded --accept" in refusal.value.fix
     assert "vllm" in refusal.value.fix
-    fitness.require_fit(ws, version, "vllm")
+    fitness.require_fit(endpoint_ws, version, "vllm")
 
 
-def test_lengths_are_held_against_the_context(ws: Workspace) -> None:
+def test_lengths_are_held_against_the_context(endpoint_ws: Workspace) -> None:
     for _ in range(4):
-        record(ws)
-    assert fitness.misfits(ws, AGENT, "embedded", deployed("embedded", 15)) == []
-    assert fitness.misfits(ws, AGENT, "embedded", deployed("embedded", None)) == []
-    (remark,) = fitness.misfits(ws, AGENT, "embedded", deployed("embedded", 14))
+        record(endpoint_ws)
+    assert fitness.misfits(endpoint_ws, AGENT, "embedded", deployed("embedded", 15)) == []
+    assert fitness.misfits(endpoint_ws, AGENT, "embedded", deployed("embedded", None)) == []
+    (remark,) = fitness.misfits(endpoint_ws, AGENT, "embedded", deployed("embedded", 14))
     assert remark == "100 % of last week's calls had more tokens than its context of 14"
 
 
-def test_older_calls_failed_ones_and_imports_do_not_count(ws: Workspace) -> None:
-    record(ws, messages=[{"role": "user", "content": [PICTURE]}])
+def test_older_calls_failed_ones_and_imports_do_not_count(endpoint_ws: Workspace) -> None:
+    record(endpoint_ws, messages=[{"role": "user", "content": [PICTURE]}])
     for change in (
         {"recorded_at": datetime.now(UTC) - timedelta(days=8)},
         {"recorded_at": datetime.now(UTC), "status": "error"},
         {"status": "ok", "seal": None},
     ):
-        ws.db.write(
+        endpoint_ws.db.write(
             lambda connection, change=change: connection.execute(
                 schema.traces.update().values(**change)
             )
         )
-        assert fitness.misfits(ws, AGENT, "embedded") == []
+        assert fitness.misfits(endpoint_ws, AGENT, "embedded") == []
 
 
 @pytest.mark.slow
-def test_a_dry_run_says_what_the_target_cannot_do(world: World, command_line: Run) -> None:
-    version = world.version(0)
-    record(world.ws, agent=world.agent, logit_bias={"5": 1})
-    asked = ("deploy", version.name, "--agent", world.agent, "--dry-run")
-    home = ("--home", str(world.ws.home.path))
+def test_a_dry_run_says_what_the_target_cannot_do(deployed: DeployWorld, command_line: Run) -> None:
+    version = deployed.version(0)
+    record(deployed.ws, agent=deployed.agent, logit_bias={"5": 1})
+    asked = ("deploy", version.name, "--agent", deployed.agent, "--dry-run")
+    home = ("--home", str(deployed.ws.home.path))
     code, out, err = command_line(*home, *asked)
     assert code == 0, err
     text = " ".join(out.split())
@@ -188,20 +188,20 @@ def test_a_dry_run_says_what_the_target_cannot_do(world: World, command_line: Ru
 
 
 @pytest.mark.slow
-def test_a_version_goes_live_there_only_if_somebody_accepts_it(world: World) -> None:
-    version = world.version(0)
-    world.deploy(version, None)
-    record(world.ws, agent=world.agent, logit_bias={"5": 1})
-    for go_live in (world.deploy, lambda version: promote(world.ws, version)):
+def test_a_version_goes_live_there_only_if_somebody_accepts_it(deployed: DeployWorld) -> None:
+    version = deployed.version(0)
+    deployed.deploy(version, None)
+    record(deployed.ws, agent=deployed.agent, logit_bias={"5": 1})
+    for go_live in (deployed.deploy, lambda version: promote(deployed.ws, version)):
         with pytest.raises(Conflict, match="100 % of last week's calls used penalties"):
             go_live(version)
-    assert world.live() is None
-    promote(world.ws, version, "canary")  # which few callers get
+    assert deployed.live() is None
+    promote(deployed.ws, version, "canary")  # which few callers get
     with pytest.raises(InputError, match="name and a reason"):
-        promote(world.ws, version, accept="yes")
-    switch = promote(world.ws, version, accept="Ada: nobody needs the bias")
+        promote(deployed.ws, version, accept="yes")
+    switch = promote(deployed.ws, version, accept="Ada: nobody needs the bias")
     assert switch.evidence["accepted"] == "Ada: nobody needs the bias"
-    assert world.live() == version.name
+    assert deployed.live() == version.name
     # what is live cannot do it either, so another version there is no loss
-    assert fitness.misfits(world.ws, world.learner, "embedded") == []
-    assert fitness.misfits(world.ws, world.learner, "vllm") == []
+    assert fitness.misfits(deployed.ws, deployed.learner, "embedded") == []
+    assert fitness.misfits(deployed.ws, deployed.learner, "vllm") == []

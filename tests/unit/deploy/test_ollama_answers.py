@@ -16,7 +16,7 @@ import pytest
 from tests.command_line import Run
 from tests.models.gguf_models import gguf_folders, package
 from tests.servers.ollama_server import OllamaEmulator
-from tests.worlds.deploy_world import World
+from tests.worlds.deploy_world import DeployWorld
 from thumbwheel.core.errors import Conflict, ModelError, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import deploy
@@ -282,12 +282,12 @@ def test_the_official_client_can_do_what_the_contract_says(
 
 def test_a_version_comes_to_its_alias_and_stays_there_when_the_next_one_fails(
     files: dict[str, Path],
-    home: Workspace,
+    deploying_ws: Workspace,
     ollama: OllamaEmulator,
     command_line: Run,
     tmp_path: Path,
 ) -> None:
-    world = World(home, files["base"], [files["adapter"]], "helper")
+    world = DeployWorld(deploying_ws, files["base"], [files["adapter"]], "helper")
     version = world.version(0)
     hosting = {
         "host": ollama.url,
@@ -296,18 +296,20 @@ def test_a_version_comes_to_its_alias_and_stays_there_when_the_next_one_fails(
         "threads": 1,
         "name": "toolbox-helper",
     }
-    done = deploy.deploy(home, version, "ollama", quant="F16", settings=hosting)
+    done = deploy.deploy(deploying_ws, version, "ollama", quant="F16", settings=hosting)
     assert (done.canary.verdict, world.live()) == ("passed", version.name)
     text = world.text()
     names = {model.model for model in official.Client(host=ollama.url).list().models}
     assert names == {"helper:latest", f"helper-{version.name}:latest", "toolbox-helper:latest"}
     ollama.fail = "error in stream"
     with pytest.raises(ModelError, match="unsupported architecture"):
-        deploy.deploy(home, version, "ollama", quant="F16", settings=hosting | {"context": 300})
+        deploy.deploy(
+            deploying_ws, version, "ollama", quant="F16", settings=hosting | {"context": 300}
+        )
     assert world.text() == text != ""
     wanted = (
         "--home",
-        str(home.home.path),
+        str(deploying_ws.home.path),
         "modelfile",
         version.name,
         "--agent",
@@ -325,7 +327,8 @@ def test_a_version_comes_to_its_alias_and_stays_there_when_the_next_one_fails(
     )
     lines = (tmp_path / "Modelfile").read_text()
     assert (
-        lines.startswith(f"FROM {home.home.path}/exports/") and "\nPARAMETER num_ctx 256\n" in lines
+        lines.startswith(f"FROM {deploying_ws.home.path}/exports/")
+        and "\nPARAMETER num_ctx 256\n" in lines
     )
     assert 'TEMPLATE """{{ range .Messages }}' in lines
     assert json.loads(command_line(*wanted, "--no-template", "--json")[1])["template"] is None

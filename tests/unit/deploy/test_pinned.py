@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import Run
-from tests.worlds.deploy_world import World
+from tests.worlds.deploy_world import DeployWorld
 from thumbwheel.core.errors import InputError, ModelError
 from thumbwheel.deploy import canary, deploy, prepare, processes, routing, running, switch
 from thumbwheel.deploy.targets import TARGETS
@@ -26,27 +26,29 @@ pytestmark = pytest.mark.slow  # each test starts servers
 
 
 @pytest.fixture
-def served(world: World) -> World:
+def served(deployed: DeployWorld) -> DeployWorld:
     """v0 and then v1 went live; v2 is approved."""
-    version = world.version(0)
-    world.version(1)
-    world.deploy("v0")
-    world.deploy(version)
-    return world
+    version = deployed.version(0)
+    deployed.version(1)
+    deployed.deploy("v0")
+    deployed.deploy(version)
+    return deployed
 
 
-def again(world: World, alias: str | None = "live", wait: float = 121.0) -> deploy.DeployResult:
+def again(
+    world: DeployWorld, alias: str | None = "live", wait: float = 121.0
+) -> deploy.DeployResult:
     """Deploy v1 with another setting."""
     return deploy.deploy(
         world.ws, world.find("v1"), "embedded", alias, settings={"threads": 1, "wait": wait}
     )
 
 
-def live(world: World) -> Deployment:
+def live(world: DeployWorld) -> Deployment:
     return routing.resolve(world.ws, world.agent)
 
 
-def warm(world: World) -> set[str]:
+def warm(world: DeployWorld) -> set[str]:
     return {
         deployment.id
         for deployment in routing.deployments(world.ws, world.learner)
@@ -55,7 +57,7 @@ def warm(world: World) -> set[str]:
 
 
 def test_a_failed_canary_of_the_live_version_leaves_it(
-    served: World, monkeypatch: pytest.MonkeyPatch
+    served: DeployWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, text, real = live(served), served.text(), prepare.package
     two = served.find("v2")
@@ -73,7 +75,7 @@ def test_a_failed_canary_of_the_live_version_leaves_it(
 
 
 def test_another_deployment_of_the_live_version_takes_over_only_when_it_is_switched_to(
-    served: World,
+    served: DeployWorld,
 ) -> None:
     before, text = live(served), served.text()
     aside = again(served, alias=None).deployment
@@ -95,7 +97,7 @@ def test_another_deployment_of_the_live_version_takes_over_only_when_it_is_switc
 
 
 def test_an_alias_that_moves_to_another_target_says_who_goes_on_answering(
-    served: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    served: DeployWorld, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = live(served)
     elsewhere = AliasRoute(exists=True, deployment=replace(before, target="ollama"))
@@ -107,7 +109,7 @@ def test_an_alias_that_moves_to_another_target_says_who_goes_on_answering(
 
 
 def test_only_the_deployment_that_answers_is_listed_with_the_alias(
-    served: World, command_line: Run
+    served: DeployWorld, command_line: Run
 ) -> None:
     before = live(served)
     aside = again(served, alias=None).deployment
@@ -122,7 +124,7 @@ def test_only_the_deployment_that_answers_is_listed_with_the_alias(
     }
 
 
-def test_what_is_live_is_promoted_without_a_switch(served: World) -> None:
+def test_what_is_live_is_promoted_without_a_switch(served: DeployWorld) -> None:
     history = versions.switches(served.ws, served.learner, "live")
     assert switch.promote(served.ws, served.find("v1")) == history[-1]
     assert versions.switches(served.ws, served.learner, "live") == history
@@ -131,7 +133,7 @@ def test_what_is_live_is_promoted_without_a_switch(served: World) -> None:
 
 
 def test_an_inconclusive_deployment_ends_no_proven_one(
-    served: World, monkeypatch: pytest.MonkeyPatch
+    served: DeployWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = live(served)
     monkeypatch.setattr(canary, "ENOUGH", 1000)
@@ -143,7 +145,7 @@ def test_an_inconclusive_deployment_ends_no_proven_one(
 
 
 def test_starting_again_restores_aliases_and_addresses(
-    served: World, monkeypatch: pytest.MonkeyPatch
+    served: DeployWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deployment, pointed = live(served), []
     monkeypatch.setattr(
@@ -180,7 +182,7 @@ def processes_port(deployment: Deployment) -> int:
     return int(deployment.endpoint.url.removesuffix("/v1").rpartition(":")[2])
 
 
-def test_a_busy_server_is_waited_for_and_not_started_again(served: World) -> None:
+def test_a_busy_server_is_waited_for_and_not_started_again(served: DeployWorld) -> None:
     folder = Path(live(served).endpoint.details["place"])
     pid = processes.find(folder).pid
     os.kill(pid, signal.SIGSTOP)
@@ -193,7 +195,7 @@ def test_a_busy_server_is_waited_for_and_not_started_again(served: World) -> Non
     assert running.pid == processes.find(folder).pid == pid and served.text()
 
 
-def test_by_hand_an_alias_moves_with_what_answers(served: World, command_line: Run) -> None:
+def test_by_hand_an_alias_moves_with_what_answers(served: DeployWorld, command_line: Run) -> None:
     command_line(
         "--home", str(served.ws.home.path), "models", "alias", "live", "v0", "--agent", served.agent
     )
@@ -205,7 +207,7 @@ def test_by_hand_an_alias_moves_with_what_answers(served: World, command_line: R
 
 
 @pytest.mark.parametrize("alias", ["../out", "latest", "v3"])
-def test_an_impossible_alias_makes_no_path(served: World, alias: str) -> None:
+def test_an_impossible_alias_makes_no_path(served: DeployWorld, alias: str) -> None:
     before = sorted((served.ws.home.path / "deployments").rglob("*"))
     version = served.find("v1")
     with pytest.raises(InputError):

@@ -9,21 +9,21 @@ import pytest
 
 from tests.models.tiny_models import tiny_adapter, tiny_base
 from tests.servers.llama_tools import needs
-from tests.worlds.deploy_world import World
+from tests.worlds.deploy_world import DeployWorld
 from thumbwheel.core.errors import ModelError, NotFound, StorageError
 from thumbwheel.deploy import routing
 from thumbwheel.llm import install, tools
 
 
 @pytest.fixture
-def live(world: World) -> World:
+def live(deployed: DeployWorld) -> DeployWorld:
     """v1 answers."""
-    world.version(0)
-    world.deploy("v1", accept="Ada: it is the first")
-    return world
+    deployed.version(0)
+    deployed.deploy("v1", accept="Ada: it is the first")
+    return deployed
 
 
-def still_answers(world: World, text: str) -> None:
+def still_answers(world: DeployWorld, text: str) -> None:
     assert world.live() == "v1" and world.text() == text
     assert [
         row.version for row in routing.deployments(world.ws, world.learner) if row.state == "warm"
@@ -31,7 +31,7 @@ def still_answers(world: World, text: str) -> None:
 
 
 @pytest.mark.slow
-def test_another_base_under_the_same_name(live: World, tmp_path: Path):
+def test_another_base_under_the_same_name(live: DeployWorld, tmp_path: Path):
     base, text = tiny_base(tmp_path / "base", seed=8), live.text()
     two = live.version(1, base=base)
     shutil.rmtree(base)
@@ -42,7 +42,7 @@ def test_another_base_under_the_same_name(live: World, tmp_path: Path):
 
 
 @pytest.mark.tools
-def test_an_architecture_that_llama_cpp_does_not_know(live: World, tmp_path: Path):
+def test_an_architecture_that_llama_cpp_does_not_know(live: DeployWorld, tmp_path: Path):
     needs("converter", "llama-server")
     base, text = tiny_base(tmp_path / "opt", "opt", word_embed_proj_dim=32, ffn_dim=64), live.text()
     live.adapters = [
@@ -57,7 +57,9 @@ def test_an_architecture_that_llama_cpp_does_not_know(live: World, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_download_that_broke_off(live: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_download_that_broke_off(
+    live: DeployWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """npm brings half a library, so there are no tools; nothing is fetched or built unasked."""
     two, text = live.version(1), live.text()
     (npm := tmp_path / "npm").write_text('#!/bin/sh\necho half > "$5/library.tgz"\n')

@@ -18,8 +18,8 @@ PROMPT = [{"role": "user", "content": "Größe, 東京?"}]
 
 
 @pytest.fixture(scope="module")
-def generator(base, adapters):
-    streaming = StreamingGenerator(str(base), "float32")
+def generator(tiny_model, adapters):
+    streaming = StreamingGenerator(str(tiny_model), "float32")
     streaming.load("base", None)
     streaming.load("a.one", adapters[0])
     streaming.load("two", adapters[1])
@@ -76,8 +76,8 @@ def test_an_answer_shorter_than_the_stop_text_shows_none_of_it():
     assert shown.new("Yes", True) == "Yes"
 
 
-def test_the_base_answers_after_the_last_adapter_has_gone(base, adapters):
-    alone = StreamingGenerator(str(base), "float32")
+def test_the_base_answers_after_the_last_adapter_has_gone(tiny_model, adapters):
+    alone = StreamingGenerator(str(tiny_model), "float32")
     alone.load("base", None)
     before = [piece.id for piece in say(alone, "base")]
     for _ in range(2):
@@ -87,7 +87,7 @@ def test_the_base_answers_after_the_last_adapter_has_gone(base, adapters):
         assert [piece.id for piece in say(alone, "base")] == before
 
 
-def test_models_come_and_go(generator, base, adapters):
+def test_models_come_and_go(generator, tiny_model, adapters):
     before = [piece.id for piece in say(generator, "two")]
     generator.load("three", adapters[0])
     assert (

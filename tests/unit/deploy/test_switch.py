@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worlds.deploy_world import World
+from tests.worlds.deploy_world import DeployWorld
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, DataError, ModelError, StorageError
 from thumbwheel.db.workspace import Workspace
@@ -29,20 +29,20 @@ pytestmark = pytest.mark.slow  # each test starts servers
 
 
 @pytest.fixture
-def served(world: World):
+def served(deployed: DeployWorld):
     """v0 and then v1 went live; v2 is approved."""
-    first, second = world.version(0), world.version(1)
-    world.deploy("v0")
-    world.deploy(first)
-    return world, first, second
+    first, second = deployed.version(0), deployed.version(1)
+    deployed.deploy("v0")
+    deployed.deploy(first)
+    return deployed, first, second
 
 
-def states(world: World) -> dict[str, tuple[str, bool]]:
+def states(world: DeployWorld) -> dict[str, tuple[str, bool]]:
     deployments = routing.deployments(world.ws, world.learner)
     return {row.version: (row.state.value, running.health(row).alive) for row in deployments}
 
 
-def processes_of(world: World) -> set[int]:
+def processes_of(world: DeployWorld) -> set[int]:
     """The servers of the agent that run."""
     pids = set()
     for row in routing.deployments(world.ws, world.learner):
@@ -91,26 +91,26 @@ def test_a_dry_run_touches_nothing(served):
     assert len(routing.deployments(world.ws, world.learner)) == 2
 
 
-def test_what_may_not_be_served_is_refused(world: World):
+def test_what_may_not_be_served_is_refused(deployed: DeployWorld):
     candidate, on_feedback, tainted = (
-        world.version(0, basis=None),
-        world.version(1, Basis.FEEDBACK),
-        world.version(0),
+        deployed.version(0, basis=None),
+        deployed.version(1, Basis.FEEDBACK),
+        deployed.version(0),
     )
-    world.taint(tainted)
+    deployed.taint(tainted)
     for version, why in (
         (candidate, "only an approved version"),
         (on_feedback, "permits a canary only"),
         (tainted, "tainted"),
     ):
         with pytest.raises(Conflict, match=why):
-            world.deploy(version)
+            deployed.deploy(version)
     with pytest.raises(Conflict, match="tainted"):
-        world.deploy(tainted, alias=None)
-    assert routing.deployments(world.ws, world.learner) == []
+        deployed.deploy(tainted, alias=None)
+    assert routing.deployments(deployed.ws, deployed.learner) == []
     assert (
-        world.deploy(on_feedback, "canary").switch
-        and world.ask(f"{world.agent}:canary").status_code == 200
+        deployed.deploy(on_feedback, "canary").switch
+        and deployed.ask(f"{deployed.agent}:canary").status_code == 200
     )
 
 
@@ -142,7 +142,7 @@ def test_a_version_behind_an_alias_is_not_taken_away(served):
     assert world.live() == "v1"
 
 
-def still_serves(world: World, version: str, text: str) -> None:
+def still_serves(world: DeployWorld, version: str, text: str) -> None:
     assert world.live() == version and world.text() == text
 
 
@@ -267,14 +267,14 @@ def test_a_killed_server_is_seen_and_started_again_with_all_its_models(served):
     assert states(world) == dict.fromkeys(("v0", "v1", "v2"), ("warm", True))
 
 
-def test_a_taken_port_starts_nothing(world: World, tmp_path: Path):
+def test_a_taken_port_starts_nothing(deployed: DeployWorld, tmp_path: Path):
     with (
         Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws,
         socket.socket() as occupied,
     ):
         occupied.bind(("127.0.0.1", 0))
         occupied.listen()
-        apart = World(ws, world.base, world.adapters, "apart")
+        apart = DeployWorld(ws, deployed.base, deployed.adapters, "apart")
         apart.version(0)
         with pytest.raises(Conflict, match="is taken by another program"):
             deploy.deploy(
@@ -284,9 +284,11 @@ def test_a_taken_port_starts_nothing(world: World, tmp_path: Path):
         assert not list((ws.home.path / "deployments").rglob(processes.RECORD))
 
 
-def test_what_was_stopped_may_be_deployed_again(tmp_path: Path, base: Path, adapters: list[Path]):
+def test_what_was_stopped_may_be_deployed_again(
+    tmp_path: Path, tiny_model: Path, adapters: list[Path]
+):
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
-        apart = World(ws, base, adapters, "apart")
+        apart = DeployWorld(ws, tiny_model, adapters, "apart")
         apart.version(0)
         apart.deploy("v1", accept="Ada: it is the first")
         running.stop(ws, Agent.named("apart"))
@@ -362,15 +364,20 @@ def test_two_promotions_at_once_end_as_one_after_the_other(served):
     assert versions.aliases_of(world.ws, world.learner)["live"] == history[-1].to_id
 
 
-def test_a_copied_home_asks_and_stops_nothing_of_the_original(world: World, tmp_path: Path) -> None:
-    world.deploy(world.version(0))
+def test_a_copied_home_asks_and_stops_nothing_of_the_original(
+    deployed: DeployWorld, tmp_path: Path
+) -> None:
+    deployed.deploy(deployed.version(0))
     copied = Home(tmp_path / "copy")
-    shutil.copytree(world.ws.home.path, copied.path, symlinks=True)
+    shutil.copytree(deployed.ws.home.path, copied.path, symlinks=True)
     with Workspace.open(copied, Sources({}, "", {})) as ws:
-        (deployment,) = routing.deployments(ws, world.learner)
+        (deployment,) = routing.deployments(ws, deployed.learner)
         assert deployment.endpoint.details["place"].startswith(str(copied.path))
         assert not running.health(deployment).alive
-        running.stop(ws, world.learner)
-        assert World(ws, world.base, world.adapters, world.agent).ask().status_code == 502
-    assert running.health(routing.deployments(world.ws, world.learner)[0]).alive
-    assert world.text()
+        running.stop(ws, deployed.learner)
+        assert (
+            DeployWorld(ws, deployed.base, deployed.adapters, deployed.agent).ask().status_code
+            == 502
+        )
+    assert running.health(routing.deployments(deployed.ws, deployed.learner)[0]).alive
+    assert deployed.text()

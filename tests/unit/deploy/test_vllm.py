@@ -17,7 +17,7 @@ from thumbwheel.export.types import PEFT_ADAPTER
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[VllmServer]:
+def vllm(tmp_path: Path) -> Iterator[VllmServer]:
     (tmp_path / "base").mkdir()
     with VllmServer(tmp_path / "base") as vllm:
         yield vllm
@@ -41,19 +41,17 @@ def package(root: Path, version: str = "v3", rank: int = 8) -> Package:
     )
 
 
-def test_an_adapter_is_loaded_once_pointed_at_and_removed(
-    server: VllmServer, tmp_path: Path
-) -> None:
+def test_an_adapter_is_loaded_once_pointed_at_and_removed(vllm: VllmServer, tmp_path: Path) -> None:
     old, new = package(tmp_path), package(tmp_path, "v4")
-    settings = VllmConfig(url=server.url)
+    settings = VllmConfig(url=vllm.url)
     first = VLLM.apply(old, settings)
-    assert first == VLLM.apply(old, settings) and first.url == f"{server.url}/v1"
-    assert server.seen.count("POST /v1/load_lora_adapter") == 1
+    assert first == VLLM.apply(old, settings) and first.url == f"{vllm.url}/v1"
+    assert vllm.seen.count("POST /v1/load_lora_adapter") == 1
     second = VLLM.apply(new, settings)
     VLLM.point("support", first)
     VLLM.point("support", second)
     VLLM.point("support", second)
-    assert server.adapters == {
+    assert vllm.adapters == {
         "support-v3": str(old.folder),
         "support-v4": str(new.folder),
         "support": str(new.folder),
@@ -61,24 +59,24 @@ def test_an_adapter_is_loaded_once_pointed_at_and_removed(
     assert VLLM.health(first).alive and VLLM.health(second).alive
     VLLM.remove(second)
     VLLM.remove(second)
-    assert server.adapters == {"support-v3": str(old.folder)}
+    assert vllm.adapters == {"support-v3": str(old.folder)}
     assert "no adapter 'support-v4' any more" in VLLM.health(second).why
 
 
 def test_an_adapter_under_two_names_keeps_its_aliases_when_one_goes(
-    server: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vllm: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(
         "HTTP_PROXY", "http://127.0.0.1:9"
     )  # never asked for what is on this machine
     adapter = package(tmp_path)
-    first = VLLM.apply(adapter, VllmConfig(url=server.url))
-    second = VLLM.apply(replace(adapter, name="support-v3-abc123"), VllmConfig(url=server.url))
+    first = VLLM.apply(adapter, VllmConfig(url=vllm.url))
+    second = VLLM.apply(replace(adapter, name="support-v3-abc123"), VllmConfig(url=vllm.url))
     VLLM.point("support", second)
     VLLM.remove(first)
-    assert sorted(server.adapters) == ["support", "support-v3-abc123"]
+    assert sorted(vllm.adapters) == ["support", "support-v3-abc123"]
     VLLM.remove(second)
-    assert server.adapters == {}
+    assert vllm.adapters == {}
 
 
 def test_a_server_that_was_started_again_is_said_to_have_lost_it(tmp_path: Path) -> None:
@@ -94,37 +92,37 @@ def test_a_server_that_was_started_again_is_said_to_have_lost_it(tmp_path: Path)
 
 
 def test_what_it_refuses_is_an_error_that_says_what_to_do(
-    server: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vllm: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adapter = package(tmp_path, rank=64)
-    settings = VllmConfig(url=server.url)
+    settings = VllmConfig(url=vllm.url)
     with pytest.raises(ModelError, match=r"max_lora_rank 16.*--max-lora-rank"):
         VLLM.apply(adapter, settings)
     (tmp_path / "other").mkdir()
     with pytest.raises(ModelError, match=r"it is over .*other, and vLLM .* serves .*base"):
         VLLM.apply(replace(adapter, base=tmp_path / "other"), settings)
     with pytest.raises(ConfigError, match="serves base"):
-        VLLM.apply(adapter, VllmConfig(url=server.url, base="llama"))
+        VLLM.apply(adapter, VllmConfig(url=vllm.url, base="llama"))
     with pytest.raises(Conflict, match="the base's name"):
         VLLM.apply(replace(adapter, name="base"), settings)
     with pytest.raises(ModelError, match="No adapter found"):
         VLLM.apply(replace(adapter, folder=tmp_path / "other"), settings)
-    server.key = "secret"
+    vllm.key = "secret"
     with pytest.raises(ModelError, match="VLLM_API_KEY"):
         VLLM.apply(adapter, settings)
     monkeypatch.setenv("VLLM_API_KEY", "secret")
-    server.updating = False
+    vllm.updating = False
     with pytest.raises(ModelError, match="VLLM_ALLOW_RUNTIME_LORA_UPDATING"):
         VLLM.apply(adapter, settings)
-    assert server.adapters == {}
+    assert vllm.adapters == {}
     with pytest.raises(ModelError, match="nothing answers there"):
         VLLM.apply(adapter, VllmConfig(url="http://127.0.0.1:9"))
 
 
 def test_the_key_goes_to_the_front_door(
-    server: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vllm: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endpoint = VLLM.apply(package(tmp_path), VllmConfig(url=f"{server.url}/v1/"))
-    assert VLLM.secret(endpoint) is None and endpoint.url == f"{server.url}/v1"
+    endpoint = VLLM.apply(package(tmp_path), VllmConfig(url=f"{vllm.url}/v1/"))
+    assert VLLM.secret(endpoint) is None and endpoint.url == f"{vllm.url}/v1"
     monkeypatch.setenv("VLLM_API_KEY", "secret")
     assert VLLM.secret(endpoint) == "secret" and "secret" not in json.dumps(dict(endpoint.details))

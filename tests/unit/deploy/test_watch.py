@@ -21,7 +21,7 @@ from tests.command_line import Run
 from tests.servers import thumbwheel_server
 from tests.servers.llama_tools import needs
 from tests.servers.vllm_server import VllmServer
-from tests.worlds.deploy_world import World
+from tests.worlds.deploy_world import DeployWorld
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import canary, deploy, processes, routing, running
@@ -35,10 +35,10 @@ AGENT = "filer"
 
 
 @pytest.fixture
-def apart(tmp_path: Path, base: Path, adapters: list[Path]) -> Iterator[World]:
+def apart(tmp_path: Path, tiny_model: Path, adapters: list[Path]) -> Iterator[DeployWorld]:
     """A home of its own, with v1 live on the embedded target."""
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
-        world = World(ws, base, adapters, AGENT)
+        world = DeployWorld(ws, tiny_model, adapters, AGENT)
         world.version(0)
         yield world
         for record in (ws.home.path / "deployments").rglob(processes.RECORD):
@@ -48,7 +48,7 @@ def apart(tmp_path: Path, base: Path, adapters: list[Path]) -> Iterator[World]:
 class Served:
     """`thumbwheel serve` of the home of a world."""
 
-    def __init__(self, world: World, server: thumbwheel_server.ThumbwheelServer) -> None:
+    def __init__(self, world: DeployWorld, server: thumbwheel_server.ThumbwheelServer) -> None:
         self._world, self._server = world, server
         token = world.ws.home.access_token.read_text().strip()
         headers = {"authorization": f"Bearer {token}", "accept": "text/html"}
@@ -81,13 +81,13 @@ class Served:
 
 
 @contextmanager
-def served(world: World) -> Iterator[Served]:
+def served(world: DeployWorld) -> Iterator[Served]:
     environment = {"OMP_NUM_THREADS": "1"}
     with thumbwheel_server.running(world.ws.home.path, environment) as server:
         yield Served(world, server)
 
 
-def live(world: World) -> Deployment:
+def live(world: DeployWorld) -> Deployment:
     deployment = routing.route(world.ws, world.learner, "live").deployment
     assert deployment is not None
     return deployment
@@ -102,7 +102,7 @@ def server_of(deployment: Deployment) -> Running:
 
 @pytest.mark.parametrize("target", ["embedded", "llamacpp"])
 def test_a_killed_model_turns_health_and_pages_red_and_comes_back(
-    apart: World, target: str
+    apart: DeployWorld, target: str
 ) -> None:
     if target == "llamacpp":
         needs("llama-server", "converter")
@@ -128,7 +128,7 @@ def test_a_killed_model_turns_health_and_pages_red_and_comes_back(
         assert "does not answer" not in gateway.page("/")
 
 
-def test_a_model_that_stands_still_is_ended_and_started_again(apart: World) -> None:
+def test_a_model_that_stands_still_is_ended_and_started_again(apart: DeployWorld) -> None:
     apart.deploy("v1")
     with served(apart) as gateway:
         until(gateway.is_well)
@@ -148,7 +148,7 @@ def is_bound(listener: socket.socket, port: int) -> bool:
     return True
 
 
-def test_a_model_whose_port_another_program_took_moves(apart: World) -> None:
+def test_a_model_whose_port_another_program_took_moves(apart: DeployWorld) -> None:
     apart.deploy("v1")
     with served(apart) as gateway, socket.socket() as other:
         until(gateway.is_well)
@@ -163,7 +163,7 @@ def test_a_model_whose_port_another_program_took_moves(apart: World) -> None:
         assert server_of(live(apart)).port != first.port
 
 
-def test_after_a_reboot_serve_starts_what_was_live(apart: World) -> None:
+def test_after_a_reboot_serve_starts_what_was_live(apart: DeployWorld) -> None:
     apart.deploy("v1")
     os.killpg(server_of(live(apart)).pid, signal.SIGKILL)
     with served(apart) as gateway:
@@ -171,7 +171,7 @@ def test_after_a_reboot_serve_starts_what_was_live(apart: World) -> None:
 
 
 def test_a_model_that_a_person_stopped_stays_stopped_until_it_is_started(
-    apart: World, command_line: Run
+    apart: DeployWorld, command_line: Run
 ) -> None:
     apart.deploy("v1")
     home = str(apart.ws.home.path)
@@ -188,7 +188,7 @@ def test_a_model_that_a_person_stopped_stays_stopped_until_it_is_started(
 
 
 def test_an_adapter_that_a_new_vllm_does_not_have_is_loaded_again(
-    apart: World, monkeypatch: pytest.MonkeyPatch
+    apart: DeployWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server itself is somebody else's, and computes nothing here, which no canary takes."""
     with VllmServer(apart.base) as vllm:

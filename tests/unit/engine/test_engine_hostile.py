@@ -36,7 +36,7 @@ STRANGE: list[Any] = [
 
 
 @pytest.fixture
-def base(bpe: Any, tmp_path: Path) -> Path:
+def folder_to_spoil(bpe: Any, tmp_path: Path) -> Path:
     import transformers as tf
 
     torch.manual_seed(0)
@@ -104,21 +104,21 @@ FILES = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", KEYS)
-def test_strange_values_in_the_config(key: str, base: Path) -> None:
-    path = base / "config.json"
+def test_strange_values_in_the_config(key: str, folder_to_spoil: Path) -> None:
+    path = folder_to_spoil / "config.json"
     config = json.loads(path.read_text())
-    load(base)  # as it is: what is loaded once is in memory
+    load(folder_to_spoil)  # as it is: what is loaded once is in memory
     before = peak()
     for value in STRANGE:
         path.write_text(json.dumps(config | {key: value}))
-        load(base)
+        load(folder_to_spoil)
     path.write_text(json.dumps({name: value for name, value in config.items() if name != key}))
-    load(base)
+    load(folder_to_spoil)
     assert peak() - before < 400
 
 
-def test_sizes_that_the_files_do_not_hold_are_not_built(base: Path) -> None:
-    path = base / "config.json"
+def test_sizes_that_the_files_do_not_hold_are_not_built(folder_to_spoil: Path) -> None:
+    path = folder_to_spoil / "config.json"
     config = json.loads(path.read_text())
     changes = (
         {"num_hidden_layers": 900, "intermediate_size": 100_000},
@@ -129,7 +129,7 @@ def test_sizes_that_the_files_do_not_hold_are_not_built(base: Path) -> None:
         path.write_text(json.dumps(config | change))
         for action in (load_base, load_scorer):
             with pytest.raises(ModelError, match=r"parameters or more, and its files hold \d"):
-                action(str(base))
+                action(str(folder_to_spoil))
 
 
 @pytest.mark.parametrize(
@@ -137,26 +137,26 @@ def test_sizes_that_the_files_do_not_hold_are_not_built(base: Path) -> None:
     ["", "null", "[]", "[" * 100_000, "{", '{"model_type": 5}', "{}", "\x00", '"' + "x" * 100],
 )
 @pytest.mark.parametrize("name", FILES)
-def test_files_that_are_none(name: str, content: str, base: Path) -> None:
-    (base / name).write_text(content)
-    load(base)
+def test_files_that_are_none(name: str, content: str, folder_to_spoil: Path) -> None:
+    (folder_to_spoil / name).write_text(content)
+    load(folder_to_spoil)
 
 
 @pytest.mark.parametrize("key", TOKENIZER_KEYS)
-def test_strange_values_of_the_tokenizer(key: str, base: Path) -> None:
-    path = base / "tokenizer_config.json"
+def test_strange_values_of_the_tokenizer(key: str, folder_to_spoil: Path) -> None:
+    path = folder_to_spoil / "tokenizer_config.json"
     config = json.loads(path.read_text())
-    for template in base.glob("*.jinja"):
+    for template in folder_to_spoil.glob("*.jinja"):
         template.unlink()
     for value in STRANGE:
         path.write_text(json.dumps(config | {key: value}))
-        load(base)
+        load(folder_to_spoil)
 
 
-def test_a_tokenizer_whose_template_is_no_text_is_said_so(base: Path) -> None:
-    for template in base.glob("*.jinja"):
+def test_a_tokenizer_whose_template_is_no_text_is_said_so(folder_to_spoil: Path) -> None:
+    for template in folder_to_spoil.glob("*.jinja"):
         template.unlink()
-    path = base / "tokenizer_config.json"
+    path = folder_to_spoil / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": 5}))
     with pytest.raises(ModelError, match="chat_template"):
-        load_base(str(base))
+        load_base(str(folder_to_spoil))

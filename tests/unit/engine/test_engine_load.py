@@ -20,7 +20,7 @@ from thumbwheel.engine.load import (
 
 
 @pytest.fixture
-def base(bpe, tmp_path):
+def llama_folder(bpe, tmp_path):
     import transformers as tf
 
     torch.manual_seed(0)
@@ -30,13 +30,13 @@ def base(bpe, tmp_path):
     return folder
 
 
-def test_a_base_loads_frozen_in_the_wanted_dtype(base):
+def test_a_base_loads_frozen_in_the_wanted_dtype(llama_folder):
     for dtype, expected in (
         ("auto", torch.float32),
         ("bfloat16", torch.bfloat16),
         ("float64", torch.float64),
     ):
-        model, tokenizer = load_base(str(base), dtype)
+        model, tokenizer = load_base(str(llama_folder), dtype)
         assert {parameter.dtype for parameter in model.parameters()} == {expected} and len(
             tokenizer
         ) > 100
@@ -46,46 +46,46 @@ def test_a_base_loads_frozen_in_the_wanted_dtype(base):
         )
 
 
-def test_refused_bases_say_what_to_do(base, tmp_path):
+def test_refused_bases_say_what_to_do(llama_folder, tmp_path):
     with pytest.raises(ModelError, match="no such folder"):
         load_base(str(tmp_path / "nowhere"))
     with pytest.raises(ModelError, match="it is a file"):
-        load_base(str(base / "config.json"))
+        load_base(str(llama_folder / "config.json"))
     with pytest.raises(ModelError, match="nobody/no-such-model"):
         load_base("nobody/no-such-model", local_only=True)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match=r"no config\.json"):
         load_base(str(tmp_path / "empty"))
-    weights = base / "model.safetensors"
+    weights = llama_folder / "model.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(b"junk" * 100)
     with pytest.raises(ModelError):
-        load_base(str(base))
+        load_base(str(llama_folder))
     weights.write_bytes(content[: len(content) // 2])
     with pytest.raises(ModelError):
-        load_base(str(base))
+        load_base(str(llama_folder))
     weights.unlink()
-    torch.save({}, base / "pytorch_model.bin")
+    torch.save({}, llama_folder / "pytorch_model.bin")
     with pytest.raises(ModelError, match="safetensors"):
-        load_base(str(base))
+        load_base(str(llama_folder))
 
 
-def test_code_of_the_repository_is_never_run(base):
-    config = json.loads((base / "config.json").read_text())
-    marker = base / "ran"
-    (base / "own.py").write_text(f"open({str(marker)!r}, 'w')\n")
+def test_code_of_the_repository_is_never_run(llama_folder):
+    config = json.loads((llama_folder / "config.json").read_text())
+    marker = llama_folder / "ran"
+    (llama_folder / "own.py").write_text(f"open({str(marker)!r}, 'w')\n")
     config |= {
         "model_type": "own",
         "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"},
     }
-    (base / "config.json").write_text(json.dumps(config))
+    (llama_folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError):
-        load_base(str(base))
+        load_base(str(llama_folder))
     assert not marker.exists()
 
 
-def test_lora_masters_are_fp32_and_targets_have_to_exist(base):
-    model, _ = load_base(str(base), "bfloat16")
+def test_lora_masters_are_fp32_and_targets_have_to_exist(llama_folder):
+    model, _ = load_base(str(llama_folder), "bfloat16")
     wrong = LoraSettings(targets=("q_porj",))
     with pytest.raises(ModelError, match=r"q_proj.*Did you mean 'q_proj'"):
         attach_lora(model, wrong)
@@ -99,13 +99,15 @@ def test_lora_masters_are_fp32_and_targets_have_to_exist(base):
     assert len(trained) == 28 and {parameter.dtype for parameter in trained.values()} == {
         torch.float32
     }
-    again, _ = attach_lora(load_base(str(base), "bfloat16")[0], LoraSettings(rank=2), seed=3)
+    again, _ = attach_lora(
+        load_base(str(llama_folder), "bfloat16")[0], LoraSettings(rank=2), seed=3
+    )
     other = dict(again.named_parameters())
     assert all(torch.equal(parameter, other[name]) for name, parameter in trained.items())
 
 
-def test_an_adapter_comes_back_and_a_misfit_is_refused(base, tmp_path):
-    model, _ = attach_lora(load_base(str(base))[0], LoraSettings(rank=2), seed=0)
+def test_an_adapter_comes_back_and_a_misfit_is_refused(llama_folder, tmp_path):
+    model, _ = attach_lora(load_base(str(llama_folder))[0], LoraSettings(rank=2), seed=0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
@@ -113,8 +115,8 @@ def test_an_adapter_comes_back_and_a_misfit_is_refused(base, tmp_path):
     ids = torch.tensor([[3, 4, 5, 6]])
     expected = model(ids).logits
     model.save_pretrained(tmp_path / "adapter")
-    assert adapter_base(tmp_path / "adapter") == str(base)
-    loaded = load_adapter(load_base(str(base))[0], tmp_path / "adapter")
+    assert adapter_base(tmp_path / "adapter") == str(llama_folder)
+    loaded = load_adapter(load_base(str(llama_folder))[0], tmp_path / "adapter")
     torch.testing.assert_close(loaded(ids).logits, expected)
     assert not any(parameter.requires_grad for parameter in loaded.parameters())
     import transformers as tf
@@ -129,20 +131,20 @@ def test_an_adapter_comes_back_and_a_misfit_is_refused(base, tmp_path):
         load_adapter(other, tmp_path)
 
 
-def test_fingerprints_follow_the_weights_only(base):
-    model, _ = load_base(str(base))
+def test_fingerprints_follow_the_weights_only(llama_folder):
+    model, _ = load_base(str(llama_folder))
     plain = base_fingerprint(model)
-    assert base_fingerprint(load_base(str(base))[0]) == plain
+    assert base_fingerprint(load_base(str(llama_folder))[0]) == plain
     wrapped, _ = attach_lora(model, LoraSettings(rank=2))
     assert base_fingerprint(wrapped) == plain
     wrapped.requires_grad_(False)  # a frozen adapter is no part of the base either
     assert base_fingerprint(wrapped) == plain
-    narrow, _ = load_base(str(base), "bfloat16")
+    narrow, _ = load_base(str(llama_folder), "bfloat16")
     assert base_fingerprint(narrow) != plain
     with torch.no_grad():
         wrapped.get_base_model().model.layers[1].mlp.up_proj.base_layer.weight[3, 5] += 1e-3
     assert base_fingerprint(wrapped) != plain
-    before = base_fingerprint(base)
-    assert base_fingerprint(str(base)) == before
-    adapted(TREE["qwen2"], torch.float32).get_base_model().save_pretrained(base)
-    assert base_fingerprint(base) != before
+    before = base_fingerprint(llama_folder)
+    assert base_fingerprint(str(llama_folder)) == before
+    adapted(TREE["qwen2"], torch.float32).get_base_model().save_pretrained(llama_folder)
+    assert base_fingerprint(llama_folder) != before

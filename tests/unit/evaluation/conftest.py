@@ -37,7 +37,7 @@ def taught(tmp_path_factory):
 
 
 @pytest.fixture
-def home(tmp_path, taught):
+def home_with_feedback(tmp_path, taught):
     """Builds a home: `home(shapes=..., **world)` gives (workspace, add) where `add("good")` makes a
     candidate of an adapter."""
     opened = []

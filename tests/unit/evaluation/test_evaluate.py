@@ -39,8 +39,8 @@ def guard_of(evaluation, name):
 
 
 @pytest.mark.slow
-def test_a_taught_adapter_is_measured_and_approved_on_gold(home):
-    ws, add = home()
+def test_a_taught_adapter_is_measured_and_approved_on_gold(home_with_feedback):
+    ws, add = home_with_feedback()
     evaluation = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
     assert (evaluation.basis, evaluation.fresh, evaluation.primary.name, evaluation.reads) == (
         Basis.GOLD,
@@ -84,12 +84,12 @@ def test_a_taught_adapter_is_measured_and_approved_on_gold(home):
 
 
 @pytest.mark.slow
-def test_a_reward_model_has_an_opinion_and_no_say(home, taught):
+def test_a_reward_model_has_an_opinion_and_no_say(home_with_feedback, taught):
     """Trained on the very preferences, it likes the taught answers; approval rests on gold cases
     all the same."""
     from thumbwheel.training.train import train
 
-    ws, add = home(cases=34)
+    ws, add = home_with_feedback(cases=34)
     settings = {
         "max_steps": 12,
         "learning_rate": 5e-3,
@@ -123,8 +123,8 @@ def test_a_reward_model_has_an_opinion_and_no_say(home, taught):
 
 
 @pytest.mark.slow
-def test_an_adapter_that_changes_nothing_gains_nothing_and_is_rejected(home):
-    ws, add = home()
+def test_an_adapter_that_changes_nothing_gains_nothing_and_is_rejected(home_with_feedback):
+    ws, add = home_with_feedback()
     evaluation = evaluate(ws, versions.version(ws, AGENT, add("zero")), QUICK)
     assert evaluation.primary.gain == 0 and evaluation.primary.changed == 0
     assert evaluation.primary.low < 0 < evaluation.primary.high
@@ -137,8 +137,10 @@ def test_an_adapter_that_changes_nothing_gains_nothing_and_is_rejected(home):
 
 
 @pytest.mark.slow
-def test_the_same_question_has_the_same_stored_answer_and_other_rows_are_another_read(home):
-    ws, add = home(cases=34)
+def test_the_same_question_has_the_same_stored_answer_and_other_rows_are_another_read(
+    home_with_feedback,
+):
+    ws, add = home_with_feedback(cases=34)
     name = add("good")
     first = evaluate(ws, versions.version(ws, AGENT, name), QUICK)
     assert evaluate(ws, versions.version(ws, AGENT, name), QUICK) == first
@@ -153,10 +155,10 @@ def test_the_same_question_has_the_same_stored_answer_and_other_rows_are_another
 
 
 @pytest.mark.slow
-def test_an_evaluation_that_was_edited_is_measured_again(home, capsys):
+def test_an_evaluation_that_was_edited_is_measured_again(home_with_feedback, capsys):
     """Better figures, written into the database, are neither returned nor decided on; asking again
     measures."""
-    ws, add = home(cases=34)
+    ws, add = home_with_feedback(cases=34)
     name = add("zero")
     first = evaluate(ws, versions.version(ws, AGENT, name), QUICK)
     forged = first.model_dump(mode="json", exclude={"id", "config"})
@@ -172,8 +174,8 @@ def test_an_evaluation_that_was_edited_is_measured_again(home, capsys):
 
 
 @pytest.mark.slow
-def test_measuring_again_gives_the_same_figures(home):
-    ws, add = home()
+def test_measuring_again_gives_the_same_figures(home_with_feedback):
+    ws, add = home_with_feedback()
     first_name, other = add("good"), add("good")
     first, second = (
         evaluate(ws, versions.version(ws, AGENT, first_name), QUICK),
@@ -184,8 +186,8 @@ def test_measuring_again_gives_the_same_figures(home):
 
 
 @pytest.mark.slow
-def test_two_adapters_are_compared_in_one_model(home):
-    ws, add = home()
+def test_two_adapters_are_compared_in_one_model(home_with_feedback):
+    ws, add = home_with_feedback()
     good, zero = add("good"), add("zero")
     gate(ws, evaluate(ws, versions.version(ws, AGENT, good), QUICK))
     versions.point(ws, versions.version(ws, AGENT, good), "live")
@@ -222,8 +224,8 @@ def test_two_adapters_are_compared_in_one_model(home):
 
 
 @pytest.mark.slow
-def test_feedback_cases_of_the_gate_split_reach_a_canary(home):
-    ws, add = home(cases=160, basis="feedback")
+def test_feedback_cases_of_the_gate_split_reach_a_canary(home_with_feedback):
+    ws, add = home_with_feedback(cases=160, basis="feedback")
     evaluation = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
     assert (evaluation.basis, evaluation.fresh) == (Basis.FEEDBACK, True)
     assert 20 <= evaluation.primary.n <= 60  # about a quarter: the others are not in the gate split
@@ -238,8 +240,8 @@ def test_feedback_cases_of_the_gate_split_reach_a_canary(home):
     ("kinds", "shapes", "name"),
     [(("preference",), ("pairs",), RANKING), (("thumb",), ("labels",), AREA)],
 )
-def test_ranking_alone_reaches_a_canary_at_best(home, kinds, shapes, name):
-    ws, add = home(cases=0, prompts=80, kinds=kinds, shapes=shapes)
+def test_ranking_alone_reaches_a_canary_at_best(home_with_feedback, kinds, shapes, name):
+    ws, add = home_with_feedback(cases=0, prompts=80, kinds=kinds, shapes=shapes)
     evaluation = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
     assert (evaluation.fresh, evaluation.primary.name, evaluation.basis) == (
         False,
@@ -254,15 +256,15 @@ def test_ranking_alone_reaches_a_canary_at_best(home, kinds, shapes, name):
 
 
 @pytest.mark.slow
-def test_chats_of_the_same_answers_take_no_label_away(home):
-    ws, add = home(cases=0, prompts=80, kinds=("thumb",), shapes=("chats", "labels"))
+def test_chats_of_the_same_answers_take_no_label_away(home_with_feedback):
+    ws, add = home_with_feedback(cases=0, prompts=80, kinds=("thumb",), shapes=("chats", "labels"))
     evaluation = evaluate(ws, versions.version(ws, AGENT, add("good", 1)), QUICK)
     assert (evaluation.primary.name, evaluation.primary.after) == (AREA, 1.0)
 
 
 @pytest.mark.slow
-def test_whether_it_is_the_usual_question_is_told_when_it_is_asked(home):
-    ws, add = home()
+def test_whether_it_is_the_usual_question_is_told_when_it_is_asked(home_with_feedback):
+    ws, add = home_with_feedback()
     good, zero = add("good"), add("zero")
     first = evaluate(
         ws, versions.version(ws, AGENT, zero), QUICK, against=versions.version(ws, AGENT, "v0")
@@ -282,13 +284,13 @@ def test_whether_it_is_the_usual_question_is_told_when_it_is_asked(home):
 
 
 @pytest.mark.slow
-def test_what_training_saw_is_no_case(home):
+def test_what_training_saw_is_no_case(home_with_feedback):
     def change(world):
         for number in range(24):
             add_case(world, "fox", number, basis="feedback")
             add_case(world, "dog", number, basis="feedback")
 
-    ws, add = home(cases=0, change=change)
+    ws, add = home_with_feedback(cases=0, change=change)
     evaluation = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
     held_out = {
         json.dumps(row.prompt) for row in load_rows(ws, find(ws, AGENT, "pairs").id, "gate")
@@ -299,8 +301,10 @@ def test_what_training_saw_is_no_case(home):
 
 
 @pytest.mark.slow
-def test_a_gold_case_that_came_after_the_training_is_left_out_where_training_saw_its_prompt(home):
-    ws, add = home(cases=10)
+def test_a_gold_case_that_came_after_the_training_is_left_out_where_training_saw_its_prompt(
+    home_with_feedback,
+):
+    ws, add = home_with_feedback(cases=10)
     name = add("good")
     _gold_on_a_prompt_of(ws, "train")
     evaluation = evaluate(ws, versions.version(ws, AGENT, name), QUICK)
@@ -309,9 +313,9 @@ def test_a_gold_case_that_came_after_the_training_is_left_out_where_training_saw
 
 
 @pytest.mark.slow
-def test_a_gold_case_that_asks_what_a_dev_row_asks_is_left_out_too(home):
+def test_a_gold_case_that_asks_what_a_dev_row_asks_is_left_out_too(home_with_feedback):
     """Dev rows chose the checkpoint, so they have shaped the version as training rows have."""
-    ws, add = home(cases=10)
+    ws, add = home_with_feedback(cases=10)
     name = add("good")
     _gold_on_a_prompt_of(ws, "dev")
     evaluation = evaluate(ws, versions.version(ws, AGENT, name), QUICK)
@@ -338,21 +342,21 @@ def _gold_on_a_prompt_of(ws, split):
     ws.db.write(work)
 
 
-def test_nothing_to_judge_on_says_what_to_do(home):
+def test_nothing_to_judge_on_says_what_to_do(home_with_feedback):
     from thumbwheel.datasets.types import DatasetConfig
 
-    ws, add = home(cases=0, split=DatasetConfig(dev=0.1, gate=0.0))
+    ws, add = home_with_feedback(cases=0, split=DatasetConfig(dev=0.1, gate=0.0))
     with pytest.raises(DataError, match="thumbwheel case add"):
         evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
 
 
 @pytest.mark.slow
-def test_a_case_whose_checker_cannot_be_used_is_left_out_with_the_reason(home):
+def test_a_case_whose_checker_cannot_be_used_is_left_out_with_the_reason(home_with_feedback):
     def change(world):
         add_case(world, "fox", 900, checker="json_fields", checker_config={"feilds": ["at"]})
         add_case(world, "dog", 901, checker="exactanswer")
 
-    ws, add = home(cases=4, change=change)
+    ws, add = home_with_feedback(cases=4, change=change)
     evaluation = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
     assert evaluation.primary.n == 4
     left_out = [reason for reason in evaluation.dropped if "cannot be used" in reason]
@@ -364,7 +368,7 @@ def test_a_case_whose_checker_cannot_be_used_is_left_out_with_the_reason(home):
 
 
 @pytest.mark.slow
-def test_other_checkers_and_cases_without_a_reference(home):
+def test_other_checkers_and_cases_without_a_reference(home_with_feedback):
     def change(world):
         add_case(
             world, "fox", 900, reference=None, checker="regex", checker_config={"pattern": "den"}
@@ -379,18 +383,18 @@ def test_other_checkers_and_cases_without_a_reference(home):
             checker_config={"fields": ["at"]},
         )
 
-    ws, add = home(cases=2, change=change)
+    ws, add = home_with_feedback(cases=2, change=change)
     evaluation = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
     assert (evaluation.primary.n, evaluation.primary.after) == (4, 1.0)
     assert evaluation.dropped == {"the case has no JSON object as its reference": 1}
 
 
-def test_a_base_that_has_changed_is_refused(home, taught, tmp_path):
+def test_a_base_that_has_changed_is_refused(home_with_feedback, taught, tmp_path):
     import shutil
 
     from tests.models.tiny_models import tiny_base
 
-    ws, add = home(cases=2)
+    ws, add = home_with_feedback(cases=2)
     name = add("good")
     moved = tmp_path / "moved"
     shutil.copytree(taught.base, moved)
@@ -406,16 +410,16 @@ def test_a_base_that_has_changed_is_refused(home, taught, tmp_path):
         evaluate(ws, versions.version(ws, AGENT, name), QUICK)
 
 
-def test_a_base_is_no_candidate(home):
-    ws, add = home(cases=2)
+def test_a_base_is_no_candidate(home_with_feedback):
+    ws, add = home_with_feedback(cases=2)
     add("good")
     with pytest.raises(InputError, match="without an adapter"):
         evaluate(ws, versions.version(ws, AGENT, "v0"), QUICK)
 
 
 @pytest.mark.slow
-def test_every_decision_replays_identically_and_is_made_once(home):
-    ws, add = home()
+def test_every_decision_replays_identically_and_is_made_once(home_with_feedback):
+    ws, add = home_with_feedback()
     evaluation = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
     stored = gate(ws, evaluation)
     assert gate(ws, evaluation) == stored
@@ -430,14 +434,14 @@ def test_every_decision_replays_identically_and_is_made_once(home):
 
 
 @pytest.mark.slow
-def test_an_evaluation_is_the_same_after_json(home):
-    ws, add = home(cases=4)
+def test_an_evaluation_is_the_same_after_json(home_with_feedback):
+    ws, add = home_with_feedback(cases=4)
     evaluation = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
     assert Evaluation(**json.loads(json.dumps(evaluation.model_dump(mode="json")))) == evaluation
 
 
-def test_dev_names_the_better_method_and_says_why(home):
-    ws, add = home(shapes=("pairs", "labels", "chats"), prompts=60)
+def test_dev_names_the_better_method_and_says_why(home_with_feedback):
+    ws, add = home_with_feedback(shapes=("pairs", "labels", "chats"), prompts=60)
     zero, good = add("zero"), add("good", dataset=1)
     comparison = compare_on_dev(
         ws, [versions.version(ws, AGENT, zero), versions.version(ws, AGENT, good)], QUICK
@@ -460,8 +464,8 @@ def test_dev_names_the_better_method_and_says_why(home):
         compare_on_dev(ws, [versions.version(ws, AGENT, "v0")], QUICK)
 
 
-def test_a_handful_of_dev_rows_holds_no_version_back(home):
-    ws, add = home(shapes=("pairs", "labels", "chats"), prompts=12)
+def test_a_handful_of_dev_rows_holds_no_version_back(home_with_feedback):
+    ws, add = home_with_feedback(shapes=("pairs", "labels", "chats"), prompts=12)
     zero = add("zero")
     comparison = compare_on_dev(ws, [versions.version(ws, AGENT, zero)], QUICK)
     assert comparison.scores[0].preference_n < dev.TELLING
@@ -488,10 +492,10 @@ def test_dev_rows_without_a_recorded_answer_are_said_to_be_none(monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_cannot_be_ranked_is_refused_before_the_first_answer(home, monkeypatch):
+def test_what_cannot_be_ranked_is_refused_before_the_first_answer(home_with_feedback, monkeypatch):
     from thumbwheel.evaluation import evaluate as stage
 
-    ws, add = home(cases=0, prompts=40, kinds=("thumb",), shapes=("chats",))
+    ws, add = home_with_feedback(cases=0, prompts=40, kinds=("thumb",), shapes=("chats",))
     monkeypatch.setattr(stage, "_replies", lambda *_: pytest.fail("something was asked"))
     with pytest.raises(DataError, match="no pair and not both good and bad answers"):
         evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)

@@ -28,8 +28,8 @@ def call(ws, *arguments, raises=None):
 
 
 @pytest.mark.slow
-def test_json_output_file_and_replay(home, tmp_path):
-    ws, add = home(cases=34)
+def test_json_output_file_and_replay(home_with_feedback, tmp_path):
+    ws, add = home_with_feedback(cases=34)
     common = ("latest", "--agent", AGENT, "--compare-base", "--max-new-tokens", "14")
     add("good")
     results = json.loads(call(ws, *common, "--json", "--output", str(tmp_path / "results.json")))
@@ -48,8 +48,8 @@ def test_json_output_file_and_replay(home, tmp_path):
     assert results["decision"]["id"] in text  # the stored evaluation and decision, not new ones
 
 
-def test_no_gate_decides_nothing(home):
-    ws, add = home(cases=34)
+def test_no_gate_decides_nothing(home_with_feedback):
+    ws, add = home_with_feedback(cases=34)
     add("good")
     results = json.loads(
         call(ws, "latest", "--agent", AGENT, "--no-gate", "--max-new-tokens", "14", "--json")
@@ -58,8 +58,8 @@ def test_no_gate_decides_nothing(home):
     assert versions.version(ws, AGENT, "latest").state is VersionState.CANDIDATE
 
 
-def test_bad_arguments_are_said(home, tmp_path):
-    ws, add = home(cases=2)
+def test_bad_arguments_are_said(home_with_feedback, tmp_path):
+    ws, add = home_with_feedback(cases=2)
     add("good")
     assert "needs a version" in call(ws, raises=InputError)
     assert "dec_none" in call(ws, "--replay", "dec_none", raises=NotFound)
@@ -74,8 +74,8 @@ def test_bad_arguments_are_said(home, tmp_path):
 
 
 @pytest.mark.parametrize("changed", ["rejected"])
-def test_a_decision_that_does_not_replay_is_an_error(home, changed):
-    ws, add = home(cases=34)
+def test_a_decision_that_does_not_replay_is_an_error(home_with_feedback, changed):
+    ws, add = home_with_feedback(cases=34)
     add("good")
     results = json.loads(call(ws, "latest", "--agent", AGENT, "--max-new-tokens", "14", "--json"))
     ws.db.write(

@@ -66,8 +66,8 @@ def test_examples_that_do_not_fit_are_left_out_the_least_near_first():
 
 
 @pytest.mark.slow
-def test_weights_that_a_prompt_cannot_match_pay(home):
-    ws, add = home(cases=34)
+def test_weights_that_a_prompt_cannot_match_pay(home_with_feedback):
+    ws, add = home_with_feedback(cases=34)
     evaluation = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
     assert (
         evaluation.prompting is not None

@@ -41,12 +41,6 @@ AGENT = "support"
 NUMBERS = count()
 
 
-@pytest.fixture
-def ws(tmp_path):
-    with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as opened:
-        yield opened
-
-
 def candidate(ws, tmp_path, **run):
     base = versions.ensure_base(ws, AGENT, "/models/base", "ab" * 32)
     adapter = tmp_path / f"adapter{next(NUMBERS)}"
@@ -123,114 +117,127 @@ def stored(ws, version, gains=40, n=60, **changes):
     return store_evaluation(ws, evaluation)
 
 
-def test_a_decision_waits_for_judgements_that_may_be_made_yet(ws, tmp_path):
-    version = candidate(ws, tmp_path)
-    unfinished = stored(ws, version, blocked={"the server is down": 3})
+def test_a_decision_waits_for_judgements_that_may_be_made_yet(empty_ws, tmp_path):
+    version = candidate(empty_ws, tmp_path)
+    unfinished = stored(empty_ws, version, blocked={"the server is down": 3})
     with pytest.raises(
         Conflict, match="3 judgements were blocked, and may be made yet: the server is down"
     ):
-        gate(ws, unfinished)
-    assert versions.by_id(ws, version.id).state is VersionState.CANDIDATE
-    declare(ws, Agent.named(AGENT), {"blocked": "allow"})
-    decision = gate(ws, unfinished).decision
+        gate(empty_ws, unfinished)
+    assert versions.by_id(empty_ws, version.id).state is VersionState.CANDIDATE
+    declare(empty_ws, Agent.named(AGENT), {"blocked": "allow"})
+    decision = gate(empty_ws, unfinished).decision
     assert (
         decision.verdict is GateVerdict.CANARY
         and "3 judgements were blocked and are missing" in decision.reasons[1]
     )
 
 
-def test_a_decision_from_before_a_setting_existed_is_still_what_was_signed(ws, tmp_path):
-    decision = gate(ws, stored(ws, candidate(ws, tmp_path)))
+def test_a_decision_from_before_a_setting_existed_is_still_what_was_signed(empty_ws, tmp_path):
+    decision = gate(empty_ws, stored(empty_ws, candidate(empty_ws, tmp_path)))
     policy = decision.policy.model_dump(mode="json")
     del policy["blocked"]
-    forged = ws.db.write(lambda c: c.execute(sa.update(schema.decisions).values(policy=policy)))
+    forged = empty_ws.db.write(
+        lambda c: c.execute(sa.update(schema.decisions).values(policy=policy))
+    )
     assert forged.rowcount == 1
     with pytest.raises(Conflict, match="it was changed after it was made"):
-        replay(ws, decision.id)
+        replay(empty_ws, decision.id)
     earlier = decision.model_dump(mode="json", exclude={"signature"}) | {"policy": policy}
-    signature = make_seal(ws.home.signing).of("decision", ids.canonical(earlier))
-    ws.db.write(lambda c: c.execute(sa.update(schema.decisions).values(signature=signature)))
-    assert replay(ws, decision.id)[0].policy == decision.policy
+    signature = make_seal(empty_ws.home.signing).of("decision", ids.canonical(earlier))
+    empty_ws.db.write(lambda c: c.execute(sa.update(schema.decisions).values(signature=signature)))
+    assert replay(empty_ws, decision.id)[0].policy == decision.policy
 
 
 def test_too_few_cases_decide_nothing_for_good_and_gold_confirms_what_feedback_approved(
-    ws, tmp_path
+    empty_ws, tmp_path
 ):
-    version = candidate(ws, tmp_path)
-    assert gate(ws, stored(ws, version, gains=10, n=10)).decision.verdict is GateVerdict.REJECTED
-    assert versions.by_id(ws, version.id).state is VersionState.CANDIDATE
+    version = candidate(empty_ws, tmp_path)
     assert (
-        gate(ws, stored(ws, version, basis=Basis.FEEDBACK)).decision.verdict is GateVerdict.CANARY
+        gate(empty_ws, stored(empty_ws, version, gains=10, n=10)).decision.verdict
+        is GateVerdict.REJECTED
     )
-    assert (versions.by_id(ws, version.id).state, versions.by_id(ws, version.id).basis) == (
+    assert versions.by_id(empty_ws, version.id).state is VersionState.CANDIDATE
+    assert (
+        gate(empty_ws, stored(empty_ws, version, basis=Basis.FEEDBACK)).decision.verdict
+        is GateVerdict.CANARY
+    )
+    assert (
+        versions.by_id(empty_ws, version.id).state,
+        versions.by_id(empty_ws, version.id).basis,
+    ) == (
         VersionState.APPROVED,
         Basis.FEEDBACK,
     )
-    assert gate(ws, stored(ws, version)).decision.verdict is GateVerdict.APPROVED
-    assert versions.by_id(ws, version.id).basis is Basis.GOLD
-    assert gate(ws, stored(ws, version, gains=0)).decision.verdict is GateVerdict.REJECTED
-    assert versions.by_id(ws, version.id).state is VersionState.APPROVED, (
+    assert gate(empty_ws, stored(empty_ws, version)).decision.verdict is GateVerdict.APPROVED
+    assert versions.by_id(empty_ws, version.id).basis is Basis.GOLD
+    assert (
+        gate(empty_ws, stored(empty_ws, version, gains=0)).decision.verdict is GateVerdict.REJECTED
+    )
+    assert versions.by_id(empty_ws, version.id).state is VersionState.APPROVED, (
         "a later opinion takes nothing back"
     )
 
 
-def test_a_judge_that_was_optimised_keeps_even_a_part_of_the_cases_to_a_canary(ws, tmp_path):
-    version = candidate(ws, tmp_path, config={"reward_functions": ["judge"]})
-    decision = gate(ws, stored(ws, version, judges=("json_fields", "judge"))).decision
+def test_a_judge_that_was_optimised_keeps_even_a_part_of_the_cases_to_a_canary(empty_ws, tmp_path):
+    version = candidate(empty_ws, tmp_path, config={"reward_functions": ["judge"]})
+    decision = gate(empty_ws, stored(empty_ws, version, judges=("json_fields", "judge"))).decision
     assert decision.verdict is GateVerdict.CANARY and "trained to please" in decision.reasons[1]
 
 
-def test_a_decision_is_signed_and_a_changed_one_is_recognised(ws, tmp_path):
-    version = candidate(ws, tmp_path)
-    decision = gate(ws, stored(ws, version))
+def test_a_decision_is_signed_and_a_changed_one_is_recognised(empty_ws, tmp_path):
+    version = candidate(empty_ws, tmp_path)
+    decision = gate(empty_ws, stored(empty_ws, version))
     assert (decision.decision.verdict, len(decision.signature)) == (GateVerdict.APPROVED, 64)
-    assert decision == replay(ws, decision.id)[0]
+    assert decision == replay(empty_ws, decision.id)[0]
     bare = json.loads(json.dumps(decision.inputs.model_dump(mode="json")))
-    ws.db.write(lambda c: c.execute(sa.update(schema.decisions).values(inputs=bare | {"low": 0.9})))
+    empty_ws.db.write(
+        lambda c: c.execute(sa.update(schema.decisions).values(inputs=bare | {"low": 0.9}))
+    )
     with pytest.raises(Conflict, match="it was changed after it was made"):
-        replay(ws, decision.id)
-    ws.db.write(
+        replay(empty_ws, decision.id)
+    empty_ws.db.write(
         lambda c: c.execute(sa.update(schema.decisions).values(inputs=bare, signature=None))
     )
     with pytest.raises(Conflict, match="it was changed after it was made"):
-        replay(ws, decision.id)
+        replay(empty_ws, decision.id)
 
 
-def test_another_home_signs_differently(ws, tmp_path):
-    decision = gate(ws, stored(ws, candidate(ws, tmp_path)))
-    ws.home.signing.write_bytes(b"x" * 32)
+def test_another_home_signs_differently(empty_ws, tmp_path):
+    decision = gate(empty_ws, stored(empty_ws, candidate(empty_ws, tmp_path)))
+    empty_ws.home.signing.write_bytes(b"x" * 32)
     with pytest.raises(Conflict, match=r"signing\.key"):
-        replay(ws, decision.id)
+        replay(empty_ws, decision.id)
 
 
-def test_the_first_decision_declares_and_later_changes_are_said(ws, tmp_path):
-    version = candidate(ws, tmp_path)
-    evaluation = stored(ws, version)
-    first = gate(ws, evaluation)
+def test_the_first_decision_declares_and_later_changes_are_said(empty_ws, tmp_path):
+    version = candidate(empty_ws, tmp_path)
+    evaluation = stored(empty_ws, version)
+    first = gate(empty_ws, evaluation)
     assert [
         (declaration.policy, declaration.reason)
-        for declaration in declarations(ws, Agent.named(AGENT))
+        for declaration in declarations(empty_ws, Agent.named(AGENT))
     ] == [(GatePolicy(), "in force at the first decision")]
-    assert first.inputs.changes == () and gate(ws, evaluation) == first
+    assert first.inputs.changes == () and gate(empty_ws, evaluation) == first
     with pytest.raises(InputError, match="min_cases 30 -> 50"):
-        declare(ws, Agent.named(AGENT), {"min_cases": 50})
+        declare(empty_ws, Agent.named(AGENT), {"min_cases": 50})
     assert (
-        declare(ws, Agent.named(AGENT), {"min_cases": 30}).policy == GatePolicy()
+        declare(empty_ws, Agent.named(AGENT), {"min_cases": 30}).policy == GatePolicy()
     )  # what is declared already needs no reason
-    declare(ws, Agent.named(AGENT), {"min_cases": 50}, "too many ties")
-    second = gate(ws, stored(ws, candidate(ws, tmp_path)))
-    assert second.policy == policy_of(ws, Agent.named(AGENT)) == GatePolicy(min_cases=50)
+    declare(empty_ws, Agent.named(AGENT), {"min_cases": 50}, "too many ties")
+    second = gate(empty_ws, stored(empty_ws, candidate(empty_ws, tmp_path)))
+    assert second.policy == policy_of(empty_ws, Agent.named(AGENT)) == GatePolicy(min_cases=50)
     assert any(
         "min_cases 30 -> 50" in reason and "too many ties" in reason
         for reason in second.decision.reasons
     )
-    third = gate(ws, evaluation, GatePolicy(min_cases=2, margin_eos=0.1))
+    third = gate(empty_ws, evaluation, GatePolicy(min_cases=2, margin_eos=0.1))
     assert any(
         "another policy than the declared one (min_cases 50 -> 2, margin_eos 0.05 -> 0.1)"
         in version
         for version in third.decision.reasons
     )
-    assert replay(ws, third.id)[1] == third.decision
+    assert replay(empty_ws, third.id)[1] == third.decision
 
 
 def test_settings_count_until_they_are_declared(tmp_path):
@@ -251,48 +258,56 @@ def test_settings_count_until_they_are_declared(tmp_path):
         )
 
 
-def test_only_the_usual_question_is_decided(ws, tmp_path):
+def test_only_the_usual_question_is_decided(empty_ws, tmp_path):
     """A version is not rejected for what quantising costs, nor approved for what another model
     answered or a weaker rival."""
-    version = candidate(ws, tmp_path)
+    version = candidate(empty_ws, tmp_path)
     with pytest.raises(InputError, match="not as it was trained"):
         gate(
-            ws,
+            empty_ws,
             stored(
-                ws,
+                empty_ws,
                 version,
                 gains=60,
                 aside="it was measured as gguf:model.gguf, not as it was trained",
             ),
         )
-    assert versions.by_id(ws, version.id).state is VersionState.CANDIDATE
+    assert versions.by_id(empty_ws, version.id).state is VersionState.CANDIDATE
     decision = gate(
-        ws,
+        empty_ws,
         stored(
-            ws, version, gains=60, limit="what is live stands on another base, and was not compared"
+            empty_ws,
+            version,
+            gains=60,
+            limit="what is live stands on another base, and was not compared",
         ),
     )
     assert decision.decision.verdict is GateVerdict.CANARY
 
 
-def test_the_suite_that_is_declared_decides(ws, tmp_path):
-    version = candidate(ws, tmp_path)
+def test_the_suite_that_is_declared_decides(empty_ws, tmp_path):
+    version = candidate(empty_ws, tmp_path)
     with pytest.raises(InputError, match="goes by success or preference"):
-        gate(ws, stored(ws, version, suite="judge"))
-    declare(ws, Agent.named(AGENT), {"primary": "judge"})
+        gate(empty_ws, stored(empty_ws, version, suite="judge"))
+    declare(empty_ws, Agent.named(AGENT), {"primary": "judge"})
     nobody = SuiteResult(
         name="judge",
         measures=(),
         details={"may_not_gate": "its agreement with people is not stated"},
     )
-    stored_decision = gate(ws, stored(ws, version, suite="judge", suites=(nobody,))).decision
+    stored_decision = gate(
+        empty_ws, stored(empty_ws, version, suite="judge", suites=(nobody,))
+    ).decision
     assert (
         stored_decision.verdict is GateVerdict.CANARY
         and "canary only: its agreement with people is not stated" in stored_decision.reasons
     )
-    assert gate(ws, stored(ws, version, suite="judge")).decision.verdict is GateVerdict.APPROVED
+    assert (
+        gate(empty_ws, stored(empty_ws, version, suite="judge")).decision.verdict
+        is GateVerdict.APPROVED
+    )
     with pytest.raises(InputError, match="goes by judge"):
-        gate(ws, stored(ws, version))
+        gate(empty_ws, stored(empty_ws, version))
 
 
 @pytest.mark.parametrize(
@@ -311,16 +326,16 @@ def test_the_suite_that_is_declared_decides(ws, tmp_path):
     ],
 )
 def test_what_a_run_was_trained_to_please_is_no_evidence_alone(
-    ws, tmp_path, config, judges, verdict
+    empty_ws, tmp_path, config, judges, verdict
 ):
-    version = candidate(ws, tmp_path, config=config)
-    assert gate(ws, stored(ws, version, judges=judges)).decision.verdict is verdict
-    assert versions.by_id(ws, version.id).state is (
+    version = candidate(empty_ws, tmp_path, config=config)
+    assert gate(empty_ws, stored(empty_ws, version, judges=judges)).decision.verdict is verdict
+    assert versions.by_id(empty_ws, version.id).state is (
         VersionState.REJECTED if verdict is GateVerdict.REJECTED else VersionState.APPROVED
     )
 
 
-def test_a_narrow_level_of_the_evaluation_buys_nothing(ws):
+def test_a_narrow_level_of_the_evaluation_buys_nothing(empty_ws):
     """The gate takes its own level from the policy: an evaluation shown at 60 % does not pass where
     one at 95 % does not."""
     before, after = [0] * 5 + [1] * 95, [1] * 5 + [1] * 93 + [0] * 2
@@ -343,16 +358,16 @@ def test_a_guard_is_held_to_its_interval_at_one_minus_alpha():
     assert held.low == pytest.approx(-0.02 - 2.7079132 * 0.02)
 
 
-def test_looks_are_read_from_what_is_stored_and_keys_say_nothing(ws, tmp_path):
+def test_looks_are_read_from_what_is_stored_and_keys_say_nothing(empty_ws, tmp_path):
     prompts = [[{"role": "user", "content": f"Question {number}?"}] for number in range(4)]
-    keys = row_keys(ws, prompts)
+    keys = row_keys(empty_ws, prompts)
     assert (
-        keys == row_keys(ws, prompts[::-1])
+        keys == row_keys(empty_ws, prompts[::-1])
         and len(keys) == 4
         and all(len(key) == 16 for key in keys)
     )
-    stored(ws, candidate(ws, tmp_path), sides=("live", "one"), read=keys[:3])
-    with ws.db.read() as connection:
+    stored(empty_ws, candidate(empty_ws, tmp_path), sides=("live", "one"), read=keys[:3])
+    with empty_ws.db.read() as connection:
         looks = store.looks(connection, Agent.named(AGENT).id)
     seen = looks[0]
     assert looks == [Look(("live", "one"), SUCCESS, frozenset(keys[:3]), seen.result)]
@@ -364,16 +379,16 @@ def test_looks_are_read_from_what_is_stored_and_keys_say_nothing(ws, tmp_path):
     assert look_number(Look(("live", "two"), SUCCESS, frozenset(keys[3:])), looks) == 1
 
 
-def test_another_name_for_the_agent_buys_no_fresh_rows(ws, tmp_path):
+def test_another_name_for_the_agent_buys_no_fresh_rows(empty_ws, tmp_path):
     """The same gold cases under another agent's name were looked at before; an evaluation that
     named no rows counts for its own agent."""
     keys = row_keys(
-        ws, [[{"role": "user", "content": f"Question {number}?"}] for number in range(4)]
+        empty_ws, [[{"role": "user", "content": f"Question {number}?"}] for number in range(4)]
     )
-    stored(ws, candidate(ws, tmp_path), sides=("live", "one"), read=keys)
-    stored(ws, candidate(ws, tmp_path), sides=("live", "nothing"), read=())
-    other = versions.ensure_agent(ws, "renamed")
-    with ws.db.read() as connection:
+    stored(empty_ws, candidate(empty_ws, tmp_path), sides=("live", "one"), read=keys)
+    stored(empty_ws, candidate(empty_ws, tmp_path), sides=("live", "nothing"), read=())
+    other = versions.ensure_agent(empty_ws, "renamed")
+    with empty_ws.db.read() as connection:
         earlier = store.looks(connection, other)
         looks = store.looks(connection, Agent.named(AGENT).id)
     look = Look(("live", "two"), SUCCESS, frozenset(keys))

@@ -53,11 +53,11 @@ def plain(model, builder, asked):
     return sums
 
 
-def test_log_probabilities_are_those_of_a_plain_loop(home, taught):
+def test_log_probabilities_are_those_of_a_plain_loop(home_with_feedback, taught):
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    ws, add = home(cases=4)
+    ws, add = home_with_feedback(cases=4)
     local_model, side = loaded(ws, add("good"))
     asks = [
         AskLikelihood(row.prompt, (row.text, "something else", '{"at":"yard"}'))
@@ -83,8 +83,8 @@ def test_log_probabilities_are_those_of_a_plain_loop(home, taught):
     assert base.identity != side.identity and base.scores
 
 
-def test_text_that_stands_alone_and_text_that_does_not_fit(home):
-    ws, add = home(cases=4)
+def test_text_that_stands_alone_and_text_that_does_not_fit(home_with_feedback):
+    ws, add = home_with_feedback(cases=4)
     _, side = loaded(ws, add("good"))
     long = AskLikelihood([{"role": "user", "content": "word " * 3000}], ("x",))
     (alone,), refused = side.log_probabilities(
@@ -93,8 +93,8 @@ def test_text_that_stands_alone_and_text_that_does_not_fit(home):
     assert alone[1] > 3 and alone[0] < 0 and refused == ()
 
 
-def test_an_evaluation_that_was_stopped_goes_on_where_it_was(home, monkeypatch):
-    ws, add = home(cases=40)
+def test_an_evaluation_that_was_stopped_goes_on_where_it_was(home_with_feedback, monkeypatch):
+    ws, add = home_with_feedback(cases=40)
     name, asked = add("good"), []
     answers = LocalResponder.answers
 
@@ -146,9 +146,9 @@ class Knows:
         )
 
 
-def test_an_endpoint_is_compared_by_quality_price_and_time(home):
+def test_an_endpoint_is_compared_by_quality_price_and_time(home_with_feedback):
     with FakeServer(Knows()) as server:
-        ws, add = home(cases=34)
+        ws, add = home_with_feedback(cases=34)
         name = add("good")
         endpoint = versions.add_endpoint(
             ws, AGENT, EndpointAddress(server.url, "large", price_in=2.0, price_out=10.0)
@@ -193,7 +193,7 @@ def test_an_endpoint_is_compared_by_quality_price_and_time(home):
         )
 
 
-def test_a_question_that_a_server_refuses_costs_itself_only(home, capsys):
+def test_a_question_that_a_server_refuses_costs_itself_only(home_with_feedback, capsys):
     def refuses(request):
         return (
             Reply("too long", status=400)
@@ -202,7 +202,7 @@ def test_a_question_that_a_server_refuses_costs_itself_only(home, capsys):
         )
 
     with FakeServer(refuses) as server:
-        ws, add = home(cases=34)
+        ws, add = home_with_feedback(cases=34)
         endpoint = versions.add_endpoint(ws, AGENT, EndpointAddress(server.url, "large"))
         name = add("good")
         evaluation = evaluate(ws, versions.version(ws, AGENT, name), ONLY, against=endpoint)
@@ -230,9 +230,9 @@ def test_what_answers_cost_by_the_hour_of_the_machine():
         ("/v1/models", lambda mark: {"data": [{"id": "tuned", "created": 1, "root": mark}]}),
     ],
 )
-def test_another_model_behind_the_same_name_is_asked_anew(home, path, listed):
+def test_another_model_behind_the_same_name_is_asked_anew(home_with_feedback, path, listed):
     with FakeServer(Knows()) as server:
-        ws, add = home(cases=34)
+        ws, add = home_with_feedback(cases=34)
         name = add("good")
         server.pages[path] = listed("one")
         first = evaluate(
@@ -268,9 +268,9 @@ def test_another_model_behind_the_same_name_is_asked_anew(home, path, listed):
 
 
 @pytest.mark.slow
-def test_a_candidate_as_it_is_served(home):
+def test_a_candidate_as_it_is_served(home_with_feedback):
     with FakeServer(Knows()) as server:
-        ws, add = home(cases=34)
+        ws, add = home_with_feedback(cases=34)
         name = add("good")
         evaluation = evaluate(
             ws, versions.version(ws, AGENT, name), QUICK, form=f"{server.url}#tuned"
@@ -291,14 +291,14 @@ def test_a_candidate_as_it_is_served(home):
             evaluate(ws, versions.version(ws, AGENT, name), ONLY, form="ggml:model.bin")
 
 
-def test_what_the_app_recorded_is_a_side(home):
+def test_what_the_app_recorded_is_a_side(home_with_feedback):
     def change(world):
         for number in (900, 901, 902):
             add_case(world, "fox", number)
         world.trace("old", world.prompt("fox 900"), PLACES["fox"])
         world.trace("older", world.prompt("fox 901"), "nowhere")
 
-    ws, add = home(cases=0, prompts=8, change=change)
+    ws, add = home_with_feedback(cases=0, prompts=8, change=change)
     evaluation = evaluate(
         ws,
         versions.version(ws, AGENT, add("good")),
@@ -315,7 +315,7 @@ def test_what_the_app_recorded_is_a_side(home):
     assert evaluation.serving[0].side == "v0 as recorded"
 
 
-def test_what_another_model_answered_is_not_this_ones_answer(home):
+def test_what_another_model_answered_is_not_this_ones_answer(home_with_feedback):
     def change(world):
         for number, model in (
             (900, "maker/large-2026-01-02"),
@@ -326,7 +326,7 @@ def test_what_another_model_answered_is_not_this_ones_answer(home):
             add_case(world, "fox", number)
             world.trace(f"t{number}", world.prompt(f"fox {number}"), PLACES["fox"], model=model)
 
-    ws, add = home(cases=0, prompts=8, change=change)
+    ws, add = home_with_feedback(cases=0, prompts=8, change=change)
     name = add("good")
     endpoint = versions.add_endpoint(ws, AGENT, EndpointAddress("http://127.0.0.1:9/v1", "large"))
     evaluation = evaluate(
@@ -336,8 +336,8 @@ def test_what_another_model_answered_is_not_this_ones_answer(home):
 
 
 @pytest.mark.slow
-def test_verdicts_are_kept_and_those_that_were_missing_are_asked_for_again(home):
-    ws, add = home(cases=50)
+def test_verdicts_are_kept_and_those_that_were_missing_are_asked_for_again(home_with_feedback):
+    ws, add = home_with_feedback(cases=50)
     name = add("good")
     judge = Flaky(1_000)
     with FakeServer(judge) as server:
@@ -367,8 +367,8 @@ def test_verdicts_are_kept_and_those_that_were_missing_are_asked_for_again(home)
 
 
 @pytest.mark.slow
-def test_a_decision_waits_for_a_judge_that_was_down(home):
-    ws, add = home(cases=50)
+def test_a_decision_waits_for_a_judge_that_was_down(home_with_feedback):
+    ws, add = home_with_feedback(cases=50)
     version = versions.version(ws, AGENT, add("good"))
     declare(ws, Agent.named(AGENT), {"primary": "judge", "min_cases": 2})
     judge = Flaky(66)
@@ -388,8 +388,8 @@ def test_a_decision_waits_for_a_judge_that_was_down(home):
     assert versions.by_id(ws, version.id).state is not VersionState.CANDIDATE
 
 
-def test_several_samples_are_one_question(home):
-    ws, add = home(cases=4)
+def test_several_samples_are_one_question(home_with_feedback):
+    ws, add = home_with_feedback(cases=4)
     _, side = loaded(ws, add("good"))
     asks = [Ask([{"role": "user", "content": f"fox {n}"}], 6, 3, 1.0) for n in range(3)]
     groups = asking.ask(ws, Agent.named(AGENT).id, side, asks, "programs")
@@ -405,13 +405,13 @@ def test_several_samples_are_one_question(home):
 
 
 @pytest.mark.slow
-def test_a_merged_folder_is_judged_as_its_users_load_it(home, taught, tmp_path):
+def test_a_merged_folder_is_judged_as_its_users_load_it(home_with_feedback, taught, tmp_path):
     from thumbwheel.export.formats.merged import MERGED
     from thumbwheel.export.types import ExportSource
 
     (folder := tmp_path / "merged").mkdir()
     MERGED.write(ExportSource(str(taught.base), taught.good, "tiny"), folder)
-    ws, add = home(cases=34)
+    ws, add = home_with_feedback(cases=34)
     name = add("good")
     merged = evaluate(
         ws,
@@ -451,7 +451,7 @@ def test_a_merged_folder_is_judged_as_its_users_load_it(home, taught, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_gguf_file_is_judged_as_llama_server_serves_it(home, taught, tmp_path):
+def test_a_gguf_file_is_judged_as_llama_server_serves_it(home_with_feedback, taught, tmp_path):
     from tests.servers.llama_tools import needs
     from thumbwheel.export.formats.gguf import GGUF
     from thumbwheel.export.types import ExportSource
@@ -460,7 +460,7 @@ def test_a_gguf_file_is_judged_as_llama_server_serves_it(home, taught, tmp_path)
     (folder := tmp_path / "gguf").mkdir()
     GGUF.write(ExportSource(str(taught.base), taught.good, "tiny", "F16"), folder)
     file = next(folder.glob("*.gguf"))
-    ws, add = home(cases=34)
+    ws, add = home_with_feedback(cases=34)
     name = add("good")
     served = evaluate(ws, versions.version(ws, AGENT, name), ONLY, form=f"gguf:{file}")
     assert (served.primary.before, served.primary.after) == (0.0, 1.0)

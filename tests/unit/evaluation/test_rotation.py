@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.models.tiny_models import record
-from tests.worlds.feedback_world import AGENT, World
+from tests.worlds.feedback_world import AGENT, FeedbackWorld
 from thumbwheel.core import ids
 from thumbwheel.db.schema import evaluations, model_versions
 from thumbwheel.db.workspace import Workspace
@@ -20,8 +20,8 @@ from thumbwheel.models.types import Agent, Basis, ModelVersion, VersionState
 
 
 @pytest.fixture
-def ws(tmp_path):
-    world = World()
+def eighty_gold_cases(tmp_path):
+    world = FeedbackWorld()
     for number in range(80):
         world.case(f"c{number}", f"question {number}", "gold")
     opened = world.into(tmp_path / "home")
@@ -66,38 +66,40 @@ def read_by(ws: Workspace, version: ModelVersion, cases: list[HeldOutCase]) -> l
     return [case.id for case in rows.cases]
 
 
-def test_enough_fresh_rows_take_the_place_of_those_that_were_read_often(ws):
+def test_enough_fresh_rows_take_the_place_of_those_that_were_read_often(eighty_gold_cases):
     old, fresh = asked(0, 100), asked(100, 70)
-    judged, new = candidate(ws, 1), candidate(ws, 2)
-    assert len(read_by(ws, new, old + fresh)) == 170
-    looked(ws, judged, old, 1.0)
+    judged, new = candidate(eighty_gold_cases, 1), candidate(eighty_gold_cases, 2)
+    assert len(read_by(eighty_gold_cases, new, old + fresh)) == 170
+    looked(eighty_gold_cases, judged, old, 1.0)
     # once read, the old rows still tell more than they cost
-    assert len(read_by(ws, new, old + fresh)) == 170
+    assert len(read_by(eighty_gold_cases, new, old + fresh)) == 170
     for number in range(30):
-        looked(ws, judged, old, 2.0 + number)
-    assert read_by(ws, new, old + fresh) == [case.id for case in fresh]
+        looked(eighty_gold_cases, judged, old, 2.0 + number)
+    assert read_by(eighty_gold_cases, new, old + fresh) == [case.id for case in fresh]
     # few fresh rows are not enough to measure the guards on
-    assert len(read_by(ws, new, old + fresh[:40])) == 140
+    assert len(read_by(eighty_gold_cases, new, old + fresh[:40])) == 140
 
 
-def test_a_candidate_that_is_asked_again_reads_the_same_rows(ws):
+def test_a_candidate_that_is_asked_again_reads_the_same_rows(eighty_gold_cases):
     old, fresh = asked(0, 100), asked(100, 70)
-    other, judged = candidate(ws, 1), candidate(ws, 2)
+    other, judged = candidate(eighty_gold_cases, 1), candidate(eighty_gold_cases, 2)
     for number in range(30):
-        looked(ws, other, old, float(number))
-    first = read_by(ws, judged, old + fresh)
-    looked(ws, judged, fresh, 1.0)
-    assert read_by(ws, judged, old + fresh) == first
+        looked(eighty_gold_cases, other, old, float(number))
+    first = read_by(eighty_gold_cases, judged, old + fresh)
+    looked(eighty_gold_cases, judged, fresh, 1.0)
+    assert read_by(eighty_gold_cases, judged, old + fresh) == first
 
 
-def test_gold_says_what_it_can_show_and_what_is_missing(ws):
+def test_gold_says_what_it_can_show_and_what_is_missing(eighty_gold_cases):
     agent = Agent.named(AGENT)
-    first = gold_power(ws, agent, 0.2, 0.3)
+    first = gold_power(eighty_gold_cases, agent, 0.2, 0.3)
     assert (first.cases, first.look, first.missing) == (80, 1, 0)
     assert first.detectable is not None and 0.1 < first.detectable < 0.2
     for number in range(20):
-        looked(ws, candidate(ws, number + 1), asked(0, 80), float(number))
-    later = gold_power(ws, agent, 0.2, 0.3)
+        looked(
+            eighty_gold_cases, candidate(eighty_gold_cases, number + 1), asked(0, 80), float(number)
+        )
+    later = gold_power(eighty_gold_cases, agent, 0.2, 0.3)
     assert later.look == 21
     assert later.detectable is None or later.detectable > 0.2
     # fresh cases alone begin at the first look: fewer are asked for than beside the old ones

@@ -33,7 +33,7 @@ from thumbwheel.loop.erase import erase
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[ExperimentWorld]:
+def trial(tmp_path: Path) -> Iterator[ExperimentWorld]:
     with experiment_world(tmp_path) as opened:
         yield opened
 
@@ -51,22 +51,22 @@ def serve_people(
     return answered
 
 
-def test_a_better_arm_wins_and_goes_live(world: ExperimentWorld) -> None:
-    experiment = world.begin(guards=["error_rate"])
-    answered = serve_people(world, 500, {"v0": 0.35, "v1": 0.75})
+def test_a_better_arm_wins_and_goes_live(trial: ExperimentWorld) -> None:
+    experiment = trial.begin(guards=["error_rate"])
+    answered = serve_people(trial, 500, {"v0": 0.35, "v1": 0.75})
     assert 200 < answered["v1"] < 300
-    decision = world.turn()[experiment.id]
+    decision = trial.turn()[experiment.id]
     assert decision.verdict == "won" and decision.arm == "v1", decision
-    assert world.live() == "v1"
-    ended = controller.find(world.ws, experiment.id)
+    assert trial.live() == "v1"
+    ended = controller.find(trial.ws, experiment.id)
     assert ended.state is State.WON and ended.ended_at is not None
-    (verdict,) = controller.verdicts_of(world.ws, ended)
-    stored, again, recomputed = controller.replay(world.ws, verdict)
+    (verdict,) = controller.verdicts_of(trial.ws, ended)
+    stored, again, recomputed = controller.replay(trial.ws, verdict)
     assert again.verdict == "won" and recomputed == stored
     # what is recorded later changes nothing of it
-    serve_people(world, 20, {"v0": 0.0, "v1": 0.0}, start=600)
-    world.drain()
-    assert controller.replay(world.ws, verdict)[2] == stored
+    serve_people(trial, 20, {"v0": 0.0, "v1": 0.0}, start=600)
+    trial.drain()
+    assert controller.replay(trial.ws, verdict)[2] == stored
 
 
 def test_a_worse_arm_is_stopped_and_the_alias_goes_back(tmp_path: Path) -> None:
@@ -94,350 +94,350 @@ def unprove(world: ExperimentWorld, name: str) -> None:
 
 class TestUnprovedArms:
     def test_they_are_arms_only_where_the_owner_says_so_and_get_a_tenth(
-        self, world: ExperimentWorld
+        self, trial: ExperimentWorld
     ) -> None:
-        unprove(world, "v1")
+        unprove(trial, "v1")
         with pytest.raises(Conflict, match="candidate"):
-            world.begin()
+            trial.begin()
         for options in ({"share": 0.2}, {"promote": True}, {"mode": "best-arm"}):
             with pytest.raises(ConfigError, match=next(iter(options))):
-                world.begin(unproved=True, **options)
-        experiment = world.begin(unproved=True)
+                trial.begin(unproved=True, **options)
+        experiment = trial.begin(unproved=True)
         assert experiment.plan.config.share == 0.1
-        answered = serve_people(world, 600, {"v0": 0.5, "v1": 0.5})
+        answered = serve_people(trial, 600, {"v0": 0.5, "v1": 0.5})
         assert 30 < answered["v1"] < 95
 
-    def test_a_winner_moves_no_alias(self, world: ExperimentWorld) -> None:
-        unprove(world, "v1")
-        experiment = world.begin(unproved=True, min_units=20)
-        serve_people(world, 900, {"v0": 0.2, "v1": 0.95})
-        assert world.turn()[experiment.id].verdict == "won"
-        assert world.live() == "v0"
+    def test_a_winner_moves_no_alias(self, trial: ExperimentWorld) -> None:
+        unprove(trial, "v1")
+        experiment = trial.begin(unproved=True, min_units=20)
+        serve_people(trial, 900, {"v0": 0.2, "v1": 0.95})
+        assert trial.turn()[experiment.id].verdict == "won"
+        assert trial.live() == "v0"
 
-    def test_one_that_gets_worse_loses_its_traffic(self, world: ExperimentWorld) -> None:
-        unprove(world, "v1")
-        experiment = world.begin(unproved=True, min_stop=20)
-        serve_people(world, 900, {"v0": 0.9, "v1": 0.1})
-        assert world.turn()[experiment.id].verdict == "lost"
-        assert {world.ask(f"later-{number}")[1].version for number in range(50)} == {"v0"}
+    def test_one_that_gets_worse_loses_its_traffic(self, trial: ExperimentWorld) -> None:
+        unprove(trial, "v1")
+        experiment = trial.begin(unproved=True, min_stop=20)
+        serve_people(trial, 900, {"v0": 0.9, "v1": 0.1})
+        assert trial.turn()[experiment.id].verdict == "lost"
+        assert {trial.ask(f"later-{number}")[1].version for number in range(50)} == {"v0"}
 
 
 def test_looking_twice_changes_nothing_and_a_second_server_counts_nothing_twice(
-    world: ExperimentWorld,
+    trial: ExperimentWorld,
 ) -> None:
-    experiment = world.begin()
-    serve_people(world, 60, {"v0": 0.5, "v1": 0.5})
-    assert world.turn()[experiment.id] == world.turn()[experiment.id]
-    current = controller.find(world.ws, experiment.id)
+    experiment = trial.begin()
+    serve_people(trial, 60, {"v0": 0.5, "v1": 0.5})
+    assert trial.turn()[experiment.id] == trial.turn()[experiment.id]
+    current = controller.find(trial.ws, experiment.id)
     assert current.collected.calls == 60
 
 
-def test_an_exposure_without_an_outcome_is_not_zero(world: ExperimentWorld) -> None:
-    experiment = world.begin()
+def test_an_exposure_without_an_outcome_is_not_zero(trial: ExperimentWorld) -> None:
+    experiment = trial.begin()
     for number in range(40):
-        trace_id, _ = world.ask(f"user-{number}")
+        trace_id, _ = trial.ask(f"user-{number}")
         if number % 2:
-            world.rate(trace_id, True)
-    world.turn()
-    inputs, _ = controller.look(world.ws, experiment)
+            trial.rate(trace_id, True)
+    trial.turn()
+    inputs, _ = controller.look(trial.ws, experiment)
     assert sum(arm.exposed for arm in inputs.arms) == 40
     assert sum(arm.answered for arm in inputs.arms) == 20
     assert {arm.mean for arm in inputs.arms} == {1.0}
 
 
-def test_an_outcome_after_the_window_is_counted_as_late_only(world: ExperimentWorld) -> None:
-    experiment = world.begin(window_hours=2.0)
+def test_an_outcome_after_the_window_is_counted_as_late_only(trial: ExperimentWorld) -> None:
+    experiment = trial.begin(window_hours=2.0)
     early, late = START, START + timedelta(hours=3)
-    first, _ = world.ask("anna", asked_at=early)
-    second, _ = world.ask("berta", asked_at=early)
-    world.rate(first, True, occurred_at=(early + timedelta(hours=1)).isoformat())
-    world.rate(second, True, occurred_at=late.isoformat())
-    world.turn()
-    inputs, _ = controller.look(world.ws, experiment)
+    first, _ = trial.ask("anna", asked_at=early)
+    second, _ = trial.ask("berta", asked_at=early)
+    trial.rate(first, True, occurred_at=(early + timedelta(hours=1)).isoformat())
+    trial.rate(second, True, occurred_at=late.isoformat())
+    trial.turn()
+    inputs, _ = controller.look(trial.ws, experiment)
     assert (sum(arm.answered for arm in inputs.arms), inputs.late) == (1, 1)
 
 
-def test_one_raters_flood_counts_for_ten_units(world: ExperimentWorld) -> None:
-    experiment = world.begin()
+def test_one_raters_flood_counts_for_ten_units(trial: ExperimentWorld) -> None:
+    experiment = trial.begin()
     for number in range(60):
-        trace_id, choice = world.ask(f"user-{number}")
-        world.rate(trace_id, choice.version == "v1", rater="clicker")
-    world.turn()
-    inputs, decision = controller.look(world.ws, experiment)
+        trace_id, choice = trial.ask(f"user-{number}")
+        trial.rate(trace_id, choice.version == "v1", rater="clicker")
+    trial.turn()
+    inputs, decision = controller.look(trial.ws, experiment)
     assert sum(arm.answered for arm in inputs.arms) == 10
     assert inputs.flooded == 50
     assert decision.verdict == "undecided"
 
 
 def test_words_of_models_decide_nothing_and_weights_of_raters_count(
-    world: ExperimentWorld,
+    trial: ExperimentWorld,
 ) -> None:
-    experiment = world.begin()
-    trace_id, choice = world.ask("anna")
-    world.rate(trace_id, True, rater={"id": "judge", "kind": "model"})
-    world.drain()
-    world.turn()
-    assert sum(arm.answered for arm in controller.look(world.ws, experiment)[0].arms) == 0
-    world.rate(trace_id, False, rater={"id": "owner", "weight": 3.0})
-    world.rate(trace_id, True, rater="guest")
-    world.turn()
-    means = {arm.name: arm.mean for arm in controller.look(world.ws, experiment)[0].arms}
+    experiment = trial.begin()
+    trace_id, choice = trial.ask("anna")
+    trial.rate(trace_id, True, rater={"id": "judge", "kind": "model"})
+    trial.drain()
+    trial.turn()
+    assert sum(arm.answered for arm in controller.look(trial.ws, experiment)[0].arms) == 0
+    trial.rate(trace_id, False, rater={"id": "owner", "weight": 3.0})
+    trial.rate(trace_id, True, rater="guest")
+    trial.turn()
+    means = {arm.name: arm.mean for arm in controller.look(trial.ws, experiment)[0].arms}
     assert means[choice.version] == pytest.approx(0.25)
 
 
 def test_a_call_without_a_unit_goes_to_the_alias_and_counts_for_nobody(
-    world: ExperimentWorld,
+    trial: ExperimentWorld,
 ) -> None:
-    experiment = world.begin()
-    trace_id, choice = world.ask(None, session="s1")
+    experiment = trial.begin()
+    trace_id, choice = trial.ask(None, session="s1")
     assert (choice.version, choice.arm) == ("v0", None)
-    world.rate(trace_id, True)
-    world.turn()
-    current = controller.find(world.ws, experiment.id)
+    trial.rate(trace_id, True)
+    trial.turn()
+    current = controller.find(trial.ws, experiment.id)
     assert current.collected.without_unit == 1
-    assert sum(arm.exposed for arm in controller.look(world.ws, experiment)[0].arms) == 0
+    assert sum(arm.exposed for arm in controller.look(trial.ws, experiment)[0].arms) == 0
 
 
-def test_one_user_on_two_devices_has_one_arm_and_is_one_unit(world: ExperimentWorld) -> None:
-    experiment = world.begin()
-    phone, phone_choice = world.ask("anna", session="phone")
-    desk, desk_choice = world.ask("anna", session="desk")
+def test_one_user_on_two_devices_has_one_arm_and_is_one_unit(trial: ExperimentWorld) -> None:
+    experiment = trial.begin()
+    phone, phone_choice = trial.ask("anna", session="phone")
+    desk, desk_choice = trial.ask("anna", session="desk")
     assert phone_choice.arm == desk_choice.arm
-    world.rate(phone, True)
-    world.rate(desk, False)
-    world.turn()
-    inputs, _ = controller.look(world.ws, experiment)
+    trial.rate(phone, True)
+    trial.rate(desk, False)
+    trial.turn()
+    inputs, _ = controller.look(trial.ws, experiment)
     arm = next(arm for arm in inputs.arms if arm.name == phone_choice.arm)
     assert (arm.exposed, arm.answered, arm.mean) == (1, 1, 0.5)
 
 
-def test_a_nested_call_keeps_the_arm_of_its_parent(world: ExperimentWorld) -> None:
-    world.begin()
+def test_a_nested_call_keeps_the_arm_of_its_parent(trial: ExperimentWorld) -> None:
+    trial.begin()
     for number in range(20):
-        parent, choice = world.ask(f"user-{number}")
-        assert world.ask(None, parent=parent)[1].arm == choice.arm
+        parent, choice = trial.ask(f"user-{number}")
+        assert trial.ask(None, parent=parent)[1].arm == choice.arm
         assert choice.arm is not None
 
 
-def test_an_override_is_recorded_and_never_counted(world: ExperimentWorld) -> None:
-    experiment = world.begin()
-    trace_id, choice = world.ask("anna", headers={"x-thumbwheel-arm": "v1"})
+def test_an_override_is_recorded_and_never_counted(trial: ExperimentWorld) -> None:
+    experiment = trial.begin()
+    trace_id, choice = trial.ask("anna", headers={"x-thumbwheel-arm": "v1"})
     assert (choice.version, choice.arm) == ("v1", None)
-    world.rate(trace_id, True)
-    world.turn()
-    current = controller.find(world.ws, experiment.id)
+    trial.rate(trace_id, True)
+    trial.turn()
+    current = controller.find(trial.ws, experiment.id)
     assert current.collected.overridden == 1
-    assert sum(arm.exposed for arm in controller.look(world.ws, experiment)[0].arms) == 0
+    assert sum(arm.exposed for arm in controller.look(trial.ws, experiment)[0].arms) == 0
     with pytest.raises(NotFound, match="Known: v0, v1"):
-        world.ask("anna", headers={"x-thumbwheel-arm": "v9"})
+        trial.ask("anna", headers={"x-thumbwheel-arm": "v9"})
 
 
-def test_a_fallback_counts_for_no_arm_and_a_dead_arm_is_stopped(world: ExperimentWorld) -> None:
-    experiment = world.begin()
+def test_a_fallback_counts_for_no_arm_and_a_dead_arm_is_stopped(trial: ExperimentWorld) -> None:
+    experiment = trial.begin()
     number = failures = 0
     while failures < 5:
         number += 1
-        trace_id, choice = world.ask(f"user-{number}")
+        trace_id, choice = trial.ask(f"user-{number}")
         if choice.arm == "v1":
             failures += 1
-            world.lines.pop()
-            trace_id, choice = world.ask(f"user-{number}", falls_back="HTTP 503")
+            trial.lines.pop()
+            trace_id, choice = trial.ask(f"user-{number}", falls_back="HTTP 503")
             assert (choice.version, choice.arm, choice.is_fallback) == ("v0", None, True)
-        world.rate(trace_id, True)
-    decision = world.turn()[experiment.id]
-    current = controller.find(world.ws, experiment.id)
+        trial.rate(trace_id, True)
+    decision = trial.turn()[experiment.id]
+    current = controller.find(trial.ws, experiment.id)
     assert current.collected.fallbacks == 5
     assert decision.verdict == "lost"
     assert "v1 failed to answer 5 different units in a row" in decision.reasons[0]
-    assert world.live() == "v0"
+    assert trial.live() == "v0"
 
 
-def test_an_arm_that_is_undeployed_sends_its_people_to_the_alias(world: ExperimentWorld) -> None:
-    world.begin()
-    with world.ws.db.read() as connection:
+def test_an_arm_that_is_undeployed_sends_its_people_to_the_alias(trial: ExperimentWorld) -> None:
+    trial.begin()
+    with trial.ws.db.read() as connection:
         row = connection.execute(sa.select(model_versions).where(model_versions.c.number == 1))
         version_id = row.mappings().one()["id"]
     ended = deployments.update().where(deployments.c.version_id == version_id)
-    world.ws.db.write(lambda connection: connection.execute(ended.values(state="ended")))
-    world.refresh()
+    trial.ws.db.write(lambda connection: connection.execute(ended.values(state="ended")))
+    trial.refresh()
     reasons = set()
     for number in range(20):
-        choice = world.ask(f"user-{number}")[1]
+        choice = trial.ask(f"user-{number}")[1]
         assert choice.version == "v0"
         reasons.add(choice.reason.partition(": ")[2])
     assert reasons == {"", "fallback: arm v1 answers nowhere"}
 
 
-def test_units_that_arrive_unevenly_stop_the_experiment(world: ExperimentWorld) -> None:
-    experiment = world.begin()
+def test_units_that_arrive_unevenly_stop_the_experiment(trial: ExperimentWorld) -> None:
+    experiment = trial.begin()
     for number in range(600):
-        trace_id, choice = world.ask(f"user-{number}")
+        trace_id, choice = trial.ask(f"user-{number}")
         if choice.arm == "v1" and number % 3:
-            world.lines.pop()  # two thirds of what v1 answered never arrive
+            trial.lines.pop()  # two thirds of what v1 answered never arrive
             continue
-        world.rate(trace_id, True)
-    decision = world.turn()[experiment.id]
+        trial.rate(trace_id, True)
+    decision = trial.turn()[experiment.id]
     assert decision.verdict == "stopped"
     assert "units do not arrive in their shares" in decision.reasons[0]
 
 
 def test_new_shares_are_a_new_stratum_and_a_moved_unit_counts_by_its_first_arm(
-    world: ExperimentWorld,
+    trial: ExperimentWorld,
 ) -> None:
-    experiment = world.begin(ramp="0.1:2", share=0.6)
-    first = {number: world.ask(f"user-{number}")[1] for number in range(100)}
+    experiment = trial.begin(ramp="0.1:2", share=0.6)
+    first = {number: trial.ask(f"user-{number}")[1] for number in range(100)}
     assert sum(choice.arm == "v1" for choice in first.values()) < 25
-    world.turn()
-    world.turn(later(3))
-    current = controller.find(world.ws, experiment.id)
+    trial.turn()
+    trial.turn(later(3))
+    current = controller.find(trial.ws, experiment.id)
     assert [stratum.shares["v1"] for stratum in current.strata] == pytest.approx([0.1, 0.6])
-    second = {number: world.ask(f"user-{number}")[1] for number in range(100)}
+    second = {number: trial.ask(f"user-{number}")[1] for number in range(100)}
     moved = [number for number in first if first[number].arm != second[number].arm]
     assert len(moved) > 20 and all(first[number].arm == "v0" for number in moved)
     assert {choice.draw.stratum for choice in second.values() if choice.draw} == {1}
-    world.turn()
-    current = controller.find(world.ws, experiment.id)
+    trial.turn()
+    current = controller.find(trial.ws, experiment.id)
     assert current.collected.moved == len(moved)
-    inputs, _ = controller.look(world.ws, experiment)
+    inputs, _ = controller.look(trial.ws, experiment)
     exposed = {arm.name: arm.exposed for arm in inputs.arms}
     assert exposed["v1"] == sum(choice.arm == "v1" for choice in first.values())
 
 
-def test_held_out_units_stay_with_the_control(world: ExperimentWorld) -> None:
-    experiment = world.begin(hold_out=0.3)
-    choices = [world.ask(f"user-{number}")[1] for number in range(200)]
+def test_held_out_units_stay_with_the_control(trial: ExperimentWorld) -> None:
+    experiment = trial.begin(hold_out=0.3)
+    choices = [trial.ask(f"user-{number}")[1] for number in range(200)]
     held = [choice for choice in choices if choice.arm is None]
     assert 35 < len(held) < 85
     assert {choice.version for choice in held} == {"v0"}
-    world.turn()
-    assert controller.find(world.ws, experiment.id).collected.held_out == len(held)
+    trial.turn()
+    assert controller.find(trial.ws, experiment.id).collected.held_out == len(held)
 
 
-def test_a_renamed_outcome_is_named(world: ExperimentWorld) -> None:
-    experiment = world.begin(metric="outcome:resolved")
-    trace_id, _ = world.ask("anna")
-    world.rate(trace_id, True, kind="outcome", name="solved")
-    reasons = world.turn()[experiment.id].reasons
+def test_a_renamed_outcome_is_named(trial: ExperimentWorld) -> None:
+    experiment = trial.begin(metric="outcome:resolved")
+    trace_id, _ = trial.ask("anna")
+    trial.rate(trace_id, True, kind="outcome", name="solved")
+    reasons = trial.turn()[experiment.id].reasons
     assert any("no outcome is called 'resolved'" in reason for reason in reasons)
     assert any("'solved' (1)" in reason for reason in reasons)
 
 
-def test_a_kill_between_verdict_and_switch_is_made_up_for(world: ExperimentWorld) -> None:
-    experiment = world.begin()
-    serve_people(world, 500, {"v0": 0.3, "v1": 0.8})
-    world.drain()
+def test_a_kill_between_verdict_and_switch_is_made_up_for(trial: ExperimentWorld) -> None:
+    experiment = trial.begin()
+    serve_people(trial, 500, {"v0": 0.3, "v1": 0.8})
+    trial.drain()
 
     class Killed:
         def promote(self, *_: object) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        controller.turn(world.ws, experiment, Killed())
-    assert world.live() == "v0"
-    assert controller.find(world.ws, experiment.id).state is State.RUNNING
-    assert world.turn()[experiment.id].verdict == "won"
-    assert world.live() == "v1"
-    assert len(controller.verdicts_of(world.ws, experiment)) == 1
-    assert world.turn() == {}
+        controller.turn(trial.ws, experiment, Killed())
+    assert trial.live() == "v0"
+    assert controller.find(trial.ws, experiment.id).state is State.RUNNING
+    assert trial.turn()[experiment.id].verdict == "won"
+    assert trial.live() == "v1"
+    assert len(controller.verdicts_of(trial.ws, experiment)) == 1
+    assert trial.turn() == {}
 
 
-def test_two_servers_that_decide_at_once_leave_one_verdict(world: ExperimentWorld) -> None:
-    experiment = world.begin()
-    serve_people(world, 500, {"v0": 0.3, "v1": 0.8})
-    world.drain()
-    effects = verbs.AliasEffects(world.ws)
+def test_two_servers_that_decide_at_once_leave_one_verdict(trial: ExperimentWorld) -> None:
+    experiment = trial.begin()
+    serve_people(trial, 500, {"v0": 0.3, "v1": 0.8})
+    trial.drain()
+    effects = verbs.AliasEffects(trial.ws)
 
     class OtherServer:
         """Takes its own look between the verdict of this one and what follows from it."""
 
         def promote(self, *arguments: Any) -> None:
-            controller.turn(world.ws, experiment, effects)
+            controller.turn(trial.ws, experiment, effects)
             effects.promote(*arguments)
 
-    assert controller.turn(world.ws, experiment, OtherServer()).verdict == "won"
-    assert world.live() == "v1"
-    assert len(controller.verdicts_of(world.ws, experiment)) == 1
-    kinds = [event.kind for event in controller.events_of(world.ws, experiment)]
+    assert controller.turn(trial.ws, experiment, OtherServer()).verdict == "won"
+    assert trial.live() == "v1"
+    assert len(controller.verdicts_of(trial.ws, experiment)) == 1
+    kinds = [event.kind for event in controller.events_of(trial.ws, experiment)]
     assert kinds == ["won"]
 
 
-def test_a_clock_that_is_set_back_loses_no_call(world: ExperimentWorld) -> None:
-    experiment = world.begin()
-    world.ask("anna")
-    world.turn()
+def test_a_clock_that_is_set_back_loses_no_call(trial: ExperimentWorld) -> None:
+    experiment = trial.begin()
+    trial.ask("anna")
+    trial.turn()
     long_ago = later(-48)
     back = traces.update().values(recorded_at=long_ago)
-    world.ws.db.write(lambda connection: connection.execute(back))
-    world.ask("berta", asked_at=long_ago)
-    world.drain()
+    trial.ws.db.write(lambda connection: connection.execute(back))
+    trial.ask("berta", asked_at=long_ago)
+    trial.drain()
     set_back = traces.update().where(traces.c.external_id == "call-2")
     values = {"recorded_at": long_ago + timedelta(minutes=1)}
-    world.ws.db.write(lambda connection: connection.execute(set_back.values(**values)))
-    world.turn(long_ago + timedelta(minutes=2))
-    assert controller.find(world.ws, experiment.id).collected.calls == 2
+    trial.ws.db.write(lambda connection: connection.execute(set_back.values(**values)))
+    trial.turn(long_ago + timedelta(minutes=2))
+    assert controller.find(trial.ws, experiment.id).collected.calls == 2
 
 
 def test_a_subject_erased_during_an_analysis_is_gone_and_the_verdict_still_speaks(
-    world: ExperimentWorld,
+    trial: ExperimentWorld,
 ) -> None:
-    experiment = world.begin()
-    serve_people(world, 500, {"v0": 0.3, "v1": 0.8})
-    world.turn()
-    (verdict,) = controller.verdicts_of(world.ws, experiment)
-    erase(world.ws, world.agent, "user-7")
-    assert check_seals(world.ws, controller.find(world.ws, experiment.id)) == SealCheck((), 1)
-    stored, again, recomputed = controller.replay(world.ws, verdict)
+    experiment = trial.begin()
+    serve_people(trial, 500, {"v0": 0.3, "v1": 0.8})
+    trial.turn()
+    (verdict,) = controller.verdicts_of(trial.ws, experiment)
+    erase(trial.ws, trial.agent, "user-7")
+    assert check_seals(trial.ws, controller.find(trial.ws, experiment.id)) == SealCheck((), 1)
+    stored, again, recomputed = controller.replay(trial.ws, verdict)
     assert again.verdict == "won"
     assert recomputed.units != stored.units
     before = sum(arm.exposed for arm in stored.arms)
     assert sum(arm.exposed for arm in recomputed.arms) == before - 1
 
 
-def test_an_edited_verdict_is_refused(world: ExperimentWorld) -> None:
-    experiment = world.begin()
-    serve_people(world, 500, {"v0": 0.3, "v1": 0.8})
-    world.turn()
-    (verdict,) = controller.verdicts_of(world.ws, experiment)
+def test_an_edited_verdict_is_refused(trial: ExperimentWorld) -> None:
+    experiment = trial.begin()
+    serve_people(trial, 500, {"v0": 0.3, "v1": 0.8})
+    trial.turn()
+    (verdict,) = controller.verdicts_of(trial.ws, experiment)
     edited = verdict.model_copy(update={"reasons": ("because I say so",)})
     with pytest.raises(Conflict, match="its signature does not fit"):
-        controller.replay(world.ws, edited)
+        controller.replay(trial.ws, edited)
 
 
-def test_an_edited_exposure_is_named_and_decides_nothing(world: ExperimentWorld) -> None:
-    experiment = world.begin()
-    serve_people(world, 500, {"v0": 0.3, "v1": 0.8})
-    world.drain()
-    collect(world.ws, experiment, later(0))
-    row = exposures_of(world)[7]
+def test_an_edited_exposure_is_named_and_decides_nothing(trial: ExperimentWorld) -> None:
+    experiment = trial.begin()
+    serve_people(trial, 500, {"v0": 0.3, "v1": 0.8})
+    trial.drain()
+    collect(trial.ws, experiment, later(0))
+    row = exposures_of(trial)[7]
     edited = exposures.update().where(exposures.c.unit == row.unit)
     other = "v1" if row.arm == "v0" else "v0"
 
-    current = controller.find(world.ws, experiment.id)
-    assert check_seals(world.ws, current) == SealCheck((), 0)
-    world.ws.db.write(lambda connection: connection.execute(edited.values(arm=other)))
-    assert check_seals(world.ws, experiment).changed == (f"exposure of unit {row.unit}",)
+    current = controller.find(trial.ws, experiment.id)
+    assert check_seals(trial.ws, current) == SealCheck((), 0)
+    trial.ws.db.write(lambda connection: connection.execute(edited.values(arm=other)))
+    assert check_seals(trial.ws, experiment).changed == (f"exposure of unit {row.unit}",)
     with pytest.raises(Conflict, match=f"unit {row.unit} was changed after it was recorded"):
-        controller.turn(world.ws, experiment, verbs.AliasEffects(world.ws))
-    assert world.live() == "v0"
-    assert controller.verdicts_of(world.ws, experiment) == []
+        controller.turn(trial.ws, experiment, verbs.AliasEffects(trial.ws))
+    assert trial.live() == "v0"
+    assert controller.verdicts_of(trial.ws, experiment) == []
 
-    world.ws.db.write(lambda connection: connection.execute(edited.values(arm=row.arm)))
-    assert world.turn()[experiment.id].verdict == "won"
+    trial.ws.db.write(lambda connection: connection.execute(edited.values(arm=row.arm)))
+    assert trial.turn()[experiment.id].verdict == "won"
 
 
 @pytest.mark.parametrize(
     ("column", "value"),
     [("arm", None), ("failed", True), ("seconds", 0.25), ("unit", "0" * 40), ("seal", None)],
 )
-def test_an_edited_call_is_named(world: ExperimentWorld, column: str, value: Any) -> None:
-    experiment = world.begin()
-    serve_people(world, 5, {"v0": 0.3, "v1": 0.8})
-    world.turn()
-    with world.ws.db.read() as connection:
+def test_an_edited_call_is_named(trial: ExperimentWorld, column: str, value: Any) -> None:
+    experiment = trial.begin()
+    serve_people(trial, 5, {"v0": 0.3, "v1": 0.8})
+    trial.turn()
+    with trial.ws.db.read() as connection:
         trace_id = connection.execute(sa.select(exposed_calls.c.trace_id).limit(1)).scalar_one()
     edited = exposed_calls.update().where(exposed_calls.c.trace_id == trace_id)
-    world.ws.db.write(lambda connection: connection.execute(edited.values({column: value})))
-    assert check_seals(world.ws, experiment).changed == (f"call {trace_id}",)
+    trial.ws.db.write(lambda connection: connection.execute(edited.values({column: value})))
+    assert check_seals(trial.ws, experiment).changed == (f"call {trace_id}",)
 
 
 def exposures_of(world: ExperimentWorld) -> list[Any]:
@@ -445,13 +445,13 @@ def exposures_of(world: ExperimentWorld) -> list[Any]:
         return list(connection.execute(sa.select(exposures).order_by(exposures.c.unit)))
 
 
-def test_each_experiment_spends_on_the_agents_account(world: ExperimentWorld) -> None:
-    first = world.begin()
+def test_each_experiment_spends_on_the_agents_account(trial: ExperimentWorld) -> None:
+    first = trial.begin()
     assert first.plan.error == pytest.approx(0.025)
     with pytest.raises(Conflict, match="nothing is edited in flight"):
-        world.begin()
-    controller.stop(world.ws, first, "enough")
-    second = world.begin()
+        trial.begin()
+    controller.stop(trial.ws, first, "enough")
+    second = trial.begin()
     assert (second.plan.spend, second.plan.error) == (2, pytest.approx(0.05 / 6))
 
 
@@ -470,32 +470,32 @@ def test_experiments_of_a_group_share_no_unit(tmp_path: Path) -> None:
             controller._free_range(open_experiments, wide)
 
 
-def test_a_paused_experiment_counts_nobody_and_goes_on(world: ExperimentWorld) -> None:
-    experiment = world.begin()
-    controller.pause(world.ws, experiment, "a holiday")
-    world.refresh()
-    assert world.ask("anna")[1].draw is None
-    assert world.turn() == {}
-    controller.resume(world.ws, controller.find(world.ws, experiment.id), "back")
-    world.refresh()
-    assert world.ask("anna")[1].draw is not None
-    kinds = [event.kind for event in controller.events_of(world.ws, experiment)]
+def test_a_paused_experiment_counts_nobody_and_goes_on(trial: ExperimentWorld) -> None:
+    experiment = trial.begin()
+    controller.pause(trial.ws, experiment, "a holiday")
+    trial.refresh()
+    assert trial.ask("anna")[1].draw is None
+    assert trial.turn() == {}
+    controller.resume(trial.ws, controller.find(trial.ws, experiment.id), "back")
+    trial.refresh()
+    assert trial.ask("anna")[1].draw is not None
+    kinds = [event.kind for event in controller.events_of(trial.ws, experiment)]
     assert kinds == ["paused", "running"]
     with pytest.raises(Conflict, match="cannot become paused"):
-        stopped = controller.stop(world.ws, experiment, "done")
-        controller.pause(world.ws, stopped, "again")
+        stopped = controller.stop(trial.ws, experiment, "done")
+        controller.pause(trial.ws, stopped, "again")
 
 
-def test_earlier_experiments_veto_an_arm_that_they_know_as_worse(world: ExperimentWorld) -> None:
-    first = world.begin(stop_alpha=0.001)
-    serve_people(world, 300, {"v0": 0.8, "v1": 0.5})
-    world.turn()
-    current = controller.find(world.ws, first.id)
+def test_earlier_experiments_veto_an_arm_that_they_know_as_worse(trial: ExperimentWorld) -> None:
+    first = trial.begin(stop_alpha=0.001)
+    serve_people(trial, 300, {"v0": 0.8, "v1": 0.5})
+    trial.turn()
+    current = controller.find(trial.ws, first.id)
     if current.state is State.RUNNING:
-        controller.stop(world.ws, current, "next")
+        controller.stop(trial.ws, current, "next")
     with pytest.raises(Conflict, match="earlier experiments value v1 at 0"):
-        world.begin()
-    assert world.begin(despite="the prompt was changed").state is State.RUNNING
+        trial.begin()
+    assert trial.begin(despite="the prompt was changed").state is State.RUNNING
 
 
 def test_best_arm_mode_moves_people_to_what_is_better_and_ends_with_the_best(
@@ -516,153 +516,153 @@ def test_best_arm_mode_moves_people_to_what_is_better_and_ends_with_the_best(
         assert len(current.strata) > 1
 
 
-def test_what_cannot_be_an_experiment_is_refused(world: ExperimentWorld) -> None:
+def test_what_cannot_be_an_experiment_is_refused(trial: ExperimentWorld) -> None:
     with pytest.raises(InputError, match="at least two different versions"):
-        world.begin("v0", "v0")
+        trial.begin("v0", "v0")
     with pytest.raises(InputError, match="Known: error_rate"):
-        world.begin(guards=["speed"])
+        trial.begin(guards=["speed"])
     with pytest.raises(InputError, match="its margin is no number"):
-        world.begin(guards=["cost=cheap"])
+        trial.begin(guards=["cost=cheap"])
     with pytest.raises(DataError, match="--latency SECONDS"):
-        world.begin(guards=["latency_p95"])
+        trial.begin(guards=["latency_p95"])
     with pytest.raises(ConfigError, match="none of thumb"):
-        world.begin(metric="clicks")
+        trial.begin(metric="clicks")
     with pytest.raises(NotFound, match="version 'v9'"):
-        world.begin("v0", "v9")
-    experiment = world.begin(guards=["latency_p95"], latency=2.0)
+        trial.begin("v0", "v9")
+    experiment = trial.begin(guards=["latency_p95"], latency=2.0)
     assert experiment.plan.guards[0].threshold == 2.0
     with pytest.raises(NotFound, match="no such experiment"):
-        controller.find(world.ws, "exp_0000000")
+        controller.find(trial.ws, "exp_0000000")
 
 
-def test_a_slow_arm_breaks_its_guard(world: ExperimentWorld) -> None:
-    experiment = world.begin(guards=["latency_p95"], latency=2.0)
+def test_a_slow_arm_breaks_its_guard(trial: ExperimentWorld) -> None:
+    experiment = trial.begin(guards=["latency_p95"], latency=2.0)
     for number in range(300):
-        trace_id, choice = world.ask(f"user-{number}")
+        trace_id, choice = trial.ask(f"user-{number}")
         if choice.arm == "v1":
-            world.lines.pop()
-            trace_id, choice = world.ask(f"user-{number}", seconds=5.0)
-        world.rate(trace_id, True)
-    decision = world.turn()[experiment.id]
+            trial.lines.pop()
+            trace_id, choice = trial.ask(f"user-{number}", seconds=5.0)
+        trial.rate(trace_id, True)
+    decision = trial.turn()[experiment.id]
     assert decision.verdict == "lost"
     assert "v1 breaks guard latency_p95" in decision.reasons[0]
 
 
 def test_a_routing_decision_asks_no_database(
-    world: ExperimentWorld, monkeypatch: pytest.MonkeyPatch
+    trial: ExperimentWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.begin()
+    trial.begin()
     request = RoutingRequest(AGENT, "live", AGENT, subject="anna", session="s", trace="t")
     for use in ("read", "write"):
-        monkeypatch.setattr(world.ws.db, use, lambda *_: pytest.fail("it asks the database"))
-    assert world.table.choose(request).draw is not None
+        monkeypatch.setattr(trial.ws.db, use, lambda *_: pytest.fail("it asks the database"))
+    assert trial.table.choose(request).draw is not None
 
 
-def test_an_experiment_is_followed_by_the_table(world: ExperimentWorld) -> None:
-    with RoutingTable(world.ws, GatewayConfig()) as table:
+def test_an_experiment_is_followed_by_the_table(trial: ExperimentWorld) -> None:
+    with RoutingTable(trial.ws, GatewayConfig()) as table:
         request = RoutingRequest(AGENT, "live", AGENT, subject="anna")
         assert table.choose(request).draw is None
-        plan, forecast = verbs.draft(world.ws, world.agent, "live", ["v0", "v1"], [], {})
-        verbs.start(world.ws, world.agent, "live", plan, forecast)
+        plan, forecast = verbs.draft(trial.ws, trial.agent, "live", ["v0", "v1"], [], {})
+        verbs.start(trial.ws, trial.agent, "live", plan, forecast)
         until(lambda: table.choose(request).draw is not None)
 
 
-def test_power_is_said_before_the_start(world: ExperimentWorld) -> None:
-    _, forecast = verbs.draft(world.ws, world.agent, "live", ["v0", "v1"], [], {"effect": 0.1})
+def test_power_is_said_before_the_start(trial: ExperimentWorld) -> None:
+    _, forecast = verbs.draft(trial.ws, trial.agent, "live", ["v0", "v1"], [], {"effect": 0.1})
     assert not forecast.is_known and forecast.days is None
     assert forecast.units is not None and 1500 < forecast.units < 3000
 
 
-def test_an_outcome_of_a_session_counts_for_its_first_call(world: ExperimentWorld) -> None:
-    experiment = world.begin(metric="outcome:resolved", unit="session")
-    _, choice = world.ask("anna", session="chat-1")
-    world.ask("anna", session="chat-1")
-    world.rate("", True, kind="outcome", name="resolved", target={"session": "chat-1"})
-    world.turn()
-    inputs, _ = controller.look(world.ws, experiment)
+def test_an_outcome_of_a_session_counts_for_its_first_call(trial: ExperimentWorld) -> None:
+    experiment = trial.begin(metric="outcome:resolved", unit="session")
+    _, choice = trial.ask("anna", session="chat-1")
+    trial.ask("anna", session="chat-1")
+    trial.rate("", True, kind="outcome", name="resolved", target={"session": "chat-1"})
+    trial.turn()
+    inputs, _ = controller.look(trial.ws, experiment)
     arm = next(arm for arm in inputs.arms if arm.name == choice.arm)
     assert (arm.exposed, arm.answered, arm.mean) == (1, 1, 1.0)
 
 
-def test_what_users_said_before_takes_variance_out(world: ExperimentWorld) -> None:
+def test_what_users_said_before_takes_variance_out(trial: ExperimentWorld) -> None:
     """Half of the users like everything and said so before; the others like nothing."""
     for number in range(120):
-        trace_id, _ = world.ask(f"user-{number}")
-        world.rate(trace_id, number % 2 == 0)
-    world.drain()
-    experiment = world.begin()
+        trace_id, _ = trial.ask(f"user-{number}")
+        trial.rate(trace_id, number % 2 == 0)
+    trial.drain()
+    experiment = trial.begin()
     for number in range(120):
-        trace_id, _ = world.ask(f"user-{number}")
-        world.rate(trace_id, number % 2 == 0)
-    world.turn()
-    inputs, _ = controller.look(world.ws, experiment)
+        trace_id, _ = trial.ask(f"user-{number}")
+        trial.rate(trace_id, number % 2 == 0)
+    trial.turn()
+    inputs, _ = controller.look(trial.ws, experiment)
     assert all(arm.variance < 0.01 for arm in inputs.arms)
     assert all(arm.mean == pytest.approx(0.5, abs=0.01) for arm in inputs.arms)
 
 
 def test_what_a_person_said_before_is_read_once_for_all_their_sessions(
-    world: ExperimentWorld,
+    trial: ExperimentWorld,
 ) -> None:
     for _ in range(4):
-        trace_id, _ = world.ask("anna")
-        world.rate(trace_id, True)
-    world.drain()
-    experiment = world.begin(unit="session")
+        trace_id, _ = trial.ask("anna")
+        trial.rate(trace_id, True)
+    trial.drain()
+    experiment = trial.begin(unit="session")
     for number in range(6):
-        world.ask("anna", session=f"chat-{number}")
-    world.turn()
-    with world.ws.db.read() as connection:
-        agent_id = world.agent.id
+        trial.ask("anna", session=f"chat-{number}")
+    trial.turn()
+    with trial.ws.db.read() as connection:
+        agent_id = trial.agent.id
         earlier = store.earlier_statements(connection, agent_id, experiment, "thumb")
     assert len(earlier) == 4
-    units = figures(world.ws, controller.find(world.ws, experiment.id)).units
+    units = figures(trial.ws, controller.find(trial.ws, experiment.id)).units
     assert [unit.earlier for unit in units] == [1.0] * 6
 
 
-def test_a_ratio_counts_statements_and_its_interval_knows_units(world: ExperimentWorld) -> None:
-    experiment = world.begin(ratio=True)
+def test_a_ratio_counts_statements_and_its_interval_knows_units(trial: ExperimentWorld) -> None:
+    experiment = trial.begin(ratio=True)
     for number in range(60):
         for _ in range(1 + 4 * (number % 2)):  # every second user says five times as much
-            trace_id, _ = world.ask(f"user-{number}")
-            world.rate(trace_id, number % 2 == 0)
-    world.turn()
-    inputs, _ = controller.look(world.ws, experiment)
+            trace_id, _ = trial.ask(f"user-{number}")
+            trial.rate(trace_id, number % 2 == 0)
+    trial.turn()
+    inputs, _ = controller.look(trial.ws, experiment)
     total = sum((arm.mean or 0.0) * arm.answered for arm in inputs.arms)
     assert total / 60 == pytest.approx(30 / 180)
     assert sum(arm.answered for arm in inputs.arms) == 60
 
 
-def test_the_usual_latency_is_that_of_the_controls_calls(world: ExperimentWorld) -> None:
+def test_the_usual_latency_is_that_of_the_controls_calls(trial: ExperimentWorld) -> None:
     for number in range(100):
-        world.ask(f"user-{number}", seconds=1.0 + number / 100)
-    world.drain()
-    experiment = world.begin(guards=["latency_p95=0.1"])
+        trial.ask(f"user-{number}", seconds=1.0 + number / 100)
+    trial.drain()
+    experiment = trial.begin(guards=["latency_p95=0.1"])
     (guard,) = experiment.plan.guards
     assert guard.threshold == pytest.approx(1.9405, abs=0.001)
     assert guard.margin == 0.1
 
 
-def test_a_forecast_knows_the_rate_so_far(world: ExperimentWorld) -> None:
+def test_a_forecast_knows_the_rate_so_far(trial: ExperimentWorld) -> None:
     for number in range(100):
-        trace_id, _ = world.ask(f"user-{number}")
-        world.rate(trace_id, number % 4 > 0)
-    world.drain()
-    _, forecast = verbs.draft(world.ws, world.agent, "live", ["v0", "v1"], [], {})
+        trace_id, _ = trial.ask(f"user-{number}")
+        trial.rate(trace_id, number % 4 > 0)
+    trial.drain()
+    _, forecast = verbs.draft(trial.ws, trial.agent, "live", ["v0", "v1"], [], {})
     assert forecast.is_known and forecast.rate == pytest.approx(0.75)
     assert forecast.days is not None and forecast.horizon_effect is not None
 
 
 def test_an_interval_is_tightest_for_the_units_that_come_before_the_end(
-    world: ExperimentWorld,
+    trial: ExperimentWorld,
 ) -> None:
     for number in range(100):
-        trace_id, _ = world.ask(f"user-{number}")
-        world.rate(trace_id, number % 4 > 0)
-    world.drain()
+        trace_id, _ = trial.ask(f"user-{number}")
+        trial.rate(trace_id, number % 4 > 0)
+    trial.drain()
 
     def forecast_until(hours: float) -> controller.Forecast:
         options = {"max_hours": hours}
-        plan, forecast = verbs.draft(world.ws, world.agent, "live", ["v0", "v1"], [], options)
+        plan, forecast = verbs.draft(trial.ws, trial.agent, "live", ["v0", "v1"], [], options)
         assert plan.tuned_for == forecast.tuned_for
         return forecast
 
@@ -693,12 +693,12 @@ def test_an_arm_that_loses_drops_out_and_the_others_go_on_with_the_ramp(tmp_path
 
 @pytest.mark.parametrize("first", [None, "v0", "v1"], ids=["at once", "v0 first", "v1 first"])
 def test_ratings_that_come_arm_by_arm_decide_nothing(
-    world: ExperimentWorld, first: str | None
+    trial: ExperimentWorld, first: str | None
 ) -> None:
     """As from a file in which somebody gathered them. People like both versions alike."""
-    experiment = world.begin()
-    calls = [world.ask(f"user-{number}") for number in range(190)]
-    world.drain()
+    experiment = trial.begin()
+    calls = [trial.ask(f"user-{number}") for number in range(190)]
+    trial.drain()
     waves = [calls]
     if first is not None:
         waves = [
@@ -708,72 +708,72 @@ def test_ratings_that_come_arm_by_arm_decide_nothing(
     draw = random.Random(3)
     for wave in waves:
         for trace_id, _ in wave:
-            world.rate(trace_id, draw.random() < 0.9)
-        assert world.turn()[experiment.id].verdict == "undecided"
-    (comparison,) = history(world.ws, experiment)[-1].comparisons
+            trial.rate(trace_id, draw.random() < 0.9)
+        assert trial.turn()[experiment.id].verdict == "undecided"
+    (comparison,) = history(trial.ws, experiment)[-1].comparisons
     assert comparison.low is not None and comparison.high is not None
     assert comparison.low < 0 < comparison.high
 
 
-def test_an_arm_whose_ratings_lag_decides_nothing(world: ExperimentWorld) -> None:
+def test_an_arm_whose_ratings_lag_decides_nothing(trial: ExperimentWorld) -> None:
     """People became happier, and of the later ones only those of v1 have spoken so far."""
-    experiment = world.begin()
+    experiment = trial.begin()
     draw = random.Random(5)
-    calls = [world.ask(f"user-{number}") for number in range(440)]
+    calls = [trial.ask(f"user-{number}") for number in range(440)]
     lagging = []
     for number, (trace_id, choice) in enumerate(calls):
         if number >= 220 and choice.version == "v0":
             lagging.append(trace_id)
             continue
-        world.rate(trace_id, draw.random() < (0.3 if number < 220 else 0.95))
-    decision = world.turn()[experiment.id]
+        trial.rate(trace_id, draw.random() < (0.3 if number < 220 else 0.95))
+    decision = trial.turn()[experiment.id]
     assert decision.verdict == "undecided"
     assert "outcomes of v1 and v0 are in for other people" in decision.reasons[0]
-    (comparison,) = controller.look(world.ws, experiment)[0].comparisons
+    (comparison,) = controller.look(trial.ws, experiment)[0].comparisons
     assert comparison.response_p < MISMATCH and comparison.answering_p < SILENCE
     for trace_id in lagging:
-        world.rate(trace_id, draw.random() < 0.95)
-    world.turn()
-    (comparison,) = controller.look(world.ws, experiment)[0].comparisons
+        trial.rate(trace_id, draw.random() < 0.95)
+    trial.turn()
+    (comparison,) = controller.look(trial.ws, experiment)[0].comparisons
     assert comparison.response_p > MISMATCH and comparison.answering_p == 1.0
 
 
-def test_an_arm_of_which_unhappy_people_stay_silent_does_not_win(world: ExperimentWorld) -> None:
+def test_an_arm_of_which_unhappy_people_stay_silent_does_not_win(trial: ExperimentWorld) -> None:
     """Both versions are liked alike; whoever dislikes v1 seldom says so."""
-    experiment = world.begin()
+    experiment = trial.begin()
     draw = random.Random(6)
     for number in range(600):
-        trace_id, choice = world.ask(f"user-{number}")
+        trace_id, choice = trial.ask(f"user-{number}")
         likes = draw.random() < 0.6
         answers = 0.4 if choice.version == "v1" and not likes else 0.9
         if draw.random() < answers:
-            world.rate(trace_id, likes)
-    decision = world.turn()[experiment.id]
+            trial.rate(trace_id, likes)
+    decision = trial.turn()[experiment.id]
     assert decision.verdict == "undecided"
     assert "of the units of v1 answer and" in decision.reasons[0]
     assert "who stays silent may make the difference" in decision.reasons[0]
-    assert world.live() == "v0"
+    assert trial.live() == "v0"
 
 
 def test_an_arm_that_is_made_of_other_files_than_at_the_start_does_not_win(
-    world: ExperimentWorld,
+    trial: ExperimentWorld,
 ) -> None:
-    experiment = world.begin()
-    serve_people(world, 300, {"v0": 0.3, "v1": 0.8})
-    world.drain()
+    experiment = trial.begin()
+    serve_people(trial, 300, {"v0": 0.3, "v1": 0.8})
+    trial.drain()
     edited = model_versions.update().where(model_versions.c.number == 1)
     values = {"adapter": {"weights": "0" * 64}}
-    world.ws.db.write(lambda connection: connection.execute(edited.values(**values)))
+    trial.ws.db.write(lambda connection: connection.execute(edited.values(**values)))
     with pytest.raises(Conflict, match="v1 is made of other files than at the start"):
-        controller.turn(world.ws, experiment, verbs.AliasEffects(world.ws))
-    assert world.live() == "v0"
-    assert controller.verdicts_of(world.ws, experiment) == []
+        controller.turn(trial.ws, experiment, verbs.AliasEffects(trial.ws))
+    assert trial.live() == "v0"
+    assert controller.verdicts_of(trial.ws, experiment) == []
 
 
 @pytest.mark.parametrize("setting", ["min_units", "min_stop"])
 def test_so_few_units_that_one_person_decides_are_refused(
-    world: ExperimentWorld, setting: str
+    trial: ExperimentWorld, setting: str
 ) -> None:
     with pytest.raises(InputError, match="so few people of an arm decide nothing"):
-        world.begin(**{setting: 9})
-    assert world.begin(**{setting: 10}).state is State.RUNNING
+        trial.begin(**{setting: 9})
+    assert trial.begin(**{setting: 10}).state is State.RUNNING

@@ -23,14 +23,14 @@ SPELLINGS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", SPELLINGS, ids=" ".join)
 def test_a_format_by_each_of_its_names(
-    ws: Workspace,
-    base: Path,
+    empty_ws: Workspace,
+    tiny_model: Path,
     adapter: Path,
     command_line: Run,
     arguments: tuple[str, ...],
     tmp_path: Path,
 ) -> None:
-    tuned_version(ws, base, adapter)
+    tuned_version(empty_ws, tiny_model, adapter)
     format, file = SPELLINGS[arguments]
     code, out, err = command_line(
         "export", "v1", "--agent", "support", *arguments, "--to", "out", "--json"

@@ -255,14 +255,18 @@ def test_a_damaged_file_is_an_error_and_not_the_end(tmp_path: Path) -> None:
         FORMATS.get("gguf").open(tmp_path, torch.float32)
 
 
-def test_precisions_have_names(ws: Workspace, base: Path, adapter: Path, tmp_path: Path) -> None:
-    tuned_version(ws, base, adapter)
+def test_precisions_have_names(
+    empty_ws: Workspace, tiny_model: Path, adapter: Path, tmp_path: Path
+) -> None:
+    tuned_version(empty_ws, tiny_model, adapter)
     with pytest.raises(NotFound, match="Did you mean 'Q4_K_M'"):
-        export(ws, named(ws, "support", "v1"), "gguf", tmp_path / "out", "q4_km")
+        export(empty_ws, named(empty_ws, "support", "v1"), "gguf", tmp_path / "out", "q4_km")
     with pytest.raises(NotFound, match="keeps the precision of the base"):
-        export(ws, named(ws, "support", "v1"), "merged", tmp_path / "out", "q4_k_m")
+        export(empty_ws, named(empty_ws, "support", "v1"), "merged", tmp_path / "out", "q4_k_m")
     with pytest.raises(InputError, match="a name and a reason"):
-        export(ws, named(ws, "support", "v1"), "gguf", tmp_path / "out", "f16", accept="me")
+        export(
+            empty_ws, named(empty_ws, "support", "v1"), "gguf", tmp_path / "out", "f16", accept="me"
+        )
     assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match="less than nothing"):
         gguf_file.recommend(-1)
@@ -278,16 +282,16 @@ def test_precisions_have_names(ws: Workspace, base: Path, adapter: Path, tmp_pat
 
 @pytest.mark.slow
 def test_an_export_that_is_not_the_model_is_taken_by_name_only(
-    ws: Workspace, trained: ExportSource, tmp_path: Path
+    empty_ws: Workspace, trained: ExportSource, tmp_path: Path
 ) -> None:
     assert trained.adapter
-    version = tuned_version(ws, Path(trained.base), trained.adapter)
+    version = tuned_version(empty_ws, Path(trained.base), trained.adapter)
     with pytest.raises(ModelError, match=r"top-1.*Nothing was kept.*--accept"):
-        export(ws, named(ws, "support", "v1"), "gguf", tmp_path / "out", "q2_k")
+        export(empty_ws, named(empty_ws, "support", "v1"), "gguf", tmp_path / "out", "q2_k")
     assert not (tmp_path / "out").exists()
     done = export(
-        ws,
-        named(ws, "support", "v1"),
+        empty_ws,
+        named(empty_ws, "support", "v1"),
         "gguf",
         tmp_path / "out",
         "q2_k",
@@ -303,24 +307,28 @@ def test_an_export_that_is_not_the_model_is_taken_by_name_only(
         json.loads((done.path / "thumbwheel.json").read_text())["accepted"]
         == "Ada: only to try the road"
     )
-    assert exports(ws, version) == [done]
+    assert exports(empty_ws, version) == [done]
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "home") == ["out"]
 
 
 @pytest.mark.slow
 def test_a_ladder_shows_what_it_does_not_keep(
-    ws: Workspace, trained: ExportSource, tmp_path: Path
+    empty_ws: Workspace, trained: ExportSource, tmp_path: Path
 ) -> None:
     assert trained.adapter
-    version = tuned_version(ws, Path(trained.base), trained.adapter)
+    version = tuned_version(empty_ws, Path(trained.base), trained.adapter)
     with pytest.raises(InputError, match="Leave --ladder out"):
-        list(ladder(ws, named(ws, "support", "v1"), "merged", FORMATS.get("merged").quants))
+        list(
+            ladder(
+                empty_ws, named(empty_ws, "support", "v1"), "merged", FORMATS.get("merged").quants
+            )
+        )
     (tmp_path / "taken" / "support-v1-gguf-Q2_K" / "mine").mkdir(parents=True)
     with pytest.raises(Conflict, match="something is there already"):
         list(
             ladder(
-                ws,
-                named(ws, "support", "v1"),
+                empty_ws,
+                named(empty_ws, "support", "v1"),
                 "gguf",
                 ["q8_0", "q2_k"],
                 tmp_path / "taken",
@@ -329,8 +337,8 @@ def test_a_ladder_shows_what_it_does_not_keep(
     assert len(list((tmp_path / "taken").iterdir())) == 1, "seen before the first is made"
     done = list(
         ladder(
-            ws,
-            named(ws, "support", "v1"),
+            empty_ws,
+            named(empty_ws, "support", "v1"),
             "gguf",
             ["q8_0", "Q2_K", "Q8_0"],
             tmp_path / "rungs",
@@ -341,7 +349,7 @@ def test_a_ladder_shows_what_it_does_not_keep(
         ("Q2_K", False, False),
     ]
     assert [path.name for path in (tmp_path / "rungs").iterdir()] == ["support-v1-gguf-Q8_0"]
-    assert exports(ws, version) == done
+    assert exports(empty_ws, version) == done
 
 
 CHILD = """

@@ -83,15 +83,15 @@ def test_tokenizer_settings() -> None:
     )
 
 
-def test_every_end_of_an_answer_is_kept(base: Path) -> None:
+def test_every_end_of_an_answer_is_kept(tiny_model: Path) -> None:
     assert hf_compat.generation_settings(
-        {"eos_token_id": 7, "pad_token_id": 0}, str(base), None, (9, 7)
+        {"eos_token_id": 7, "pad_token_id": 0}, str(tiny_model), None, (9, 7)
     )["eos_token_id"] == [7, 9]
-    assert hf_compat.generation_settings({"eos_token_id": [7, 8]}, str(base), None, (8,)) == {
+    assert hf_compat.generation_settings({"eos_token_id": [7, 8]}, str(tiny_model), None, (8,)) == {
         "eos_token_id": [7, 8],
         "pad_token_id": 7,
     }
-    assert hf_compat.generation_settings({"eos_token_id": 7}, str(base), 3, (7,)) == {
+    assert hf_compat.generation_settings({"eos_token_id": 7}, str(tiny_model), 3, (7,)) == {
         "eos_token_id": 7,
         "pad_token_id": 3,
     }
@@ -192,7 +192,7 @@ print(json.dumps({"ids": ids, "logits": logits.tolist(), "ends": ends, "special"
     ],
 )
 def test_transformers_4_computes_the_same(
-    ws: Workspace,
+    empty_ws: Workspace,
     old_python: Path,
     family: str,
     settings: dict[str, object],
@@ -206,8 +206,8 @@ def test_transformers_4_computes_the_same(
         hf_compat.complete_config(
             base
         )  # the base itself is the user's; only what we write is ours to make readable
-    tuned_version(ws, base, tiny_adapter(base, tmp_path / "adapter"))
-    done = export(ws, named(ws, "support", "v1"), format, tmp_path / "out")
+    tuned_version(empty_ws, base, tiny_adapter(base, tmp_path / "adapter"))
+    done = export(empty_ws, named(empty_ws, "support", "v1"), format, tmp_path / "out")
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {
         "OMP_NUM_THREADS": "1"
     }

@@ -87,9 +87,9 @@ class WrongInAnswers:
 
 
 def test_an_export_that_is_wrong_in_its_answers_alone_fails(
-    base: Path, adapter: Path, tmp_path: Path
+    tiny_model: Path, adapter: Path, tmp_path: Path
 ) -> None:
-    source = ExportSource(str(base), adapter, str(base), tmp_path / "scratch")
+    source = ExportSource(str(tiny_model), adapter, str(tiny_model), tmp_path / "scratch")
     folder = tmp_path / "merged"
     folder.mkdir()
     form = FORMATS.get("merged")

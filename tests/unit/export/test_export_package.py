@@ -32,8 +32,8 @@ from thumbwheel.models.versions import version as named
 
 
 @pytest.fixture
-def version(ws: Workspace, base: Path, adapter: Path) -> ModelVersion:
-    return tuned_version(ws, base, adapter)
+def version(empty_ws: Workspace, tiny_model: Path, adapter: Path) -> ModelVersion:
+    return tuned_version(empty_ws, tiny_model, adapter)
 
 
 def left_over(folder: Path) -> list[str]:
@@ -42,10 +42,10 @@ def left_over(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("format", ["adapter", "merged"])
 def test_an_export_is_recorded_with_every_hash(
-    ws: Workspace, version: ModelVersion, base: Path, format: str, tmp_path: Path
+    empty_ws: Workspace, version: ModelVersion, tiny_model: Path, format: str, tmp_path: Path
 ) -> None:
-    versions.move(ws, version, VersionState.APPROVED, Basis.GOLD)
-    done = export(ws, named(ws, "support", "v1"), format, tmp_path / "deep" / "out")
+    versions.move(empty_ws, version, VersionState.APPROVED, Basis.GOLD)
+    done = export(empty_ws, named(empty_ws, "support", "v1"), format, tmp_path / "deep" / "out")
     manifest = json.loads((done.path / "thumbwheel.json").read_text())
     hashes = {
         path.relative_to(done.path).as_posix() for path in done.path.rglob("*") if path.is_file()
@@ -58,22 +58,22 @@ def test_an_export_is_recorded_with_every_hash(
         "v1",
         "approved",
         "gold",
-        str(base),
+        str(tiny_model),
     )
     assert manifest["run_id"] == version.run_id
     assert manifest["parity"]["mean_kl"] < 1e-5 < manifest["parity"]["effect_kl"]
-    assert exports(ws, version) == [done]
+    assert exports(empty_ws, version) == [done]
     assert left_over(tmp_path / "deep") == ["out"]
     assert oct(done.path.stat().st_mode & 0o777) == "0o700"
 
 
 def test_the_adapter_export_names_its_base_for_good(
-    ws: Workspace, version: ModelVersion, base: Path, tmp_path: Path
+    empty_ws: Workspace, version: ModelVersion, tiny_model: Path, tmp_path: Path
 ) -> None:
-    done = export(ws, named(ws, "support", "v1"), "adapter", tmp_path / "out")
+    done = export(empty_ws, named(empty_ws, "support", "v1"), "adapter", tmp_path / "out")
     assert json.loads((done.path / "adapter_config.json").read_text())[
         "base_model_name_or_path"
-    ] == str(base.resolve())
+    ] == str(tiny_model.resolve())
     assert {
         "tokenizer.json",
         "tokenizer_config.json",
@@ -83,89 +83,91 @@ def test_the_adapter_export_names_its_base_for_good(
 
 
 def test_a_base_is_exported_merged_only(
-    ws: Workspace, version: ModelVersion, tmp_path: Path
+    empty_ws: Workspace, version: ModelVersion, tmp_path: Path
 ) -> None:
-    done = export(ws, named(ws, "support", "v0"), "merged", tmp_path / "base")
+    done = export(empty_ws, named(empty_ws, "support", "v0"), "merged", tmp_path / "base")
     assert done.parity.effect_kl is None
     assert done.parity.max_abs_diff == 0
     with pytest.raises(ModelError, match="no adapter"):
-        export(ws, named(ws, "support", "v0"), "adapter", tmp_path / "out")
+        export(empty_ws, named(empty_ws, "support", "v0"), "adapter", tmp_path / "out")
     assert left_over(tmp_path) == ["base"]
 
 
-def test_unknown_names(ws: Workspace, version: ModelVersion) -> None:
+def test_unknown_names(empty_ws: Workspace, version: ModelVersion) -> None:
     with pytest.raises(NotFound, match="Did you mean 'merged'"):
-        export(ws, named(ws, "support", "v1"), "mergd")
+        export(empty_ws, named(empty_ws, "support", "v1"), "mergd")
     with pytest.raises(NotFound, match="no such version"):
-        export(ws, named(ws, "support", "v9"))
+        export(empty_ws, named(empty_ws, "support", "v9"))
 
 
-def test_nothing_is_overwritten(ws: Workspace, version: ModelVersion, tmp_path: Path) -> None:
+def test_nothing_is_overwritten(empty_ws: Workspace, version: ModelVersion, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
     with pytest.raises(Conflict, match="something is there"):
-        export(ws, named(ws, "support", "v1"), "merged", tmp_path / "out")
+        export(empty_ws, named(empty_ws, "support", "v1"), "merged", tmp_path / "out")
     assert left_over(tmp_path / "out") == ["thesis.txt"]
     (tmp_path / "file").write_text("mine")
     with pytest.raises(Conflict, match="something is there"):
-        export(ws, named(ws, "support", "v1"), "merged", tmp_path / "file")
+        export(empty_ws, named(empty_ws, "support", "v1"), "merged", tmp_path / "file")
     with pytest.raises(InputError, match="folder"):
-        export(ws, named(ws, "support", "v1"), "merged", tmp_path / "file" / "out")
+        export(empty_ws, named(empty_ws, "support", "v1"), "merged", tmp_path / "file" / "out")
     (tmp_path / "empty").mkdir()
-    assert export(ws, named(ws, "support", "v1"), "adapter", tmp_path / "empty").files
+    assert export(empty_ws, named(empty_ws, "support", "v1"), "adapter", tmp_path / "empty").files
 
 
-def test_a_tainted_version_stays_here(ws: Workspace, version: ModelVersion, tmp_path: Path) -> None:
-    ws.db.write(
+def test_a_tainted_version_stays_here(
+    empty_ws: Workspace, version: ModelVersion, tmp_path: Path
+) -> None:
+    empty_ws.db.write(
         lambda c: c.execute(
             model_versions.update().where(model_versions.c.id == version.id).values(tainted=True)
         )
     )
     assert not version.tainted  # the value is older than the erasure
     with pytest.raises(Conflict, match="tainted"):
-        export(ws, version, "merged", tmp_path / "out")
+        export(empty_ws, version, "merged", tmp_path / "out")
     assert left_over(tmp_path) == []
 
 
-def test_a_changed_base_is_noticed(ws: Workspace, adapter: Path, tmp_path: Path) -> None:
+def test_a_changed_base_is_noticed(empty_ws: Workspace, adapter: Path, tmp_path: Path) -> None:
     base = tiny_base(tmp_path / "home" / "base")
-    version = tuned_version(ws, base, adapter, fingerprint=base_fingerprint(base))
+    version = tuned_version(empty_ws, base, adapter, fingerprint=base_fingerprint(base))
     tiny_base(base, seed=5)
     with pytest.raises(ModelError, match="not those that the version was made with"):
-        export(ws, version, "merged", tmp_path / "out")
+        export(empty_ws, version, "merged", tmp_path / "out")
     assert left_over(tmp_path) == []
 
 
 @pytest.mark.parametrize("named", ["another base", "a/hub-id"])
 def test_an_adapter_of_another_base_is_refused(
-    ws: Workspace, base: Path, named: str, tmp_path: Path
+    empty_ws: Workspace, tiny_model: Path, named: str, tmp_path: Path
 ) -> None:
     other = tiny_base(tmp_path / "home" / "other", seed=7) if named == "another base" else named
-    foreign = tiny_adapter(base, tmp_path / "home" / "adapter")
+    foreign = tiny_adapter(tiny_model, tmp_path / "home" / "adapter")
     config = json.loads((foreign / "adapter_config.json").read_text())
     (foreign / "adapter_config.json").write_text(
         json.dumps(config | {"base_model_name_or_path": str(other)})
     )
-    version = tuned_version(ws, base, foreign)
+    version = tuned_version(empty_ws, tiny_model, foreign)
     with pytest.raises(ModelError, match="its own metadata names the base"):
-        export(ws, version, "merged", tmp_path / "out")
+        export(empty_ws, version, "merged", tmp_path / "out")
     assert left_over(tmp_path) == []
 
 
 def test_an_endpoint_has_no_weights_to_export(
-    ws: Workspace, version: ModelVersion, tmp_path: Path
+    empty_ws: Workspace, version: ModelVersion, tmp_path: Path
 ) -> None:
-    versions.add_endpoint(ws, "support", EndpointAddress("http://127.0.0.1:9/v1", "gpt"))
+    versions.add_endpoint(empty_ws, "support", EndpointAddress("http://127.0.0.1:9/v1", "gpt"))
     with pytest.raises(ModelError, match="its weights are not here"):
-        export(ws, named(ws, "support", "latest"), "merged", tmp_path / "out")
+        export(empty_ws, named(empty_ws, "support", "latest"), "merged", tmp_path / "out")
 
 
 def test_a_base_that_has_moved_is_told_by_its_weights(
-    ws: Workspace, base: Path, adapter: Path, tmp_path: Path
+    empty_ws: Workspace, tiny_model: Path, adapter: Path, tmp_path: Path
 ) -> None:
-    moved = shutil.copytree(base, tmp_path / "home" / "moved")
-    tuned_version(ws, moved, adapter)
-    assert export(ws, named(ws, "support", "v1"), "adapter", tmp_path / "out").files
+    moved = shutil.copytree(tiny_model, tmp_path / "home" / "moved")
+    tuned_version(empty_ws, moved, adapter)
+    assert export(empty_ws, named(empty_ws, "support", "v1"), "adapter", tmp_path / "out").files
 
 
 def broken_merge(change: Any) -> Any:
@@ -188,17 +190,21 @@ BROKEN = {
 
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_wrong_merge_is_an_error_that_leaves_nothing(
-    ws: Workspace, version: ModelVersion, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    empty_ws: Workspace,
+    version: ModelVersion,
+    what: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(merged, "merge", broken_merge(BROKEN[what]))
     with pytest.raises(ModelError, match="not the model that was trained"):
-        export(ws, named(ws, "support", "v1"), "merged", tmp_path / "out")
+        export(empty_ws, named(empty_ws, "support", "v1"), "merged", tmp_path / "out")
     assert left_over(tmp_path) == []
-    assert exports(ws, version) == []
+    assert exports(empty_ws, version) == []
 
 
 def test_a_wrong_template_is_an_error(
-    ws: Workspace, version: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    empty_ws: Workspace, version: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = MergedFormat.write
 
@@ -210,12 +216,14 @@ def test_a_wrong_template_is_an_error(
 
     monkeypatch.setattr(MergedFormat, "write", write)
     with pytest.raises(ModelError, match="chat template gives other prompt tokens"):
-        export(ws, named(ws, "support", "v1"), "merged", tmp_path / "out")
+        export(empty_ws, named(empty_ws, "support", "v1"), "merged", tmp_path / "out")
     assert left_over(tmp_path) == []
 
 
 @pytest.mark.slow
-def test_a_change_that_rounding_would_lose_is_not_merged(ws: Workspace, tmp_path: Path) -> None:
+def test_a_change_that_rounding_would_lose_is_not_merged(
+    empty_ws: Workspace, tmp_path: Path
+) -> None:
     base = tiny_base(tmp_path / "home" / "base", dtype="bfloat16", initializer_range=0.1)
     weak = tiny_adapter(base, tmp_path / "home" / "weak", lora_alpha=1, r=1)
     from safetensors.torch import load_file, save_file
@@ -226,12 +234,15 @@ def test_a_change_that_rounding_would_lose_is_not_merged(ws: Workspace, tmp_path
         weak / "adapter_model.safetensors",
         metadata={"format": "pt"},
     )
-    tuned_version(ws, base, weak)
+    tuned_version(empty_ws, base, weak)
     with pytest.raises(ModelError, match="rounding loses it"):
-        export(ws, named(ws, "support", "v1"), "merged", tmp_path / "out")
+        export(empty_ws, named(empty_ws, "support", "v1"), "merged", tmp_path / "out")
     assert left_over(tmp_path) == []
     assert (
-        export(ws, named(ws, "support", "v1"), "adapter", tmp_path / "out").parity.mean_kl < 1e-10
+        export(
+            empty_ws, named(empty_ws, "support", "v1"), "adapter", tmp_path / "out"
+        ).parity.mean_kl
+        < 1e-10
     )
 
 
@@ -268,10 +279,10 @@ def child(home: Path, out: Path, how: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_a_full_disk_and_a_kill_leave_nothing_finished(
-    base: Path, adapter: Path, tmp_path: Path
+    tiny_model: Path, adapter: Path, tmp_path: Path
 ) -> None:
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
-        version = tuned_version(ws, base, adapter)
+        version = tuned_version(ws, tiny_model, adapter)
         versions.adapter_folder(ws, version)
     full = child(tmp_path / "home", tmp_path / "out", "full")
     assert full.stdout.startswith("StorageError 7 export to"), full.stdout + full.stderr
@@ -289,33 +300,35 @@ def test_a_full_disk_and_a_kill_leave_nothing_finished(
 
 
 def test_what_cannot_be_recorded_is_not_left(
-    ws: Workspace, version: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    empty_ws: Workspace, version: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def locked(*_: object) -> None:
         raise StorageError("the database", "it is locked", "Wait")
 
     monkeypatch.setattr("thumbwheel.export.store.add", locked)
     with pytest.raises(StorageError, match="locked"):
-        export(ws, version, "adapter", tmp_path / "out")
+        export(empty_ws, version, "adapter", tmp_path / "out")
     assert left_over(tmp_path) == []
 
 
 def test_a_damaged_adapter_is_not_exported(
-    ws: Workspace, version: ModelVersion, tmp_path: Path
+    empty_ws: Workspace, version: ModelVersion, tmp_path: Path
 ) -> None:
     assert version.adapter
-    next(ws.home.blobs.rglob(version.adapter["adapter_model.safetensors"])).write_bytes(b"damaged")
+    next(empty_ws.home.blobs.rglob(version.adapter["adapter_model.safetensors"])).write_bytes(
+        b"damaged"
+    )
     with pytest.raises(StorageError, match="damaged or changed"):
-        export(ws, named(ws, "support", "v1"), "merged", tmp_path / "out")
+        export(empty_ws, named(empty_ws, "support", "v1"), "merged", tmp_path / "out")
     assert left_over(tmp_path) == []
 
 
 @pytest.mark.slow
 def test_the_command_answers_in_json_and_says_errors(
-    base: Path, adapter: Path, tmp_path: Path
+    tiny_model: Path, adapter: Path, tmp_path: Path
 ) -> None:
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
-        tuned_version(ws, base, adapter)
+        tuned_version(ws, tiny_model, adapter)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     command = [
         sys.executable,

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 
 from tests.models.tiny_models import pair_files, record
-from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.schema import (
     datasets,
     decisions,
@@ -43,12 +41,6 @@ HOSTILE = (
 )
 AGENT = "support"
 PARITY = Parity(5, 200, "F32", 1e-6, 1e-9, 1.0, 0.5, True, ParityLimits(1e-4, 0.99), size=4_000_000)
-
-
-@pytest.fixture
-def ws(tmp_path: Path) -> Iterator[Workspace]:
-    with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as opened:
-        yield opened
 
 
 def measure(name: str, before: float, after: float, half: float, n: int) -> dict[str, Any]:
@@ -170,13 +162,13 @@ def metric_lines(steps: int = 60, every: int = 6) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def turn(ws: Workspace, tmp_path: Path) -> ModelVersion:
+def turn(empty_ws: Workspace, tmp_path: Path) -> ModelVersion:
     """v1 over v0: trained, evaluated on gold, approved, exported."""
-    base = versions.ensure_base(ws, AGENT, "/models/filer-base", "ab" * 32)
+    base = versions.ensure_base(empty_ws, AGENT, "/models/filer-base", "ab" * 32)
     (adapter := tmp_path / "adapter").mkdir()
     (adapter / "adapter_model.safetensors").write_bytes(b"weights")
     manifest = {
-        "files": pair_files(Artifacts(ws.home.blobs), tmp_path),
+        "files": pair_files(Artifacts(empty_ws.home.blobs), tmp_path),
         "counts": {"train": 3, "dev": 2, "gate": 1},
         "drops": {"answer equals the correction": 4},
         "notes": {"answers with disagreeing raters": 9, "answers with different corrections": 0},
@@ -190,12 +182,18 @@ def turn(ws: Workspace, tmp_path: Path) -> ModelVersion:
         "watermark": {"feedback": 6, "recorded_at": None},
     }
     dataset = record(
-        ws, datasets, AGENT, id="dst_pairs", shape="pairs", manifest=manifest, fingerprint="cd" * 32
+        empty_ws,
+        datasets,
+        AGENT,
+        id="dst_pairs",
+        shape="pairs",
+        manifest=manifest,
+        fingerprint="cd" * 32,
     )
     config = DpoConfig(learning_rate=5e-5, beta=0.2, seed=7).model_dump(mode="json")
     environment = {"python": "3.11.7", "torch": "2.13.0", "platform": "Linux", "cpus": 2}
     run = record(
-        ws,
+        empty_ws,
         runs,
         AGENT,
         id="run_1",
@@ -209,15 +207,15 @@ def turn(ws: Workspace, tmp_path: Path) -> ModelVersion:
         state="finished",
         metrics={},
     )
-    folder = ws.home.runs / run
+    folder = empty_ws.home.runs / run
     folder.mkdir(parents=True)
     (folder / "metrics.jsonl").write_text(
         "".join(json.dumps(line) + "\n" for line in metric_lines())
     )
-    version = versions.add_candidate(ws, base, run, adapter)
-    judged(ws, version, base)
+    version = versions.add_candidate(empty_ws, base, run, adapter)
+    judged(empty_ws, version, base)
     record(
-        ws,
+        empty_ws,
         exports,
         AGENT,
         version_id=version.id,
@@ -226,7 +224,7 @@ def turn(ws: Workspace, tmp_path: Path) -> ModelVersion:
         files={},
         parity=asdict(PARITY),
     )
-    return versions.move(ws, version, VersionState.APPROVED, Basis.GOLD)
+    return versions.move(empty_ws, version, VersionState.APPROVED, Basis.GOLD)
 
 
 def judged(ws: Workspace, row: ModelVersion, base: ModelVersion) -> None:
@@ -257,17 +255,23 @@ def judged(ws: Workspace, row: ModelVersion, base: ModelVersion) -> None:
 
 
 @pytest.fixture
-def recorded(ws: Workspace, turn: ModelVersion) -> None:
+def recorded(empty_ws: Workspace, turn: ModelVersion) -> None:
     """The traces and the feedback that the dataset's rows name."""
-    record(ws, messages, AGENT, id="msg_1", role="user", content={"content": "Question?"})
+    record(empty_ws, messages, AGENT, id="msg_1", role="user", content={"content": "Question?"})
     for n in range(2):
-        record(ws, subjects, AGENT, id=f"sub_{n}", external_id=f"person {n}")
+        record(empty_ws, subjects, AGENT, id=f"sub_{n}", external_id=f"person {n}")
     for n in [*range(6), 99]:
         record(
-            ws, traces, AGENT, id=f"trc_{n}", source="jsonl", external_id=f"t{n}", input_id="msg_1"
+            empty_ws,
+            traces,
+            AGENT,
+            id=f"trc_{n}",
+            source="jsonl",
+            external_id=f"t{n}",
+            input_id="msg_1",
         )
         record(
-            ws,
+            empty_ws,
             feedback,
             AGENT,
             id=f"fbk_{n}",
@@ -277,7 +281,7 @@ def recorded(ws: Workspace, turn: ModelVersion) -> None:
             value=True,
         )
         record(
-            ws,
+            empty_ws,
             feedback_targets,
             AGENT,
             feedback_id=f"fbk_{n}",

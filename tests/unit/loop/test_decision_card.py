@@ -22,12 +22,12 @@ TIGHT = Spread(centre=0.0, error=0.002, degrees=99.0, limit=1.0)
 
 
 @pytest.fixture
-def candidate(ws: Workspace, tmp_path: Path) -> ModelVersion:
-    base = versions.ensure_base(ws, "support", "base", "f" * 64)
+def candidate(empty_ws: Workspace, tmp_path: Path) -> ModelVersion:
+    base = versions.ensure_base(empty_ws, "support", "base", "f" * 64)
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text("{}")
-    return versions.add_candidate(ws, base, None, adapter)
+    return versions.add_candidate(empty_ws, base, None, adapter)
 
 
 def guard(name: str, before: float, after: float, n: int = 100) -> Guard:
@@ -57,8 +57,8 @@ def decided(ws: Workspace, version: ModelVersion, *guards: Guard) -> Pending:
     )
 
 
-def test_the_summary_is_in_a_readers_words(ws: Workspace, candidate: ModelVersion) -> None:
-    card = decision_card(ws, decided(ws, candidate))
+def test_the_summary_is_in_a_readers_words(empty_ws: Workspace, candidate: ModelVersion) -> None:
+    card = decision_card(empty_ws, decided(empty_ws, candidate))
     assert card.question == "Make v1 live?"
     assert card.summary == ("v1 answers 63 of 100 more test questions right; 7 checks had no data.")
     assert "of 100 with 95 % confidence, on 60 questions that you reviewed" in card.certainty
@@ -68,10 +68,10 @@ def test_the_summary_is_in_a_readers_words(ws: Workspace, candidate: ModelVersio
 
 
 def test_each_check_stands_once_and_none_without_data_is_good(
-    ws: Workspace, candidate: ModelVersion
+    empty_ws: Workspace, candidate: ModelVersion
 ) -> None:
     guards = (guard(EOS, 0.98, 0.98), guard(LENGTH, 40, 41), guard(FORMAT, 0.9, 0.9, n=5))
-    card = decision_card(ws, decided(ws, candidate, *guards))
+    card = decision_card(empty_ws, decided(empty_ws, candidate, *guards))
     assert card.summary == (
         "v1 answers 63 of 100 more test questions right; nothing that was measured got worse; 5 "
         "checks had no data."
@@ -88,16 +88,16 @@ def test_each_check_stands_once_and_none_without_data_is_good(
     )
 
 
-def test_what_got_worse_is_said(ws: Workspace, candidate: ModelVersion) -> None:
+def test_what_got_worse_is_said(empty_ws: Workspace, candidate: ModelVersion) -> None:
     worse = guard(EOS, 0.98, 0.5)
-    pending = decided(ws, candidate, worse.model_copy(update={"spread": TIGHT}))
-    card = decision_card(ws, pending)
+    pending = decided(empty_ws, candidate, worse.model_copy(update={"spread": TIGHT}))
+    card = decision_card(empty_ws, pending)
     assert card.summary == (
         "v1 answers 63 of 100 more test questions right; 1 check got worse; 6 checks had no data."
     )
 
 
-def test_a_version_that_was_not_evaluated(ws: Workspace, candidate: ModelVersion) -> None:
+def test_a_version_that_was_not_evaluated(empty_ws: Workspace, candidate: ModelVersion) -> None:
     now = datetime.now(UTC)
     pending = Pending(
         "dec_2",
@@ -113,7 +113,7 @@ def test_a_version_that_was_not_evaluated(ws: Workspace, candidate: ModelVersion
         now,
         None,
     )
-    card = decision_card(ws, pending)
+    card = decision_card(empty_ws, pending)
     assert card.summary.startswith("v1 was not evaluated")
     assert card.question == "Deploy v1 on ollama?"
     assert (card.checks, card.certainty) == ([], "")

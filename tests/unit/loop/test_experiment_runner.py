@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.waiting import until
-from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import StorageError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop.experiment_runner import ExperimentRunner
@@ -18,14 +15,8 @@ WAITED = 1.0
 """Seconds that a database which is away lets a look wait."""
 
 
-@pytest.fixture
-def ws(tmp_path: Path) -> Iterator[Workspace]:
-    with Workspace.open(Home.at(tmp_path / "home"), Sources({}, "none", {})) as workspace:
-        yield workspace
-
-
 def test_a_database_that_comes_back_is_looked_at_at_once(
-    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+    empty_ws: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wait for it does not count as work, after which there would be a pause ten times as
     long."""
@@ -39,7 +30,7 @@ def test_a_database_that_comes_back_is_looked_at_at_once(
             raise StorageError("database", "it does not answer", "Start it")
 
     monkeypatch.setattr(ExperimentRunner, "_look", look)
-    runner = ExperimentRunner(ws, every=0.05)
+    runner = ExperimentRunner(empty_ws, every=0.05)
     pauses: list[float] = []
     wait = runner._ended.wait
 

@@ -32,7 +32,7 @@ CONFIG = CycleConfig(
 
 
 @pytest.fixture
-def approved(ws: Workspace, turn: ModelVersion) -> Iterator[ModelVersion]:
+def approved(empty_ws: Workspace, turn: ModelVersion) -> Iterator[ModelVersion]:
     yield turn
 
 
@@ -43,74 +43,78 @@ def put(ws: Workspace, version: ModelVersion, wish: Wish, config: CycleConfig = 
 
 @pytest.mark.parametrize(("consent", "allowed"), [("on", True), ("ask", False), ("off", False)])
 def test_a_switch_lets_a_step_happen_asks_or_leaves_it(
-    ws: Workspace, approved: ModelVersion, consent: str, allowed: bool
+    empty_ws: Workspace, approved: ModelVersion, consent: str, allowed: bool
 ) -> None:
     config = CycleConfig(export=("merged",), auto_export=consent)
-    assert put(ws, approved, Wish.EXPORT, config) is allowed
-    questions = [pending.question for pending in decisions(ws, AGENT)]
+    assert put(empty_ws, approved, Wish.EXPORT, config) is allowed
+    questions = [pending.question for pending in decisions(empty_ws, AGENT)]
     assert questions == (["export v1 as merged?"] if consent == "ask" else [])
 
 
-def test_a_turn_asks_once_for_each_version_and_step(ws: Workspace, approved: ModelVersion) -> None:
+def test_a_turn_asks_once_for_each_version_and_step(
+    empty_ws: Workspace, approved: ModelVersion
+) -> None:
     for _ in range(2):
         for wish in Wish:
-            assert put(ws, approved, wish) is False
-    waiting = decisions(ws, AGENT)
+            assert put(empty_ws, approved, wish) is False
+    waiting = decisions(empty_ws, AGENT)
     assert [pending.question for pending in waiting] == [
         "export v1 as merged?",
         "deploy v1 on embedded?",
         "make v1 live (basis gold: approved on cases that you reviewed)?",
     ]
-    assert [pending.question for pending in status(ws, AGENT).waiting] == [
+    assert [pending.question for pending in status(empty_ws, AGENT).waiting] == [
         pending.question for pending in waiting
     ]
     # a refusal is an answer too: the question does not come back
-    refuse(ws, AGENT, waiting[0].id, "anna", "too large")
-    put(ws, approved, Wish.EXPORT)
-    assert len(decisions(ws, AGENT)) == 2
-    refused = decisions(ws, AGENT, every=True)[0]
+    refuse(empty_ws, AGENT, waiting[0].id, "anna", "too large")
+    put(empty_ws, approved, Wish.EXPORT)
+    assert len(decisions(empty_ws, AGENT)) == 2
+    refused = decisions(empty_ws, AGENT, every=True)[0]
     assert (refused.state, refused.answered_by, refused.reason) == (
         WishState.REFUSED,
         "anna",
         "too large",
     )
     with pytest.raises(Conflict, match="it is refused by anna"):
-        approve(ws, AGENT, refused.id, "ben")
+        approve(empty_ws, AGENT, refused.id, "ben")
     with pytest.raises(NotFound, match="Waiting: dec_"):
-        refuse(ws, AGENT, "dec_nothing", "anna")
+        refuse(empty_ws, AGENT, "dec_nothing", "anna")
 
 
-def test_a_step_that_fails_goes_on_waiting(ws: Workspace, approved: ModelVersion) -> None:
+def test_a_step_that_fails_goes_on_waiting(empty_ws: Workspace, approved: ModelVersion) -> None:
     """The base of this version is nowhere, and it is deployed nowhere."""
-    put(ws, approved, Wish.EXPORT)
-    put(ws, approved, Wish.PROMOTE)
-    export, promote = decisions(ws, AGENT)
+    put(empty_ws, approved, Wish.EXPORT)
+    put(empty_ws, approved, Wish.PROMOTE)
+    export, promote = decisions(empty_ws, AGENT)
     with pytest.raises(ThumbwheelError):
-        approve(ws, AGENT, export.id, "anna")
+        approve(empty_ws, AGENT, export.id, "anna")
     with pytest.raises(ThumbwheelError):
-        approve(ws, AGENT, promote.id, "anna")
-    assert [pending.state for pending in decisions(ws, AGENT)] == [WishState.WAITING] * 2
+        approve(empty_ws, AGENT, promote.id, "anna")
+    assert [pending.state for pending in decisions(empty_ws, AGENT)] == [WishState.WAITING] * 2
 
 
-def test_a_decision_about_a_tainted_version_is_moot(ws: Workspace, approved: ModelVersion) -> None:
-    put(ws, approved, Wish.PROMOTE)
-    (pending,) = decisions(ws, AGENT)
+def test_a_decision_about_a_tainted_version_is_moot(
+    empty_ws: Workspace, approved: ModelVersion
+) -> None:
+    put(empty_ws, approved, Wish.PROMOTE)
+    (pending,) = decisions(empty_ws, AGENT)
 
     def taint(connection: sa.Connection) -> None:
         connection.execute(model_versions.update().values(tainted=True))
 
-    ws.db.write(taint)
+    empty_ws.db.write(taint)
     with pytest.raises(Conflict, match="erased since"):
-        approve(ws, AGENT, pending.id, "anna")
-    (moot,) = decisions(ws, AGENT, every=True)
+        approve(empty_ws, AGENT, pending.id, "anna")
+    (moot,) = decisions(empty_ws, AGENT, every=True)
     assert moot.state is WishState.MOOT
 
 
 def test_a_decision_that_a_newer_live_version_has_overtaken_is_moot(
-    ws: Workspace, approved: ModelVersion
+    empty_ws: Workspace, approved: ModelVersion
 ) -> None:
-    put(ws, approved, Wish.PROMOTE)
-    (pending,) = decisions(ws, AGENT)
+    put(empty_ws, approved, Wish.PROMOTE)
+    (pending,) = decisions(empty_ws, AGENT)
 
     def make_newer_live(connection: sa.Connection) -> None:
         row = connection.execute(
@@ -129,40 +133,40 @@ def test_a_decision_that_a_newer_live_version_has_overtaken_is_moot(
             )
         )
 
-    ws.db.write(make_newer_live)
-    assert versions.aliases_of(ws, AGENT)["live"] == "ver_newer"
+    empty_ws.db.write(make_newer_live)
+    assert versions.aliases_of(empty_ws, AGENT)["live"] == "ver_newer"
     with pytest.raises(Conflict, match="v9, which is newer, is live"):
-        approve(ws, AGENT, pending.id, "anna")
+        approve(empty_ws, AGENT, pending.id, "anna")
 
 
 def test_an_enabled_loop_asks_before_it_deploys_unless_its_owner_says_otherwise(
-    ws: Workspace, approved: ModelVersion
+    empty_ws: Workspace, approved: ModelVersion
 ) -> None:
-    enable(ws, AGENT, {"export": ["merged"]})
-    config = cycle_config(ws, AGENT)
+    enable(empty_ws, AGENT, {"export": ["merged"]})
+    config = cycle_config(empty_ws, AGENT)
     assert (config.auto_export, config.auto_deploy, config.auto_promote) == ("on", "ask", "ask")
-    enable(ws, AGENT, {"auto_deploy": "on"})
-    config = cycle_config(ws, AGENT)
+    enable(empty_ws, AGENT, {"auto_deploy": "on"})
+    config = cycle_config(empty_ws, AGENT)
     assert (config.export, config.auto_deploy, config.auto_promote) == (("merged",), "on", "ask")
     assert CycleConfig().auto_deploy == "on", "a turn by hand does what it is told"
 
 
-def test_the_commands(ws: Workspace, approved: ModelVersion, command_line) -> None:
-    put(ws, approved, Wish.EXPORT)
-    ws.db.close()
+def test_the_commands(empty_ws: Workspace, approved: ModelVersion, command_line) -> None:
+    put(empty_ws, approved, Wish.EXPORT)
+    empty_ws.db.close()
     code, out, err = command_line(
-        "--home", str(ws.home.path), "loop", "decisions", "--agent", "support", "--json"
+        "--home", str(empty_ws.home.path), "loop", "decisions", "--agent", "support", "--json"
     )
     assert code == 0, err
     (pending,) = json.loads(out)
     assert pending["question"] == "export v1 as merged?"
-    home = ("--home", str(ws.home.path), "loop")
+    home = ("--home", str(empty_ws.home.path), "loop")
     agent = ("--agent", "support", "--json")
     code, out, _ = command_line(*home, "refuse", pending["id"], *agent, "--reason", "no")
     assert json.loads(out)["state"] == "refused"
     code, _, err = command_line(*home, "approve", pending["id"], *agent)
     assert code != 0
     assert "it is refused by owner" in err
-    with Workspace.open(ws.home, ws.sources) as again, again.db.read() as connection:
+    with Workspace.open(empty_ws.home, empty_ws.sources) as again, again.db.read() as connection:
         count = connection.execute(sa.select(sa.func.count()).select_from(loop_decisions))
         assert count.scalar_one() == 1

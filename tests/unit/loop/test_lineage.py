@@ -14,9 +14,9 @@ from thumbwheel.models import versions
 from thumbwheel.models.types import ModelVersion
 
 
-def test_a_version_back_to_its_feedback(ws: Workspace, turn: ModelVersion) -> None:
-    versions.point(ws, turn, "live")
-    version_lineage = lineage(ws, versions.version(ws, "support", "live"))
+def test_a_version_back_to_its_feedback(empty_ws: Workspace, turn: ModelVersion) -> None:
+    versions.point(empty_ws, turn, "live")
+    version_lineage = lineage(empty_ws, versions.version(empty_ws, "support", "live"))
     assert (
         version_lineage.version["name"],
         version_lineage.parent["name"] if version_lineage.parent else None,
@@ -43,8 +43,8 @@ def test_a_version_back_to_its_feedback(ws: Workspace, turn: ModelVersion) -> No
     )
 
 
-def test_a_base_has_no_run_but_children(ws: Workspace, turn: ModelVersion) -> None:
-    version_lineage = lineage(ws, versions.version(ws, "support", "v0"))
+def test_a_base_has_no_run_but_children(empty_ws: Workspace, turn: ModelVersion) -> None:
+    version_lineage = lineage(empty_ws, versions.version(empty_ws, "support", "v0"))
     assert (
         version_lineage.run,
         version_lineage.dataset,
@@ -55,8 +55,8 @@ def test_a_base_has_no_run_but_children(ws: Workspace, turn: ModelVersion) -> No
     assert version_lineage.evaluations == []
 
 
-def test_the_tree_names_every_link(ws: Workspace, turn: ModelVersion) -> None:
-    lines = list(tree(lineage(ws, versions.version(ws, "support", "v1"))))
+def test_the_tree_names_every_link(empty_ws: Workspace, turn: ModelVersion) -> None:
+    lines = list(tree(lineage(empty_ws, versions.version(empty_ws, "support", "v1"))))
     assert lines[0][0] == 0
     text = "\n".join(f"{depth} {line}" for depth, line in lines)
     for link in (
@@ -68,7 +68,7 @@ def test_the_tree_names_every_link(ws: Workspace, turn: ModelVersion) -> None:
         "train: rows 3, feedback 3, traces 6, subjects 2",
     ):
         assert link in text
-    assert list(tree(lineage(ws, versions.version(ws, "support", "v0"))))[-1] == (
+    assert list(tree(lineage(empty_ws, versions.version(empty_ws, "support", "v0"))))[-1] == (
         1,
         "trained further: v1",
     )
@@ -84,34 +84,36 @@ def test_the_tree_names_every_link(ws: Workspace, turn: ModelVersion) -> None:
         ("f4", "selected"),
     ],
 )
-def test_what_a_source_was_used_for(ws: Workspace, recorded: None, source: str, role: str) -> None:
-    source_uses = uses(ws, "support", source)
+def test_what_a_source_was_used_for(
+    empty_ws: Workspace, recorded: None, source: str, role: str
+) -> None:
+    source_uses = uses(empty_ws, "support", source)
     assert [(use.version, use.role, sum(use.rows.values())) for use in source_uses] == [
         ("v1", role, 1)
     ]
 
 
-def test_a_subject_is_found_over_all_splits(ws: Workspace, recorded: None) -> None:
-    (source_uses,) = uses(ws, "support", "sub_1")
+def test_a_subject_is_found_over_all_splits(empty_ws: Workspace, recorded: None) -> None:
+    (source_uses,) = uses(empty_ws, "support", "sub_1")
     assert source_uses.rows == {"train": 1, "dev": 1, "gate": 1}
     assert source_uses.role == "learned"
 
 
-def test_recorded_but_unused_differs_from_unknown(ws: Workspace, recorded: None) -> None:
-    assert uses(ws, "support", "fbk_99") == []
+def test_recorded_but_unused_differs_from_unknown(empty_ws: Workspace, recorded: None) -> None:
+    assert uses(empty_ws, "support", "fbk_99") == []
     with pytest.raises(NotFound, match="no feedback, trace or subject"):
-        uses(ws, "support", "fbk_unknown")
+        uses(empty_ws, "support", "fbk_unknown")
     with pytest.raises(InputError):
-        uses(ws, "../support", "fbk_1")
+        uses(empty_ws, "../support", "fbk_1")
 
 
 def test_a_damaged_dataset_is_an_error_and_no_empty_lineage(
-    ws: Workspace, turn: ModelVersion
+    empty_ws: Workspace, turn: ModelVersion
 ) -> None:
-    version_lineage = lineage(ws, versions.version(ws, "support", "v1"))
+    version_lineage = lineage(empty_ws, versions.version(empty_ws, "support", "v1"))
     assert version_lineage.dataset
-    next(ws.home.blobs.rglob(version_lineage.dataset["manifest"]["files"]["train"])).write_bytes(
-        b"x"
-    )
+    next(
+        empty_ws.home.blobs.rglob(version_lineage.dataset["manifest"]["files"]["train"])
+    ).write_bytes(b"x")
     with pytest.raises(StorageError, match="damaged or changed"):
-        lineage(ws, versions.version(ws, "support", "v1"))
+        lineage(empty_ws, versions.version(empty_ws, "support", "v1"))

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from tests.unit.loop.test_triggers import AGENT, NAME, Clock, World, answer, thumb
+from tests.unit.loop.test_triggers import AGENT, NAME, Clock, LoopWorld, answer, thumb
 from thumbwheel.core.errors import Conflict, NotFound
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.schema import quarantined_feedback, quarantines
@@ -27,8 +27,8 @@ CONFIG = TriggerConfig(burst=20, burst_minutes=10)
 
 
 @pytest.fixture
-def world(tmp_path):
-    opened = World(tmp_path)
+def animals(tmp_path):
+    opened = LoopWorld(tmp_path)
     yield opened
     opened.ws.db.close()
 
@@ -73,76 +73,76 @@ def judged(world):
         return sum(judgement.good is not None for judgement in judgements(connection, AGENT))
 
 
-def test_held_feedback_is_heard_by_nothing_until_it_is_released(world):
-    world.add(*burst_lines(30), answer("x"), thumb("x", True, "ann"))
+def test_held_feedback_is_heard_by_nothing_until_it_is_released(animals):
+    animals.add(*burst_lines(30), answer("x"), thumb("x", True, "ann"))
     now = datetime.now(UTC)
     before = now - timedelta(milliseconds=1)
-    assert judged(world) == 31
-    (name,) = hold_bursts(world.ws, AGENT, CONFIG, now)
-    assert judged(world) == 1
-    assert data_plan(world.ws, NAME, DatasetConfig()).labels == {"desirable": 1, "undesirable": 0}
-    (quarantine,) = held(world.ws, AGENT)
+    assert judged(animals) == 31
+    (name,) = hold_bursts(animals.ws, AGENT, CONFIG, now)
+    assert judged(animals) == 1
+    assert data_plan(animals.ws, NAME, DatasetConfig()).labels == {"desirable": 1, "undesirable": 0}
+    (quarantine,) = held(animals.ws, AGENT)
     assert (quarantine.speaker, quarantine.count) == ("mallory", 30)
     assert (quarantine.evidence["good"], quarantine.evidence["bad"]) == (0, 30)
     # the past is as it was then
-    with world.ws.db.read() as connection:
+    with animals.ws.db.read() as connection:
         assert len(list(judgements(connection, AGENT, before))) == 31
 
     # a second look holds nothing twice; what goes on is held as well
-    assert hold_bursts(world.ws, AGENT, CONFIG, now) == []
-    world.add(*burst_lines(5, first=30))
-    assert hold_bursts(world.ws, AGENT, CONFIG, datetime.now(UTC)) == [name]
-    assert held(world.ws, AGENT)[0].count == 35
+    assert hold_bursts(animals.ws, AGENT, CONFIG, now) == []
+    animals.add(*burst_lines(5, first=30))
+    assert hold_bursts(animals.ws, AGENT, CONFIG, datetime.now(UTC)) == [name]
+    assert held(animals.ws, AGENT)[0].count == 35
 
     # released, it counts and is not held again
-    decide(world.ws, AGENT, name, QuarantineState.RELEASED, "anna", datetime.now(UTC))
-    assert judged(world) == 36
-    assert hold_bursts(world.ws, AGENT, CONFIG, datetime.now(UTC)) == []
-    assert held(world.ws, AGENT) == []
+    decide(animals.ws, AGENT, name, QuarantineState.RELEASED, "anna", datetime.now(UTC))
+    assert judged(animals) == 36
+    assert hold_bursts(animals.ws, AGENT, CONFIG, datetime.now(UTC)) == []
+    assert held(animals.ws, AGENT) == []
     with pytest.raises(Conflict, match="released by anna"):
-        decide(world.ws, AGENT, name, QuarantineState.DISCARDED, "ben", now)
+        decide(animals.ws, AGENT, name, QuarantineState.DISCARDED, "ben", now)
     with pytest.raises(NotFound):
-        decide(world.ws, AGENT, "qrt_none", QuarantineState.RELEASED, "ben", now)
+        decide(animals.ws, AGENT, "qrt_none", QuarantineState.RELEASED, "ben", now)
 
 
-def test_discarded_feedback_stays_out(world):
-    world.add(*burst_lines(30))
-    (name,) = hold_bursts(world.ws, AGENT, CONFIG, datetime.now(UTC))
-    decide(world.ws, AGENT, name, QuarantineState.DISCARDED, "anna", datetime.now(UTC))
-    assert judged(world) == 0
-    assert [row.state for row in held(world.ws, AGENT, every=True)] == ["discarded"]
+def test_discarded_feedback_stays_out(animals):
+    animals.add(*burst_lines(30))
+    (name,) = hold_bursts(animals.ws, AGENT, CONFIG, datetime.now(UTC))
+    decide(animals.ws, AGENT, name, QuarantineState.DISCARDED, "anna", datetime.now(UTC))
+    assert judged(animals) == 0
+    assert [row.state for row in held(animals.ws, AGENT, every=True)] == ["discarded"]
 
 
-def test_a_burst_brings_no_turn_about(world):
+def test_a_burst_brings_no_turn_about(animals):
     clock = Clock(datetime.now(UTC) + timedelta(minutes=1))
     settings = {"least": 20, "burst": 20}
-    enable(world.ws, AGENT, settings, clock)
-    world.add(*burst_lines(30, up=True))
-    line = check(world.ws, AGENT, clock)
+    enable(animals.ws, AGENT, settings, clock)
+    animals.add(*burst_lines(30, up=True))
+    line = check(animals.ws, AGENT, clock)
     assert (line.fired, line.value["informative"]) == (False, 0)
     # of as many thumbs that several people give in as short a time nothing is held
     for number in range(6):
-        world.add(*burst_lines(5, f"rater{number}", True, first=100 + number * 5))
-    assert check(world.ws, AGENT, clock).fired
+        animals.add(*burst_lines(5, f"rater{number}", True, first=100 + number * 5))
+    assert check(animals.ws, AGENT, clock).fired
 
 
-def test_a_file_of_ratings_without_times_is_no_burst(world):
-    world.add(*(line for n in range(40) for line in (answer(f"t{n}"), thumb(f"t{n}"))))
-    assert hold_bursts(world.ws, AGENT, CONFIG, datetime.now(UTC)) == []
+def test_a_file_of_ratings_without_times_is_no_burst(animals):
+    animals.add(*(line for n in range(40) for line in (answer(f"t{n}"), thumb(f"t{n}"))))
+    assert hold_bursts(animals.ws, AGENT, CONFIG, datetime.now(UTC)) == []
     no_rule = TriggerConfig(burst=None)
-    world.add(*burst_lines(80))
-    assert hold_bursts(world.ws, AGENT, no_rule, datetime.now(UTC)) == []
+    animals.add(*burst_lines(80))
+    assert hold_bursts(animals.ws, AGENT, no_rule, datetime.now(UTC)) == []
 
 
-def test_an_erasure_takes_held_feedback_and_the_name_of_its_rater(world):
+def test_an_erasure_takes_held_feedback_and_the_name_of_its_rater(animals):
     lines = burst_lines(30)
     for line in lines:
         if line["type"] == "trace":
             line["subject"] = "mallory"
-    world.add(*lines)
-    hold_bursts(world.ws, AGENT, CONFIG, datetime.now(UTC))
-    erase(world.ws, AGENT, "mallory")
-    with world.ws.db.read() as connection:
+    animals.add(*lines)
+    hold_bursts(animals.ws, AGENT, CONFIG, datetime.now(UTC))
+    erase(animals.ws, AGENT, "mallory")
+    with animals.ws.db.read() as connection:
         count = sa.select(sa.func.count())
         rows = connection.execute(count.select_from(quarantined_feedback)).scalar_one()
         named = connection.execute(
@@ -151,11 +151,11 @@ def test_an_erasure_takes_held_feedback_and_the_name_of_its_rater(world):
     assert (rows, named) == (0, 0)
 
 
-def test_the_commands(world, command_line):
-    world.add(*burst_lines(30))
-    hold_bursts(world.ws, AGENT, CONFIG, datetime.now(UTC))
-    world.ws.db.close()
-    home = ("--home", str(world.ws.home.path), "loop")
+def test_the_commands(animals, command_line):
+    animals.add(*burst_lines(30))
+    hold_bursts(animals.ws, AGENT, CONFIG, datetime.now(UTC))
+    animals.ws.db.close()
+    home = ("--home", str(animals.ws.home.path), "loop")
     agent = ("--agent", NAME, "--json")
     code, out, err = command_line(*home, "quarantines", *agent)
     assert code == 0, err

@@ -64,10 +64,12 @@ def read(html: str) -> Reader:
 
 
 @pytest.fixture
-def written(ws: Workspace, turn: ModelVersion, tmp_path: Path) -> tuple[str, dict[str, object]]:
+def written(
+    empty_ws: Workspace, turn: ModelVersion, tmp_path: Path
+) -> tuple[str, dict[str, object]]:
     done = report(
-        ws,
-        versions.version(ws, "support", "v1"),
+        empty_ws,
+        versions.version(empty_ws, "support", "v1"),
         tmp_path / "out" / "report.html",
         tmp_path / "out" / "report.json",
     )
@@ -183,8 +185,8 @@ def test_no_text_changes_the_page(text: str) -> None:
     assert reader.tags == ["pre"]
 
 
-def test_charts_are_well_formed_labelled_and_apart(ws: Workspace, turn: ModelVersion) -> None:
-    drawn = report_charts.draw(collect(ws, versions.version(ws, "support", "v1")))
+def test_charts_are_well_formed_labelled_and_apart(empty_ws: Workspace, turn: ModelVersion) -> None:
+    drawn = report_charts.draw(collect(empty_ws, versions.version(empty_ws, "support", "v1")))
     assert set(drawn) == {"measures", "slices", "splits", "origins", "curves"}
     seen: set[str] = set()
     for svg in drawn.values():
@@ -197,9 +199,9 @@ def test_charts_are_well_formed_labelled_and_apart(ws: Workspace, turn: ModelVer
         assert "metadata" not in svg
         assert "currentColor" in svg
     assert "common rules: 97.0 to 96.5 percent, gain -2.5 to +1.5 points, n 414" in drawn["slices"]
-    assert report_charts.draw(collect(ws, versions.version(ws, "support", "v1"))) == drawn, (
-        "the same values give the same drawing"
-    )
+    assert (
+        report_charts.draw(collect(empty_ws, versions.version(empty_ws, "support", "v1"))) == drawn
+    ), "the same values give the same drawing"
 
 
 @pytest.mark.parametrize(
@@ -219,28 +221,28 @@ def test_chart_labels_are_hostile_too(hostile: str) -> None:
         ET.fromstring(svg)
 
 
-def test_a_version_that_was_never_evaluated(ws: Workspace, turn: ModelVersion) -> None:
+def test_a_version_that_was_never_evaluated(empty_ws: Workspace, turn: ModelVersion) -> None:
     def forget(connection: sa.Connection) -> None:
         connection.execute(decisions.delete())
         connection.execute(evaluations.delete())
 
-    ws.db.write(forget)
-    value = collect(ws, versions.version(ws, "support", "v1"))
+    empty_ws.db.write(forget)
+    value = collect(empty_ws, versions.version(empty_ws, "support", "v1"))
     assert (value["summary"], value["evaluation"], value["guards"]) == (None, None, [])
     text = read(page(value)).text
     assert "Not evaluated yet" in text
     assert "thumbwheel evaluate v1 --agent support" in text
 
 
-def test_a_plain_base_has_a_report(ws: Workspace, turn: ModelVersion) -> None:
-    text = read(page(collect(ws, versions.version(ws, "support", "v0")))).text
+def test_a_plain_base_has_a_report(empty_ws: Workspace, turn: ModelVersion) -> None:
+    text = read(page(collect(empty_ws, versions.version(empty_ws, "support", "v0")))).text
     assert "support v0" in text
     assert "Training" not in text
 
 
-def test_a_run_without_metrics_has_no_curves(ws: Workspace, turn: ModelVersion) -> None:
-    (ws.home.runs / "run_1" / "metrics.jsonl").unlink()
-    value = collect(ws, versions.version(ws, "support", "v1"))
+def test_a_run_without_metrics_has_no_curves(empty_ws: Workspace, turn: ModelVersion) -> None:
+    (empty_ws.home.runs / "run_1" / "metrics.jsonl").unlink()
+    value = collect(empty_ws, versions.version(empty_ws, "support", "v1"))
     assert "curves" not in report_charts.draw(value)
     read(page(value))
 
@@ -251,7 +253,7 @@ def test_a_run_without_metrics_has_no_curves(ws: Workspace, turn: ModelVersion) 
     [("rejected", "Rejected"), ("approved_for_canary", "Approved for canary")],
 )
 def test_other_decisions_and_basis_feedback(
-    ws: Workspace, turn: ModelVersion, decision: str, words: str
+    empty_ws: Workspace, turn: ModelVersion, decision: str, words: str
 ) -> None:
     def change(connection: sa.Connection) -> None:
         connection.execute(decisions.update().values(decision=decision))
@@ -261,14 +263,20 @@ def test_other_decisions_and_basis_feedback(
         }
         connection.execute(evaluations.update().values(basis="feedback", results=results))
 
-    ws.db.write(change)
-    text = " ".join(read(page(collect(ws, versions.version(ws, "support", "v1")))).text.split())
+    empty_ws.db.write(change)
+    text = " ".join(
+        read(page(collect(empty_ws, versions.version(empty_ws, "support", "v1")))).text.split()
+    )
     assert words in text
     assert "it permits a canary, and a won experiment then opens live" in text
     assert "no fresh answer was judged" in text
 
 
-def test_a_place_that_cannot_be_written(ws: Workspace, turn: ModelVersion, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written(
+    empty_ws: Workspace, turn: ModelVersion, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="report"):
-        report(ws, versions.version(ws, "support", "v1"), tmp_path / "file" / "report.html")
+        report(
+            empty_ws, versions.version(empty_ws, "support", "v1"), tmp_path / "file" / "report.html"
+        )

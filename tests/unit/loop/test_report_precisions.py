@@ -43,7 +43,7 @@ COARSE = replace(FINE, dtype="Q2_K", mean_kl=0.9, top1=0.2, size=600_000, task=N
 
 @pytest.mark.slow
 def test_exports_are_a_table_and_precisions_of_one_format_a_chart(
-    ws: Workspace, turn: ModelVersion
+    empty_ws: Workspace, turn: ModelVersion
 ) -> None:
     def add(parity: Parity, accepted: str | None = None, format: str = "gguf") -> None:
         quant = parity.dtype if format == "gguf" else None
@@ -59,14 +59,14 @@ def test_exports_are_a_table_and_precisions_of_one_format_a_chart(
             accepted,
             ("<|im_end|>",),
         )
-        ws.db.write(lambda connection: store.add(connection, turn, done))
+        empty_ws.db.write(lambda connection: store.add(connection, turn, done))
 
     add(FINE)
     add(
         replace(FINE, dtype="BF16", size=90_000, tokens_per_second=None, task=None),
         format="adapter",
     )
-    value = collect(ws, versions.version(ws, "support", "v1"))
+    value = collect(empty_ws, versions.version(empty_ws, "support", "v1"))
     assert [export["name"] for export in value["exports"]] == ["merged", "gguf Q8_0", "adapter"]
     assert not [name for name in report_charts.draw(value) if "ladder" in name], (
         "one precision is no ladder"
@@ -78,7 +78,7 @@ def test_exports_are_a_table_and_precisions_of_one_format_a_chart(
     )
     assert "<td>adapter</td>" in shown and "<svg" not in shown.split("<h2>Exports</h2>")[1]
     add(COARSE)
-    value = collect(ws, versions.version(ws, "support", "v1"))
+    value = collect(empty_ws, versions.version(empty_ws, "support", "v1"))
     assert [export["verdict"] for export in value["exports"]] == ["ok", "ok", "not kept", "ok"]
     drawn = report_charts.draw(value)["ladder gguf"]
     assert ET.fromstring(drawn).attrib["role"] == "img"
@@ -91,16 +91,16 @@ def test_exports_are_a_table_and_precisions_of_one_format_a_chart(
     assert "send text in Unicode form NFC" in html
     add(COARSE, "Ada: to see")
     assert (
-        collect(ws, versions.version(ws, "support", "v1"))["exports"][2]["verdict"]
+        collect(empty_ws, versions.version(empty_ws, "support", "v1"))["exports"][2]["verdict"]
         == "taken by Ada: to see"
     )
 
 
 @pytest.mark.slow
 def test_a_version_as_served_is_a_table_beside_the_decision(
-    ws: Workspace, turn: ModelVersion
+    empty_ws: Workspace, turn: ModelVersion
 ) -> None:
-    with ws.db.read() as connection:
+    with empty_ws.db.read() as connection:
         decided = dict(connection.execute(sa.select(evaluations)).mappings().one())
 
     def add(form: str | None, after: float, error: float | None = 0.02) -> None:
@@ -112,16 +112,18 @@ def test_a_version_as_served_is_a_table_beside_the_decision(
         }
         results = decided["results"] | {"form": form, "primary": primary}
         row = decided | {"id": ids.new("evl"), "results": results, "recorded_at": datetime.now(UTC)}
-        ws.db.write(lambda connection: connection.execute(evaluations.insert().values(row)))
+        empty_ws.db.write(lambda connection: connection.execute(evaluations.insert().values(row)))
 
-    assert collect(ws, versions.version(ws, "support", "v1"))[
+    assert collect(empty_ws, versions.version(empty_ws, "support", "v1"))[
         "served"
-    ] == [] and "As served" not in page(collect(ws, versions.version(ws, "support", "v1")))
+    ] == [] and "As served" not in page(
+        collect(empty_ws, versions.version(empty_ws, "support", "v1"))
+    )
     add("gguf:model<b>.gguf", 0.5)
     add("gguf:model<b>.gguf", 0.75)
     add("http://127.0.0.1:8000/v1#v1", 0.7, None)
     add(None, 0.9)
-    value = collect(ws, versions.version(ws, "support", "v1"))
+    value = collect(empty_ws, versions.version(empty_ws, "support", "v1"))
     assert value["evaluation"]["id"] == "evl_1"
     assert [(served_row["form"], served_row["after"]) for served_row in value["served"]] == [
         ("gguf:model<b>.gguf", 0.75),
@@ -137,8 +139,8 @@ def test_a_version_as_served_is_a_table_beside_the_decision(
     )
 
 
-def test_an_export_is_read_as_it_was_written(ws: Workspace, turn: ModelVersion) -> None:
-    ws.db.write(lambda connection: connection.execute(exports.delete()))
+def test_an_export_is_read_as_it_was_written(empty_ws: Workspace, turn: ModelVersion) -> None:
+    empty_ws.db.write(lambda connection: connection.execute(exports.delete()))
     done = Export(
         ids.new("exp"),
         "support",
@@ -151,6 +153,6 @@ def test_an_export_is_read_as_it_was_written(ws: Workspace, turn: ModelVersion) 
         None,
         ("<|im_end|>", "</s>"),
     )
-    ws.db.write(lambda connection: store.add(connection, turn, done))
-    with ws.db.read() as connection:
+    empty_ws.db.write(lambda connection: store.add(connection, turn, done))
+    with empty_ws.db.read() as connection:
         assert store.of_version(connection, turn.id) == [done]

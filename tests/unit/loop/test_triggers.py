@@ -50,7 +50,7 @@ class Clock:
         return self.now
 
 
-class World:
+class LoopWorld:
     """A home whose feedback is imported as a user imports it."""
 
     def __init__(self, folder: Path) -> None:
@@ -74,8 +74,8 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path):
-    opened = World(tmp_path)
+def animals(tmp_path):
+    opened = LoopWorld(tmp_path)
     yield opened
     opened.ws.db.close()
 
@@ -110,43 +110,43 @@ def good_and_bad(count, start=0, rater="ann"):
 # --- what is informative
 
 
-def test_thumbs_in_both_directions_are_informative_and_repeating_them_is_not(world):
-    first = world.add(*good_and_bad(60))
-    everything = world.new()
+def test_thumbs_in_both_directions_are_informative_and_repeating_them_is_not(animals):
+    first = animals.add(*good_and_bad(60))
+    everything = animals.new()
     assert (everything.events, everything.informative) == (60, 60)
     assert everything.kinds == {"good": 30, "bad": 30}
-    assert world.new(first).informative == 0
-    world.add(*(thumb(f"t{number}", number % 2 == 0) for number in range(10)))
-    again = world.new(first)
+    assert animals.new(first).informative == 0
+    animals.add(*(thumb(f"t{number}", number % 2 == 0) for number in range(10)))
+    again = animals.new(first)
     assert again.informative == 0
     # another person who agrees says nothing new either; one who turns a verdict round does
-    world.add(*(thumb(f"t{number}", number % 2 == 0, "ben") for number in range(10)))
-    assert world.new(first).left_out == {NOTHING_NEW: 10}
-    world.add(*(thumb(f"t{number}", number % 2 == 1, "ann") for number in (20, 21)))
-    assert world.new(first).kinds == {"bad": 1, "good": 1}
+    animals.add(*(thumb(f"t{number}", number % 2 == 0, "ben") for number in range(10)))
+    assert animals.new(first).left_out == {NOTHING_NEW: 10}
+    animals.add(*(thumb(f"t{number}", number % 2 == 1, "ann") for number in (20, 21)))
+    assert animals.new(first).kinds == {"bad": 1, "good": 1}
 
 
-def test_the_same_text_judged_the_same_way_counts_once(world):
+def test_the_same_text_judged_the_same_way_counts_once(animals):
     copies = [answer(f"c{number}", "the same", "asked often") for number in range(5)]
-    world.add(*good_and_bad(40), *copies, *(thumb(f"c{number}") for number in range(5)))
-    first = world.new()
+    animals.add(*good_and_bad(40), *copies, *(thumb(f"c{number}") for number in range(5)))
+    first = animals.new()
     assert first.kinds["good"] == 21
     assert first.left_out == {DUPLICATE: 4}
     heard = datetime.now(UTC)
-    world.add(answer("c9", "the same", "asked often"), thumb("c9"))
-    assert world.new(heard).left_out == {DUPLICATE: 1}
+    animals.add(answer("c9", "the same", "asked often"), thumb("c9"))
+    assert animals.new(heard).left_out == {DUPLICATE: 1}
 
 
-def test_bad_answers_alone_teach_nothing(world):
-    world.add(*(line for n in range(30) for line in (answer(f"t{n}"), thumb(f"t{n}", False))))
-    one_sided = world.new()
+def test_bad_answers_alone_teach_nothing(animals):
+    animals.add(*(line for n in range(30) for line in (answer(f"t{n}"), thumb(f"t{n}", False))))
+    one_sided = animals.new()
     assert (one_sided.events, one_sided.informative) == (30, 0)
     assert one_sided.left_out == {ONE_SIDED: 30}
-    world.add(*(line for n in range(30, 60) for line in (answer(f"t{n}"), thumb(f"t{n}"))))
-    assert world.new().kinds == {"good": 30, "bad": 30}
+    animals.add(*(line for n in range(30, 60) for line in (answer(f"t{n}"), thumb(f"t{n}"))))
+    assert animals.new().kinds == {"good": 30, "bad": 30}
 
 
-def test_corrections_and_comparisons_are_informative(world):
+def test_corrections_and_comparisons_are_informative(animals):
     correction = {
         "type": "feedback",
         "kind": "correction",
@@ -162,16 +162,16 @@ def test_corrections_and_comparisons_are_informative(world):
         "rater": "ann",
     }
     same = {"asked": "which one?"}
-    world.add(answer("a"), answer("b", **same), answer("c", **same), correction, preference)
-    assert world.new().kinds == {"edit": 1, "comparison": 1}
+    animals.add(answer("a"), answer("b", **same), answer("c", **same), correction, preference)
+    assert animals.new().kinds == {"edit": 1, "comparison": 1}
 
 
-def test_one_rater_cannot_bring_a_turn_about(world):
-    world.add(*good_and_bad(40, rater="loud"))
-    assert world.new(per_rater=5).informative == 5
-    assert world.new(per_rater=5).left_out == {QUOTA: 35}
-    world.add(*good_and_bad(10, start=100, rater="ben"))
-    assert world.new(per_rater=5).informative == 10
+def test_one_rater_cannot_bring_a_turn_about(animals):
+    animals.add(*good_and_bad(40, rater="loud"))
+    assert animals.new(per_rater=5).informative == 5
+    assert animals.new(per_rater=5).left_out == {QUOTA: 35}
+    animals.add(*good_and_bad(10, start=100, rater="ben"))
+    assert animals.new(per_rater=5).informative == 10
 
 
 def look(world, clock):
@@ -219,46 +219,46 @@ def recorded_turn(world, state, moment, heard=None, informative=0, reason=None):
     return turn
 
 
-def test_nothing_happens_before_the_loop_is_enabled(world, clock):
-    world.add(*good_and_bad(60))
-    line = check(world.ws, AGENT, clock)
+def test_nothing_happens_before_the_loop_is_enabled(animals, clock):
+    animals.add(*good_and_bad(60))
+    line = check(animals.ws, AGENT, clock)
     assert (line.rule, line.fired, line.next_at) == (Rule.DISABLED, False, None)
-    enable(world.ws, AGENT, {}, clock)
-    assert check(world.ws, AGENT, clock).fired
-    disable(world.ws, AGENT, clock)
-    assert check(world.ws, AGENT, clock).rule is Rule.DISABLED
+    enable(animals.ws, AGENT, {}, clock)
+    assert check(animals.ws, AGENT, clock).fired
+    disable(animals.ws, AGENT, clock)
+    assert check(animals.ws, AGENT, clock).rule is Rule.DISABLED
     # the settings of before are there again
-    enable(world.ws, AGENT, {"least": 61}, clock)
-    disable(world.ws, AGENT, clock)
-    enable(world.ws, AGENT, {}, clock)
-    assert status(world.ws, AGENT, clock).settings["least"] == 61
+    enable(animals.ws, AGENT, {"least": 61}, clock)
+    disable(animals.ws, AGENT, clock)
+    enable(animals.ws, AGENT, {}, clock)
+    assert status(animals.ws, AGENT, clock).settings["least"] == 61
 
 
-def test_a_check_that_says_no_names_its_number_and_the_next_check(world, clock):
-    enable(world.ws, AGENT, {"least": 50, "check_minutes": 10}, clock)
-    world.add(*good_and_bad(40))
-    line = check(world.ws, AGENT, clock)
+def test_a_check_that_says_no_names_its_number_and_the_next_check(animals, clock):
+    enable(animals.ws, AGENT, {"least": 50, "check_minutes": 10}, clock)
+    animals.add(*good_and_bad(40))
+    line = check(animals.ws, AGENT, clock)
     assert (line.rule, line.fired) == (Rule.NUMBER, False)
     assert "40 of 50 new informative events" in line.reason
     assert line.value["informative"] == 40
     assert line.next_at == clock.now + timedelta(minutes=10)
-    world.add(*good_and_bad(10, start=50))
-    fired = check(world.ws, AGENT, clock)
+    animals.add(*good_and_bad(10, start=50))
+    fired = check(animals.ws, AGENT, clock)
     assert (fired.rule, fired.fired) == (Rule.NUMBER, True)
-    assert [line.fired for line in status(world.ws, AGENT, clock).checks] == [True, False]
+    assert [line.fired for line in status(animals.ws, AGENT, clock).checks] == [True, False]
 
 
-def test_a_turn_that_nobody_could_decide_trains_nothing_and_keeps_its_events(world):
+def test_a_turn_that_nobody_could_decide_trains_nothing_and_keeps_its_events(animals):
     """There is enough to train on, and too little is held out for the gate."""
     clock = Clock(NOON)
-    world.add(*good_and_bad(120))
-    enabled = enable(world.ws, AGENT, {"least": 50}, clock)
+    animals.add(*good_and_bad(120))
+    enabled = enable(animals.ws, AGENT, {"least": 50}, clock)
     assert "the gate decides on 30 different held-out rated questions" in enabled.missing
     assert "30 reviewed cases" in enabled.missing and "300 different rated" in enabled.missing
-    line = check(world.ws, AGENT, clock)
+    line = check(animals.ws, AGENT, clock)
     assert (line.rule, line.fired) == (Rule.UNDECIDED, False)
     assert line.next_at == NOON + timedelta(minutes=15)
-    now = status(world.ws, AGENT, clock)
+    now = status(animals.ws, AGENT, clock)
     assert (now.new.informative, now.turns, now.missing) == (120, [], enabled.missing)
 
     # reviewed cases decide as well as rated questions
@@ -266,138 +266,138 @@ def test_a_turn_that_nobody_could_decide_trains_nothing_and_keeps_its_events(wor
         {"type": "case", "id": f"c{n}", "input": f"{n} + 2?", "reference": str(n + 2)}
         for n in range(30)
     ]
-    path = world.folder / "cases.jsonl"
+    path = animals.folder / "cases.jsonl"
     path.write_text("".join(json.dumps(case) + "\n" for case in cases))
-    ingest(world.ws, NAME, "jsonl", path, reviewer="ann")
-    assert status(world.ws, AGENT, clock).missing is None
-    assert check(world.ws, AGENT, clock).fired
+    ingest(animals.ws, NAME, "jsonl", path, reviewer="ann")
+    assert status(animals.ws, AGENT, clock).missing is None
+    assert check(animals.ws, AGENT, clock).fired
 
 
-def test_what_waits_is_looked_at_when_the_loop_is_enabled(world, monkeypatch):
+def test_what_waits_is_looked_at_when_the_loop_is_enabled(animals, monkeypatch):
     """Where somebody is there to do it; the schedule comes later."""
-    enable(world.ws, AGENT, {}, Clock(NOON))
-    assert jobs(world.ws)[0] == [], "no worker is alive"
+    enable(animals.ws, AGENT, {}, Clock(NOON))
+    assert jobs(animals.ws)[0] == [], "no worker is alive"
     monkeypatch.setattr("thumbwheel.loop.loops.live_workers", lambda ws: ["worker"])
-    enable(world.ws, AGENT, {}, Clock(NOON))
-    (job,), _ = jobs(world.ws)
+    enable(animals.ws, AGENT, {}, Clock(NOON))
+    (job,), _ = jobs(animals.ws)
     assert (job.kind, job.spec) == ("loop check", {"agent": NAME})
 
 
-def test_the_owner_may_let_it_train_all_the_same(world):
+def test_the_owner_may_let_it_train_all_the_same(animals):
     clock = Clock(NOON)
-    world.add(*good_and_bad(120))
-    enable(world.ws, AGENT, {"least": 50, "only_decidable": False}, clock)
-    assert check(world.ws, AGENT, clock).fired
+    animals.add(*good_and_bad(120))
+    enable(animals.ws, AGENT, {"least": 50, "only_decidable": False}, clock)
+    assert check(animals.ws, AGENT, clock).fired
 
 
-def test_only_a_turn_that_went_through_releases_what_it_heard(world, clock):
-    enable(world.ws, AGENT, {"least": 40}, clock)
-    heard = world.add(*good_and_bad(40))
-    recorded_turn(world, TurnState.FAILED, clock.now, heard, 40, "the disk is full")
-    failed = check(world.ws, AGENT, clock)
+def test_only_a_turn_that_went_through_releases_what_it_heard(animals, clock):
+    enable(animals.ws, AGENT, {"least": 40}, clock)
+    heard = animals.add(*good_and_bad(40))
+    recorded_turn(animals, TurnState.FAILED, clock.now, heard, 40, "the disk is full")
+    failed = check(animals.ws, AGENT, clock)
     assert (failed.rule, failed.fired) == (Rule.BACK_OFF, False)
     assert "the disk is full" in failed.reason
     assert failed.next_at == clock.now + timedelta(hours=1)
     clock.now += timedelta(hours=1)
-    assert check(world.ws, AGENT, clock).fired, "after the pause the same events count again"
-    recorded_turn(world, TurnState.FINISHED, clock.now, heard, 40)
-    assert check(world.ws, AGENT, clock).value["informative"] == 0
+    assert check(animals.ws, AGENT, clock).fired, "after the pause the same events count again"
+    recorded_turn(animals, TurnState.FINISHED, clock.now, heard, 40)
+    assert check(animals.ws, AGENT, clock).value["informative"] == 0
 
 
-def test_pauses_after_failures_grow(world, clock):
-    enable(world.ws, AGENT, {"least": 40}, clock)
+def test_pauses_after_failures_grow(animals, clock):
+    enable(animals.ws, AGENT, {"least": 40}, clock)
     for _ in range(3):
-        recorded_turn(world, TurnState.FAILED, clock.now, reason="no base")
+        recorded_turn(animals, TurnState.FAILED, clock.now, reason="no base")
         clock.now += timedelta(seconds=1)
-    assert check(world.ws, AGENT, clock).value == {"failures": 3}
-    assert status(world.ws, AGENT, clock).verdict.next_at > clock.now + timedelta(hours=3)
+    assert check(animals.ws, AGENT, clock).value == {"failures": 3}
+    assert status(animals.ws, AGENT, clock).verdict.next_at > clock.now + timedelta(hours=3)
 
 
-def test_do_not_train_is_a_result_that_is_not_repeated_before_something_new_comes(world, clock):
-    enable(world.ws, AGENT, {"least": 4}, clock)
-    world.add(*good_and_bad(4))
-    line, cycle = look(world, clock)
+def test_do_not_train_is_a_result_that_is_not_repeated_before_something_new_comes(animals, clock):
+    enable(animals.ws, AGENT, {"least": 4}, clock)
+    animals.add(*good_and_bad(4))
+    line, cycle = look(animals, clock)
     assert line.fired
     assert "Do not train yet" in cycle.reasons[0]
-    (turn,) = turns(world.ws, AGENT)
+    (turn,) = turns(animals.ws, AGENT)
     assert (turn.state, turn.trigger) == (TurnState.NOTHING, Rule.NUMBER)
     assert "Do not train yet" in turn.reason
     clock.now += timedelta(minutes=15)
-    waiting, cycle = look(world, clock)
+    waiting, cycle = look(animals, clock)
     assert (waiting.rule, waiting.fired, cycle) == (Rule.NOT_YET, False, None)
-    world.add(*good_and_bad(2, start=10))
+    animals.add(*good_and_bad(2, start=10))
     clock.now += timedelta(minutes=15)
-    assert check(world.ws, AGENT, clock).fired, "nothing was released, so six are new"
+    assert check(animals.ws, AGENT, clock).fired, "nothing was released, so six are new"
 
 
-def test_the_interval_needs_one_informative_event(world, clock):
-    enable(world.ws, AGENT, {"least": 1000, "every_hours": 24}, clock)
-    recorded_turn(world, TurnState.FINISHED, clock.now, datetime.now(UTC))
+def test_the_interval_needs_one_informative_event(animals, clock):
+    enable(animals.ws, AGENT, {"least": 1000, "every_hours": 24}, clock)
+    recorded_turn(animals, TurnState.FINISHED, clock.now, datetime.now(UTC))
     clock.now += timedelta(hours=25)
-    assert not check(world.ws, AGENT, clock).fired
-    world.add(*good_and_bad(1))
-    line = check(world.ws, AGENT, clock)
+    assert not check(animals.ws, AGENT, clock).fired
+    animals.add(*good_and_bad(1))
+    line = check(animals.ws, AGENT, clock)
     assert (line.rule, line.fired) == (Rule.INTERVAL, True)
     assert "25.0 hours ago" in line.reason
 
 
-def test_quiet_hours_and_the_window_are_those_of_the_zone(world):
-    world.add(*good_and_bad(60))
+def test_quiet_hours_and_the_window_are_those_of_the_zone(animals):
+    animals.add(*good_and_bad(60))
     settings = {"quiet": ["09:00-17:00"], "timezone": "Europe/Berlin"}
-    enable(world.ws, AGENT, settings, Clock(NOON))
-    quiet = check(world.ws, AGENT, Clock(NOON))
+    enable(animals.ws, AGENT, settings, Clock(NOON))
+    quiet = check(animals.ws, AGENT, Clock(NOON))
     assert quiet.rule is Rule.QUIET
     assert quiet.next_at == datetime(2026, 3, 2, 16, 0, tzinfo=UTC), "17:00 in Berlin"
     night = {"quiet": [], "window": "22:00-06:00"}
-    enable(world.ws, AGENT, night, Clock(NOON))
-    outside = check(world.ws, AGENT, Clock(NOON))
+    enable(animals.ws, AGENT, night, Clock(NOON))
+    outside = check(animals.ws, AGENT, Clock(NOON))
     assert (outside.rule, outside.next_at.hour) == (Rule.WINDOW, 21)
     late = Clock(datetime(2026, 3, 2, 22, 30, tzinfo=UTC))
-    assert check(world.ws, AGENT, late).rule is Rule.NUMBER
+    assert check(animals.ws, AGENT, late).rule is Rule.NUMBER
 
 
-def test_a_turn_that_runs_is_the_only_one(world, clock):
-    enable(world.ws, AGENT, {"least": 1}, clock)
-    world.add(*good_and_bad(10))
-    folder = world.ws.home.cycles / NAME
+def test_a_turn_that_runs_is_the_only_one(animals, clock):
+    enable(animals.ws, AGENT, {"least": 1}, clock)
+    animals.add(*good_and_bad(10))
+    folder = animals.ws.home.cycles / NAME
     folder.mkdir(parents=True, exist_ok=True)
     handle = lock(folder / "lock", "the cycle", "held by the test")
     try:
-        assert check(world.ws, AGENT, clock).rule is Rule.RUNNING
+        assert check(animals.ws, AGENT, clock).rule is Rule.RUNNING
         with pytest.raises(Conflict, match="another process"):
-            run_turn(world.ws, AGENT, CycleConfig(), clock=clock)
-        assert turns(world.ws, AGENT) == []
+            run_turn(animals.ws, AGENT, CycleConfig(), clock=clock)
+        assert turns(animals.ws, AGENT) == []
     finally:
         os.close(handle)
-    assert check(world.ws, AGENT, clock).fired
+    assert check(animals.ws, AGENT, clock).fired
 
 
-def test_a_turn_whose_process_died_is_noted_and_a_new_one_begins(world, clock):
-    recorded_turn(world, TurnState.RUNNING, clock.now - timedelta(hours=1))
-    run_turn(world.ws, AGENT, CycleConfig(), clock=clock)
-    newest, killed = turns(world.ws, AGENT)
+def test_a_turn_whose_process_died_is_noted_and_a_new_one_begins(animals, clock):
+    recorded_turn(animals, TurnState.RUNNING, clock.now - timedelta(hours=1))
+    run_turn(animals.ws, AGENT, CycleConfig(), clock=clock)
+    newest, killed = turns(animals.ws, AGENT)
     assert (killed.state, killed.reason) == (TurnState.STOPPED, "its process ended without a word")
     assert newest.state is TurnState.NOTHING
 
 
-def test_a_turn_that_cannot_be_made_is_a_failure_with_its_reason(world, clock):
-    world.add(*good_and_bad(110))
+def test_a_turn_that_cannot_be_made_is_a_failure_with_its_reason(animals, clock):
+    animals.add(*good_and_bad(110))
     with pytest.raises(InputError):
-        run_turn(world.ws, AGENT, CycleConfig(), clock=clock)
-    (turn,) = turns(world.ws, AGENT)
+        run_turn(animals.ws, AGENT, CycleConfig(), clock=clock)
+    (turn,) = turns(animals.ws, AGENT)
     assert turn.state is TurnState.FAILED
     assert "nothing was trained for it yet, so none is known" in turn.reason
 
 
-def test_a_clock_that_was_set_back_delays_nothing_for_ever(world, clock):
-    enable(world.ws, AGENT, {"least": 4, "every_hours": 24}, clock)
-    recorded_turn(world, TurnState.FINISHED, clock.now + timedelta(days=30))
-    recorded_turn(world, TurnState.FAILED, clock.now + timedelta(days=30), reason="x")
-    assert check(world.ws, AGENT, clock).next_at <= clock.now + timedelta(hours=1)
+def test_a_clock_that_was_set_back_delays_nothing_for_ever(animals, clock):
+    enable(animals.ws, AGENT, {"least": 4, "every_hours": 24}, clock)
+    recorded_turn(animals, TurnState.FINISHED, clock.now + timedelta(days=30))
+    recorded_turn(animals, TurnState.FAILED, clock.now + timedelta(days=30), reason="x")
+    assert check(animals.ws, AGENT, clock).next_at <= clock.now + timedelta(hours=1)
     clock.now = datetime.now(UTC)
-    world.add(*good_and_bad(8))
+    animals.add(*good_and_bad(8))
     clock.now += timedelta(days=1)
-    assert status(world.ws, AGENT, clock).new.informative <= 8
+    assert status(animals.ws, AGENT, clock).new.informative <= 8
 
 
 @pytest.mark.parametrize(
@@ -410,10 +410,10 @@ def test_a_clock_that_was_set_back_delays_nothing_for_ever(world, clock):
         {"export": ["no-such-format"]},
     ],
 )
-def test_a_loop_that_could_not_turn_is_not_enabled(world, clock, settings):
+def test_a_loop_that_could_not_turn_is_not_enabled(animals, clock, settings):
     with pytest.raises((ConfigError, InputError, Exception), match=r"."):
-        enable(world.ws, AGENT, settings, clock)
-    assert not status(world.ws, AGENT, clock).enabled
+        enable(animals.ws, AGENT, settings, clock)
+    assert not status(animals.ws, AGENT, clock).enabled
 
 
 def test_how_a_turn_ended():
@@ -426,12 +426,12 @@ def test_how_a_turn_ended():
     assert outcome(judged)[0] is TurnState.FINISHED
 
 
-def test_checks_are_kept_up_to_a_number(world, clock, monkeypatch):
+def test_checks_are_kept_up_to_a_number(animals, clock, monkeypatch):
     monkeypatch.setattr(turn_store, "MOST_CHECKS", 5)
     for _ in range(12):
-        check(world.ws, AGENT, clock)
+        check(animals.ws, AGENT, clock)
         clock.now += timedelta(minutes=15)
-    with world.ws.db.read() as connection:
+    with animals.ws.db.read() as connection:
         count = connection.execute(sa.select(sa.func.count()).select_from(loop_checks)).scalar_one()
     assert count == 5
 
@@ -442,7 +442,7 @@ def test_hours_of_a_day():
 
 
 def test_the_commands(tmp_path, command_line):
-    opened = World(tmp_path)
+    opened = LoopWorld(tmp_path)
     opened.add(*good_and_bad(4))
     opened.ws.db.close()
 
@@ -467,19 +467,19 @@ def test_the_commands(tmp_path, command_line):
         assert schedules(ws) == []
 
 
-def test_a_worker_that_finds_a_turn_due_asks_for_it_as_a_job(world):
-    world.add(*good_and_bad(8))
-    enable(world.ws, AGENT, {"least": 8})
-    job = enqueue(world.ws, "loop check", {"agent": NAME}, agent=NAME)
+def test_a_worker_that_finds_a_turn_due_asks_for_it_as_a_job(animals):
+    animals.add(*good_and_bad(8))
+    enable(animals.ws, AGENT, {"least": 8})
+    job = enqueue(animals.ws, "loop check", {"agent": NAME}, agent=NAME)
     with doing(job):
-        result = run_check(world.ws, LoopCheckSpec(agent=NAME))
-    asked = [other for other in jobs(world.ws)[0] if other.id == result.job]
+        result = run_check(animals.ws, LoopCheckSpec(agent=NAME))
+    asked = [other for other in jobs(animals.ws)[0] if other.id == result.job]
     assert [(other.kind, other.spec["trigger"]) for other in asked] == [("loop run", "number")]
-    assert turns(world.ws, AGENT) == []
+    assert turns(animals.ws, AGENT) == []
 
     # the same in a command: it makes the turn itself
-    done = run_check(world.ws, LoopCheckSpec(agent=NAME))
+    done = run_check(animals.ws, LoopCheckSpec(agent=NAME))
     assert (done.job, done.check.rule) == (None, "number")
     assert "Do not train yet" in done.turn.reasons[0]
-    (turn,) = turns(world.ws, AGENT)
+    (turn,) = turns(animals.ws, AGENT)
     assert (turn.trigger, turn.state, turn.informative) == ("number", TurnState.NOTHING, 8)

@@ -38,20 +38,20 @@ MONDAY = (NOW - timedelta(days=NOW.weekday())).date()
 
 
 @pytest.fixture
-def ws(tmp_path: Path) -> Iterator[Workspace]:
+def desk_ws(tmp_path: Path) -> Iterator[Workspace]:
     with Workspace.open(Home.at(tmp_path / "home"), Sources({}, "none", {})) as workspace:
         versions.ensure_agent(workspace, "desk")
         yield workspace
 
 
-def test_a_week_that_is_worse_beyond_chance_is_a_regression(ws: Workspace) -> None:
+def test_a_week_that_is_worse_beyond_chance_is_a_regression(desk_ws: Workspace) -> None:
     for week, good in ((MONDAY - timedelta(days=7), 27), (MONDAY, 6)):
         for number in range(30):
             name = f"{week}-{number}"
             answered = {"occurred_at": f"{week}T00:00:01Z", "input": "?", "output": "!"}
-            store(ws, {"id": name} | answered)
-            add_feedback(ws, "desk", name, "thumb", number < good, rater="ann")
-    (notice,) = notices(ws, DESK, {}, NOW)
+            store(desk_ws, {"id": name} | answered)
+            add_feedback(desk_ws, "desk", name, "thumb", number < good, rater="ann")
+    (notice,) = notices(desk_ws, DESK, {}, NOW)
     assert (notice.kind, notice.key) == ("regression", f"regression {MONDAY}")
     assert "found 20 % of 30 rated answers good" in notice.text
     assert "90 % of 30" in notice.text
@@ -67,18 +67,18 @@ def fail(ws: Workspace, kind: str) -> str:
     return job.id
 
 
-def test_a_failed_job_is_told_without_its_error_until_one_succeeds(ws: Workspace) -> None:
-    job_id = fail(ws, "evaluate")
-    fail(ws, JOB_KIND)
-    (notice,) = notices(ws, DESK, {}, datetime.now(UTC))
+def test_a_failed_job_is_told_without_its_error_until_one_succeeds(desk_ws: Workspace) -> None:
+    job_id = fail(desk_ws, "evaluate")
+    fail(desk_ws, JOB_KIND)
+    (notice,) = notices(desk_ws, DESK, {}, datetime.now(UTC))
     assert (notice.kind, notice.title) == ("failed_job", "desk: evaluate failed")
     assert notice.path == f"/jobs/{job_id}"
     assert "customer-17" not in str(notice.to_json())
-    assert notices(ws, DESK, {}, datetime.now(UTC) + timedelta(days=8)) == []
-    later = queue.enqueue(ws, "evaluate", {"agent": "desk"}, agent="desk")
+    assert notices(desk_ws, DESK, {}, datetime.now(UTC) + timedelta(days=8)) == []
+    later = queue.enqueue(desk_ws, "evaluate", {"agent": "desk"}, agent="desk")
     succeeded = schema.jobs.update().where(schema.jobs.c.id == later.id).values(state="succeeded")
-    ws.db.write(lambda connection: connection.execute(succeeded))
-    assert notices(ws, DESK, {}, datetime.now(UTC)) == []
+    desk_ws.db.write(lambda connection: connection.execute(succeeded))
+    assert notices(desk_ws, DESK, {}, datetime.now(UTC)) == []
 
 
 def test_a_version_that_lost_its_traffic_is_a_stop_loss(tmp_path: Path) -> None:
@@ -116,12 +116,12 @@ class SilentWatch(DeploymentWatch):
         return [watched("v1", 5.0), watched("v2", 120.0), watched("v3", 120.0, is_stopped=True)]
 
 
-def test_only_a_deployment_that_is_silent_for_long_is_told_once_a_day(ws: Workspace) -> None:
-    down = long_dead(SilentWatch(ws, list, lambda: None))
+def test_only_a_deployment_that_is_silent_for_long_is_told_once_a_day(desk_ws: Workspace) -> None:
+    down = long_dead(SilentWatch(desk_ws, list, lambda: None))
     assert down == {("desk", "v2"): "connection refused"}
-    (notice,) = notices(ws, DESK, down, NOW)
-    (again,) = notices(ws, DESK, down, NOW + timedelta(seconds=1))
-    (tomorrow,) = notices(ws, DESK, down, NOW + timedelta(days=1))
+    (notice,) = notices(desk_ws, DESK, down, NOW)
+    (again,) = notices(desk_ws, DESK, down, NOW + timedelta(seconds=1))
+    (tomorrow,) = notices(desk_ws, DESK, down, NOW + timedelta(days=1))
     assert notice.kind == "dead_deployment"
     assert notice.key != tomorrow.key
     assert again.key in (notice.key, tomorrow.key)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worlds.feedback_world import AGENT, START, World
+from tests.worlds.feedback_world import AGENT, START, FeedbackWorld
 from thumbwheel.models.types import Agent
 from thumbwheel.rewards.label import (
     comparisons,
@@ -319,8 +319,10 @@ def test_inverting_every_vote_inverts_the_judgement(given_votes: list[Statement]
     )
 
 
-def resolved(tmp_path: Path, fill: Callable[[World], object], **more: Any) -> dict[str, Judgement]:
-    world = World()
+def resolved(
+    tmp_path: Path, fill: Callable[[FeedbackWorld], object], **more: Any
+) -> dict[str, Judgement]:
+    world = FeedbackWorld()
     fill(world)
     with world.into(tmp_path) as ws, ws.db.read() as connection:
         return {
@@ -330,7 +332,7 @@ def resolved(tmp_path: Path, fill: Callable[[World], object], **more: Any) -> di
 
 
 def test_superseded_and_retracted_feedback_is_out(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     plain, replaced, withdrawn = (world.trace(name, name, "out") for name in "abc")
     world.say("thumb", True, plain)
     first = world.say("thumb", False, replaced, minute=50)
@@ -354,7 +356,7 @@ def test_superseded_and_retracted_feedback_is_out(tmp_path: Path) -> None:
 
 
 def test_as_of_sees_what_was_recorded_by_then(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     trace = world.trace("a", "q", "out")
     first = world.say("thumb", True, trace, recorded=START)
     world.say("thumb", False, trace, recorded=START + timedelta(days=2), supersedes=first)
@@ -370,7 +372,7 @@ def test_as_of_sees_what_was_recorded_by_then(tmp_path: Path) -> None:
 
 
 def test_unnamed_feedback_of_a_source_is_one_rater(tmp_path: Path) -> None:
-    def fill(world: World) -> None:
+    def fill(world: FeedbackWorld) -> None:
         trace = world.trace("a", "q", "out")
         world.say("thumb", False, trace, rater=None)
         world.say("thumb", True, trace, rater=None)
@@ -381,7 +383,7 @@ def test_unnamed_feedback_of_a_source_is_one_rater(tmp_path: Path) -> None:
 
 
 def test_awaited_targets_judge_nothing_and_are_counted(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     trace = world.trace("a", "q", "out")
     world.say("thumb", True, "missing-1")
     world.say("thumb", True, targets=[("session", trace)])
@@ -392,7 +394,7 @@ def test_awaited_targets_judge_nothing_and_are_counted(tmp_path: Path) -> None:
 
 
 def test_rankings_become_pairs_by_plurality(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     a, b, c = (world.trace(name, "q", name) for name in "abc")
     world.say("preference", {"ranking": [[0], [1, 2]]}, a, b, c, rater="r1")
     world.say("preference", {"ranking": [[1], [0]]}, a, b, rater="r2")
@@ -425,7 +427,7 @@ def test_rankings_become_pairs_by_plurality(tmp_path: Path) -> None:
 
 
 def test_disagreement_without_plurality_gives_no_pair(tmp_path: Path) -> None:
-    world = World()
+    world = FeedbackWorld()
     a, b = (world.trace(name, "q", name) for name in "ab")
     for rater, ranking in (("r1", [[0], [1]]), ("r2", [[1], [0]]), ("r3", [[0, 1]])):
         world.say("preference", {"ranking": ranking}, a, b, rater=rater)

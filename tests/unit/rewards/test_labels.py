@@ -37,7 +37,7 @@ CONFIG = LearnConfig()
 
 
 @pytest.fixture
-def world(tmp_path):
+def labelled_ws(tmp_path):
     with home(tmp_path, lines()) as ws:
         yield ws
 
@@ -62,21 +62,21 @@ def test_features_are_of_the_case_alone_and_the_same_everywhere():
     assert sum(value**2 for value in features(case).words.values()) == pytest.approx(1)
 
 
-def test_the_classifier_finds_what_differs_and_says_how_well(world):
-    name, classifier = learn(world, AGENT, CONFIG)
+def test_the_classifier_finds_what_differs_and_says_how_well(labelled_ws):
+    name, classifier = learn(labelled_ws, AGENT, CONFIG)
     report = classifier.about["report"]
     assert report["labels"] == 59  # on one of the sixty the two raters differ
     assert report["accuracy"]["low"] > report["majority"]
     assert report["gain"]["low"] > 0
     assert report["auc"]["value"] > 0.9
     assert report["brier"]["value"] < report["brier_majority"]
-    assert [document.sha256 for document in documents(world, "classifier", AGENT)] == [name]
-    assert documents(world, "classifier", "other") == []
+    assert [document.sha256 for document in documents(labelled_ws, "classifier", AGENT)] == [name]
+    assert documents(labelled_ws, "classifier", "other") == []
 
 
-def test_it_is_deterministic_and_comes_back_from_its_document(world):
-    name, classifier = learn(world, AGENT, CONFIG)
-    again, _ = learn(world, AGENT, CONFIG)
+def test_it_is_deterministic_and_comes_back_from_its_document(labelled_ws):
+    name, classifier = learn(labelled_ws, AGENT, CONFIG)
+    again, _ = learn(labelled_ws, AGENT, CONFIG)
     assert name == again
     back = Classifier.of(json.loads(as_bytes(classifier.document())))
     rows = [
@@ -189,8 +189,8 @@ def test_machines_opinions_are_no_labels(tmp_path):
         )  # one is torn
 
 
-def test_learned_scores_like_its_classifier_and_is_blocked_without_one(world, tmp_path):
-    _, classifier = learn(world, AGENT, CONFIG)
+def test_learned_scores_like_its_classifier_and_is_blocked_without_one(labelled_ws, tmp_path):
+    _, classifier = learn(labelled_ws, AGENT, CONFIG)
     path = tmp_path / "classifier.json"
     path.write_bytes(as_bytes(classifier.document()))
     function = Learned.create({"classifier": str(path)})
@@ -207,35 +207,35 @@ def test_learned_scores_like_its_classifier_and_is_blocked_without_one(world, tm
     assert Learned.create({"classifier": str(path)}).identity() != name
 
 
-def test_suggestions_are_no_labels_until_a_person_decides(world):
-    first = suggest(world, AGENT, 10, CONFIG)
+def test_suggestions_are_no_labels_until_a_person_decides(labelled_ws):
+    first = suggest(labelled_ws, AGENT, 10, CONFIG)
     assert (first.new, first.unlabelled) == (10, 120)
-    again = suggest(world, AGENT, 10, CONFIG)
+    again = suggest(labelled_ws, AGENT, 10, CONFIG)
     assert (again.classifier, again.new) == (
         first.classifier,
         0,
     )  # the same labels, the same classifier: its own guesses taught it nothing
-    before = len(list_feedback(world, AGENT, limit=1000))
-    queue = list(questions(world, AGENT))
+    before = len(list_feedback(labelled_ws, AGENT, limit=1000))
+    queue = list(questions(labelled_ws, AGENT))
     assert len(queue) == 10
-    assert len(list_feedback(world, AGENT, limit=1000)) == before
+    assert len(list_feedback(labelled_ws, AGENT, limit=1000)) == before
     confirmed, corrected, skipped, *_ = queue
-    assert decide(world, AGENT, confirmed, confirmed.good, "dora") == "confirmed"
-    assert decide(world, AGENT, corrected, not corrected.good, "dora") == "corrected"
-    assert decide(world, AGENT, skipped, None, "dora") == "skipped"
-    newest = list_feedback(world, AGENT, limit=2)
+    assert decide(labelled_ws, AGENT, confirmed, confirmed.good, "dora") == "confirmed"
+    assert decide(labelled_ws, AGENT, corrected, not corrected.good, "dora") == "corrected"
+    assert decide(labelled_ws, AGENT, skipped, None, "dora") == "skipped"
+    newest = list_feedback(labelled_ws, AGENT, limit=2)
     assert [row["metadata"] for row in newest] == [
         {"suggestion": corrected.id, "how": "review"},
         {"suggestion": confirmed.id, "how": "review"},
     ]
     assert {row["kind"] for row in newest} == {"thumb"}
-    assert [question.id for question in questions(world, AGENT)] == [
+    assert [question.id for question in questions(labelled_ws, AGENT)] == [
         question.id for question in queue[3:]
     ]
-    later = suggest(world, AGENT, 10, CONFIG)
+    later = suggest(labelled_ws, AGENT, 10, CONFIG)
     assert later.classifier != first.classifier
     assert later.report["labels"] == 61
-    counts = status(world, AGENT)["suggestions"]
+    counts = status(labelled_ws, AGENT)["suggestions"]
     assert counts == {
         "open": 10,
         "confirmed": 1,
@@ -266,35 +266,37 @@ def _tiny():
     )
 
 
-def test_what_a_person_judged_meanwhile_is_not_asked(world):
-    suggest(world, AGENT, 5, CONFIG)
-    queue = list(questions(world, AGENT))
-    decide(world, AGENT, queue[0], True, "dora")
-    assert queue[0].trace_id not in {question.trace_id for question in questions(world, AGENT)}
+def test_what_a_person_judged_meanwhile_is_not_asked(labelled_ws):
+    suggest(labelled_ws, AGENT, 5, CONFIG)
+    queue = list(questions(labelled_ws, AGENT))
+    decide(labelled_ws, AGENT, queue[0], True, "dora")
+    assert queue[0].trace_id not in {
+        question.trace_id for question in questions(labelled_ws, AGENT)
+    }
 
 
-def test_accepting_unseen_is_marked_and_counts_nothing_for_agreement(world):
-    suggest(world, AGENT, 60, CONFIG)
-    sure = [question for question in questions(world, AGENT) if question.confidence >= 0.9]
+def test_accepting_unseen_is_marked_and_counts_nothing_for_agreement(labelled_ws):
+    suggest(labelled_ws, AGENT, 60, CONFIG)
+    sure = [question for question in questions(labelled_ws, AGENT) if question.confidence >= 0.9]
     assert {question.good == is_good(question.text) for question in sure} == {True}
-    assert len(accept(world, AGENT, "dora", [], 0.9)) == len(sure) > 0
-    rest = next(questions(world, AGENT))
-    assert accept(world, AGENT, "dora", [rest.trace_id], None) == [rest.id]
-    counts = status(world, AGENT)
+    assert len(accept(labelled_ws, AGENT, "dora", [], 0.9)) == len(sure) > 0
+    rest = next(questions(labelled_ws, AGENT))
+    assert accept(labelled_ws, AGENT, "dora", [rest.trace_id], None) == [rest.id]
+    counts = status(labelled_ws, AGENT)
     assert counts["suggestions"]["accepted"] == len(sure) + 1
     assert counts["bands"] == []
-    assert list_feedback(world, AGENT, limit=1)[0]["metadata"]["how"] == "unseen"
+    assert list_feedback(labelled_ws, AGENT, limit=1)[0]["metadata"]["how"] == "unseen"
     with pytest.raises(InputError, match="which suggestions"):
-        accept(world, AGENT, "dora", [], None)
+        accept(labelled_ws, AGENT, "dora", [], None)
     with pytest.raises(NotFound, match="no open one"):
-        accept(world, AGENT, "dora", ["t1"], None)
+        accept(labelled_ws, AGENT, "dora", ["t1"], None)
 
 
-def test_agreement_of_reviews_by_band_of_confidence(world):
-    suggest(world, AGENT, 60, CONFIG)
-    for question in questions(world, AGENT):
-        decide(world, AGENT, question, is_good(question.text), "dora")
-    counts = status(world, AGENT)
+def test_agreement_of_reviews_by_band_of_confidence(labelled_ws):
+    suggest(labelled_ws, AGENT, 60, CONFIG)
+    for question in questions(labelled_ws, AGENT):
+        decide(labelled_ws, AGENT, question, is_good(question.text), "dora")
+    counts = status(labelled_ws, AGENT)
     assert sum(band["reviewed"] for band in counts["bands"]) == 60
     assert counts["bands"][-1]["share"] > 0.9
     assert counts["kappa"]["value"] > 0.7
@@ -336,25 +338,25 @@ def test_a_review_in_the_terminal_can_be_left_and_taken_up(command_line, tmp_pat
 
 
 @pytest.mark.parametrize("shown", ["latest", "hash"])
-def test_the_ledger_knows_a_kept_classifier_by_name(world, shown):
-    name, _ = learn(world, AGENT, CONFIG)
+def test_the_ledger_knows_a_kept_classifier_by_name(labelled_ws, shown):
+    name, _ = learn(labelled_ws, AGENT, CONFIG)
     settings = {"classifier": "latest" if shown == "latest" else name[:12]}
     config = RewardConfig(preset="none", components={"learned": ComponentConfig(settings=settings)})
-    report = ledger.run(world, Agent.named(AGENT), components(world, AGENT, config))
+    report = ledger.run(labelled_ws, Agent.named(AGENT), components(labelled_ws, AGENT, config))
     assert report.statuses == {("learned", "ok"): 120}
-    with world.db.read() as connection:
+    with labelled_ws.db.read() as connection:
         values = [
             combined.value
             for combined in ledger.rewards(
-                connection, Agent.named(AGENT), config, components(world, AGENT, config)
+                connection, Agent.named(AGENT), config, components(labelled_ws, AGENT, config)
             )
         ]
     assert len(set(values)) > 10 and all(0 < value < 1 for value in values)
 
 
-def test_a_classifier_that_was_never_made_is_named(world):
+def test_a_classifier_that_was_never_made_is_named(labelled_ws):
     config = RewardConfig(
         preset="none", components={"learned": ComponentConfig(settings={"classifier": "latest"})}
     )
     with pytest.raises(NotFound, match="label learn"):
-        components(world, AGENT, config)
+        components(labelled_ws, AGENT, config)

@@ -40,7 +40,7 @@ EVERY_FIELD = (
 )
 
 
-class World:
+class LedgerWorld:
     """A home, and lines that are imported as a user imports them."""
 
     def __init__(self, folder, settings=None):
@@ -90,11 +90,11 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path):
+def make_ledger(tmp_path):
     worlds = []
 
     def make(settings=None):
-        worlds.append(World(tmp_path, settings))
+        worlds.append(LedgerWorld(tmp_path, settings))
         return worlds[-1]
 
     yield make
@@ -126,8 +126,8 @@ def feedback_line(kind, value, target, **more):
 CASE = {"type": "case", "id": "c1", "input": "3 + 4?", "reference": "7"}
 
 
-def test_a_run_judges_and_a_second_one_finds_everything_there(world):
-    home = world()
+def test_a_run_judges_and_a_second_one_finds_everything_there(make_ledger):
+    home = make_ledger()
     home.add(
         CASE,
         trace("t1", "A: 7", case="c1"),
@@ -148,8 +148,8 @@ def test_a_run_judges_and_a_second_one_finds_everything_there(world):
     assert again.standing.total() == first.judged.total()
 
 
-def test_late_feedback_judges_again_only_what_reads_it(world):
-    home = world()
+def test_late_feedback_judges_again_only_what_reads_it(make_ledger):
+    home = make_ledger()
     home.add(trace("t1"), trace("t2"), feedback_line("thumb", False, "t1"))
     home.run()
     before = home.rewards()
@@ -168,8 +168,8 @@ def test_late_feedback_judges_again_only_what_reads_it(world):
     ]
 
 
-def test_defect_2c10_late_feedback_changes_a_reward_that_was_there(world):
-    home = world({"preset": "ocd"})
+def test_defect_2c10_late_feedback_changes_a_reward_that_was_there(make_ledger):
+    home = make_ledger({"preset": "ocd"})
     decision = {"decision": {"agent_type": "LIBRARIAN", "confidence": 0.9}}
     home.add(trace("d1", "[]", metadata=decision))
     home.run()
@@ -184,8 +184,8 @@ def test_defect_2c10_late_feedback_changes_a_reward_that_was_there(world):
     assert home.rewards()["d1"].value == pytest.approx(1.25)
 
 
-def test_defect_2c11_a_retriever_without_an_item_is_not_left_out_of_pending(world):
-    home = world({"preset": "ocd"})
+def test_defect_2c11_a_retriever_without_an_item_is_not_left_out_of_pending(make_ledger):
+    home = make_ledger({"preset": "ocd"})
     metadata = {"decision": {"agent_type": "RETRIEVER", "confidence": 0.4}}
     home.add(
         trace("d1", None, metadata=metadata),
@@ -201,8 +201,8 @@ def test_defect_2c11_a_retriever_without_an_item_is_not_left_out_of_pending(worl
     assert (waiting.component, waiting.status, waiting.count) == ("decision", "pending", 1)
 
 
-def test_taken_back_feedback_finds_the_row_of_before(world):
-    home = world()
+def test_taken_back_feedback_finds_the_row_of_before(make_ledger):
+    home = make_ledger()
     home.add(trace("t1"))
     home.run()
     home.add(feedback_line("thumb", True, "t1", id="f1"))
@@ -226,8 +226,8 @@ def test_taken_back_feedback_finds_the_row_of_before(world):
     ] == [True, False]
 
 
-def test_a_run_as_of_a_time_gives_what_it_gave_then_and_leaves_today_alone(world):
-    home = world()
+def test_a_run_as_of_a_time_gives_what_it_gave_then_and_leaves_today_alone(make_ledger):
+    home = make_ledger()
     then = home.add(trace("t1"), feedback_line("thumb", False, "t1"))
     home.run()
     held = home.rewards()["t1"].value
@@ -250,8 +250,8 @@ def test_a_run_as_of_a_time_gives_what_it_gave_then_and_leaves_today_alone(world
     assert home.rewards()["t1"].value == pytest.approx(2 / 3)
 
 
-def test_the_feedback_of_a_trace_that_comes_late_does_not_take_that_of_others_away(world):
-    home = world()
+def test_the_feedback_of_a_trace_that_comes_late_does_not_take_that_of_others_away(make_ledger):
+    home = make_ledger()
     home.add(
         *[trace(f"t{number}") for number in range(6)],
         *[feedback_line("thumb", True, f"t{number}") for number in range(6)],
@@ -269,9 +269,9 @@ def test_the_feedback_of_a_trace_that_comes_late_does_not_take_that_of_others_aw
     }
 
 
-def test_other_settings_are_another_version_and_other_weights_are_not(world):
+def test_other_settings_are_another_version_and_other_weights_are_not(make_ledger):
     part = {"preset": "none", "components": {"length": {"settings": {"most": 1}}}}
-    home = world(part)
+    home = make_ledger(part)
     home.add(trace("t1", "one two"))
     home.run()
     assert home.rewards()["t1"].value == 0.0
@@ -313,8 +313,8 @@ class Together(Trying):
         return [Score(2.0) for _ in cases]
 
 
-def test_what_raises_exits_or_never_ends_is_failed_and_the_others_are_judged(world):
-    home = world()
+def test_what_raises_exits_or_never_ends_is_failed_and_the_others_are_judged(make_ledger):
+    home = make_ledger()
     home.add(*(trace(name, name) for name in ("fine", "raise", "exit", "loop", "blocked")))
     report = ledger.run(
         home.ws, Agent.named(AGENT), [Component("trying", Trying.create({}), "v1", 0.2)]
@@ -337,8 +337,8 @@ def test_what_raises_exits_or_never_ends_is_failed_and_the_others_are_judged(wor
     }
 
 
-def test_blocked_is_tried_again_and_failed_on_demand(world):
-    home = world()
+def test_blocked_is_tried_again_and_failed_on_demand(make_ledger):
+    home = make_ledger()
     home.add(trace("a", "raise"), trace("b", "blocked"), trace("c", "fine"))
     parts = [Component("trying", Trying.create({}), "v1", 5)]
     ledger.run(home.ws, Agent.named(AGENT), parts)
@@ -348,8 +348,8 @@ def test_blocked_is_tried_again_and_failed_on_demand(world):
 
 
 @pytest.mark.parametrize("text", ["short", "too much"])
-def test_a_function_that_judges_together_is_held_to_number_and_range(world, text):
-    home = world()
+def test_a_function_that_judges_together_is_held_to_number_and_range(make_ledger, text):
+    home = make_ledger()
     home.add(trace("a", text), trace("b", "fine"))
     report = ledger.run(
         home.ws, Agent.named(AGENT), [Component("together", Together.create({}), "v1", 5)]
@@ -377,8 +377,8 @@ def test_a_limit_of_time_does_not_break_an_import_off(tmp_path, monkeypatch):
     assert slow_to_load.WHOLE
 
 
-def test_an_answer_that_was_not_recorded_is_not_an_empty_one(world):
-    home = world({"preset": "none", "components": {"length": {}, "thumb": {}}})
+def test_an_answer_that_was_not_recorded_is_not_an_empty_one(make_ledger):
+    home = make_ledger({"preset": "none", "components": {"length": {}, "thumb": {}}})
     home.add(trace("t1", None), trace("t2", ""), feedback_line("thumb", True, "t1"))
     home.run()
     rewards = home.rewards()
@@ -386,16 +386,16 @@ def test_an_answer_that_was_not_recorded_is_not_an_empty_one(world):
     assert rewards["t2"].scores["length"].value == 0.0
 
 
-def test_a_dry_run_counts_and_stores_nothing(world):
-    home = world()
+def test_a_dry_run_counts_and_stores_nothing(make_ledger):
+    home = make_ledger()
     home.add(trace("t1"), feedback_line("thumb", True, "t1"))
     report = home.run(dry_run=True)
     assert report.judged.total() == len(home.config.parts())
     assert home.rows() == []
 
 
-def test_a_case_carries_everything_that_was_stored(world):
-    home = world()
+def test_a_case_carries_everything_that_was_stored(make_ledger):
+    home = make_ledger()
     steps = [
         {"kind": "tool", "name": "search", "input": {"q": 1}, "output": "x", "status": "error"},
         {
@@ -450,8 +450,8 @@ def test_a_case_carries_everything_that_was_stored(world):
     )  # a trace cannot name its own checker, not even by its metadata
 
 
-def test_mates_are_a_bounded_number_of_other_answers(world):
-    home = world()
+def test_mates_are_a_bounded_number_of_other_answers(make_ledger):
+    home = make_ledger()
     home.add(
         *(trace(f"t{number}", f"answer {number}", asked="same") for number in range(MOST_MATES + 5))
     )
@@ -465,9 +465,9 @@ def test_mates_are_a_bounded_number_of_other_answers(world):
     assert all(case.text not in case.mates for case in cases)
 
 
-def test_more_traces_than_a_batch_keep_their_feedback_apart(world, monkeypatch):
+def test_more_traces_than_a_batch_keep_their_feedback_apart(make_ledger, monkeypatch):
     monkeypatch.setattr("thumbwheel.rewards.cases.BATCH", 7)
-    home = world()
+    home = make_ledger()
     home.add(
         *(trace(f"t{number}", asked=f"q{number % 5}") for number in range(40)),
         *(feedback_line("rating", 1 + number % 5, f"t{number}") for number in range(0, 40, 3)),
@@ -480,8 +480,8 @@ def test_more_traces_than_a_batch_keep_their_feedback_apart(world, monkeypatch):
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_with_the_number_of_traces(world):
-    home = world()
+def test_memory_does_not_grow_with_the_number_of_traces(make_ledger):
+    home = make_ledger()
 
     def peak():
         tracemalloc.start()
@@ -497,8 +497,8 @@ def test_memory_does_not_grow_with_the_number_of_traces(world):
     assert peak() < 1.2 * few
 
 
-def test_reweighing_runs_nothing_and_says_what_would_change(world):
-    home = world()
+def test_reweighing_runs_nothing_and_says_what_would_change(make_ledger):
+    home = make_ledger()
     home.add(
         trace("t1"),
         trace("t2"),
@@ -525,8 +525,8 @@ def test_reweighing_runs_nothing_and_says_what_would_change(world):
         reweigh(home.ws, AGENT, {}, "no_such")
 
 
-def test_an_explanation_names_value_weight_evidence_and_feedback(world):
-    home = world()
+def test_an_explanation_names_value_weight_evidence_and_feedback(make_ledger):
+    home = make_ledger()
     home.add(CASE, trace("t1", "A: 8", case="c1"), feedback_line("thumb", True, "t1"))
     home.run()
     explanation = explain(home.ws, AGENT, "t1")
@@ -567,8 +567,8 @@ def test_an_explanation_names_value_weight_evidence_and_feedback(world):
         explain(home.ws, AGENT, "no-such")
 
 
-def test_a_survey_counts_statuses_and_shows_the_lowest(world):
-    home = world()
+def test_a_survey_counts_statuses_and_shows_the_lowest(make_ledger):
+    home = make_ledger()
     home.add(
         *(trace(f"t{number}") for number in range(6)),
         *(feedback_line("rating", 1 + number, f"t{number}") for number in range(5)),
@@ -594,8 +594,8 @@ def test_a_survey_counts_statuses_and_shows_the_lowest(world):
     assert reward_summary(home.ws, AGENT)["components"]["rating"]["not_judged"] == 1
 
 
-def test_the_checker_of_a_case_that_nobody_has_is_blocked_and_its_settings_count(world):
-    home = world()
+def test_the_checker_of_a_case_that_nobody_has_is_blocked_and_its_settings_count(make_ledger):
+    home = make_ledger()
     pattern = {
         "type": "case",
         "id": "c2",
@@ -619,8 +619,10 @@ def test_the_checker_of_a_case_that_nobody_has_is_blocked_and_its_settings_count
     )
 
 
-def test_inputs_are_the_fingerprint_of_what_is_read_and_of_nothing_else(world):
-    part = components(world().ws, AGENT, ledger.settings(world().ws, AGENT), ["edit_distance"])[0]
+def test_inputs_are_the_fingerprint_of_what_is_read_and_of_nothing_else(make_ledger):
+    part = components(
+        make_ledger().ws, AGENT, ledger.settings(make_ledger().ws, AGENT), ["edit_distance"]
+    )[0]
     from thumbwheel.rewards.cases import StoredCase
 
     first = part.inputs(StoredCase(Case("a", metadata={"x": 1}, as_of=datetime.now(UTC)), True))

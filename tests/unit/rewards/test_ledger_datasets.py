@@ -14,7 +14,7 @@ ASKED = 40
 
 
 @pytest.fixture
-def home(command_line, tmp_path):
+def wrongly_thumbed_home(command_line, tmp_path):
     """Forty questions with two answers each: the first is right and thumbed down, the second wrong
     and thumbed up."""
     lines = []
@@ -71,28 +71,30 @@ def rows(home, shape):
     return home("dataset", "show", shape, "--rows", "3", "--json")["rows"]
 
 
-def test_without_a_ledger_there_is_nothing_to_build_from(home):
-    assert "thumbwheel reward run --agent adder" in build(home, "scored", code=4)
+def test_without_a_ledger_there_is_nothing_to_build_from(wrongly_thumbed_home):
+    assert "thumbwheel reward run --agent adder" in build(wrongly_thumbed_home, "scored", code=4)
 
 
-def test_a_persons_verdict_wins_over_the_ledger_in_every_shape(home):
+def test_a_persons_verdict_wins_over_the_ledger_in_every_shape(wrongly_thumbed_home):
     """The checker calls an answer right, people call it bad, and the other way round: their word
     stands."""
-    home("reward", "run")
-    dataset = build(home, "labels")
+    wrongly_thumbed_home("reward", "run")
+    dataset = build(wrongly_thumbed_home, "labels")
     assert (
         sum(dataset["manifest"]["counts"].values()) == 2 * ASKED and dataset["manifest"]["reward"]
     )
     assert all(
-        row["label"] is row["completion"].startswith("maybe") for row in rows(home, "labels")
+        row["label"] is row["completion"].startswith("maybe")
+        for row in rows(wrongly_thumbed_home, "labels")
     )
-    assert {row["origin"] for row in rows(home, "labels")} == {"upvote", "downvote"}
-    build(home, "scored")
+    assert {row["origin"] for row in rows(wrongly_thumbed_home, "labels")} == {"upvote", "downvote"}
+    build(wrongly_thumbed_home, "scored")
     assert {
-        (row["completion"].startswith("maybe"), row["value"]) for row in rows(home, "scored")
+        (row["completion"].startswith("maybe"), row["value"])
+        for row in rows(wrongly_thumbed_home, "scored")
     } == {(True, 1.0), (False, 0.0)}
-    build(home, "groups")
-    for row in rows(home, "groups"):
+    build(wrongly_thumbed_home, "groups")
+    for row in rows(wrongly_thumbed_home, "groups"):
         assert dict(
             zip(
                 [text.startswith("maybe") for text in row["completions"]],
@@ -100,21 +102,22 @@ def test_a_persons_verdict_wins_over_the_ledger_in_every_shape(home):
                 strict=True,
             )
         ) == {True: 1, False: 0}
-    build(home, "pairs")
+    build(wrongly_thumbed_home, "pairs")
     assert all(
         row["chosen"].startswith("maybe") and row["origin"] == "siblings"
-        for row in rows(home, "pairs")
+        for row in rows(wrongly_thumbed_home, "pairs")
     )
-    assert all(row["feedback_ids"] for row in rows(home, "pairs")), (
+    assert all(row["feedback_ids"] for row in rows(wrongly_thumbed_home, "pairs")), (
         "what people said about them stays named, so that it can be erased"
     )
-    build(home, "prompts", "--allow", "leakage")
+    build(wrongly_thumbed_home, "prompts", "--allow", "leakage")
     assert all(
-        row["success"] == 0.5 and row["liked"].startswith("maybe") for row in rows(home, "prompts")
+        row["success"] == 0.5 and row["liked"].startswith("maybe")
+        for row in rows(wrongly_thumbed_home, "prompts")
     )
 
 
-def test_computed_rewards_fill_what_nobody_judged(home, tmp_path):
+def test_computed_rewards_fill_what_nobody_judged(wrongly_thumbed_home, tmp_path):
     lines = []
     for number in range(ASKED):
         for side, text in (("right", str(number)), ("wrong", f"about {number + 1}")):
@@ -136,11 +139,11 @@ def test_computed_rewards_fill_what_nobody_judged(home, tmp_path):
                 }
             )
     (tmp_path / "more.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    home("import", "jsonl", "more.jsonl")
-    home("reward", "run")
+    wrongly_thumbed_home("import", "jsonl", "more.jsonl")
+    wrongly_thumbed_home("reward", "run")
     for shape in ("labels", "scored", "groups", "pairs"):
-        build(home, shape, "--gate", "0")
-        rows = home("dataset", "show", shape, "--rows", "200", "--json")["rows"]
+        build(wrongly_thumbed_home, shape, "--gate", "0")
+        rows = wrongly_thumbed_home("dataset", "show", shape, "--rows", "200", "--json")["rows"]
         for row in (row for row in rows if row["prompt"][0]["content"].startswith("Say")):
             if shape == "labels":
                 assert (row["label"], row["origin"]) == (
@@ -158,7 +161,7 @@ def test_computed_rewards_fill_what_nobody_judged(home, tmp_path):
         assert sum(row["prompt"][0]["content"].startswith("Say") for row in rows) >= 10
 
 
-def test_a_reward_on_the_side_of_the_person_stays_the_number(home, tmp_path):
+def test_a_reward_on_the_side_of_the_person_stays_the_number(wrongly_thumbed_home, tmp_path):
     line = {"type": "trace", "id": "x", "input": "How far?", "output": "far"}
     other = {"type": "trace", "id": "y", "input": "How far?", "output": "near"}
     thumbs = [
@@ -174,44 +177,51 @@ def test_a_reward_on_the_side_of_the_person_stays_the_number(home, tmp_path):
     (tmp_path / "far.jsonl").write_text(
         "".join(json.dumps(entry) + "\n" for entry in (line, other, *thumbs))
     )
-    home("import", "jsonl", "far.jsonl")
+    wrongly_thumbed_home("import", "jsonl", "far.jsonl")
     config = (
         "rewards: {components: {thumb: {weight: 3}, length: {weight: 1, settings: {least: 4, most: "
         "9}}}}\n"
     )
     (tmp_path / "thumbwheel.yaml").write_text(config)
-    home("reward", "run")
-    build(home, "groups", "--dev", "0", "--gate", "0")
-    rows = home("dataset", "show", "groups", "--rows", "200", "--json")["rows"]
+    wrongly_thumbed_home("reward", "run")
+    build(wrongly_thumbed_home, "groups", "--dev", "0", "--gate", "0")
+    rows = wrongly_thumbed_home("dataset", "show", "groups", "--rows", "200", "--json")["rows"]
     (row,) = [row for row in rows if row["prompt"][0]["content"] == "How far?"]
     values = dict(zip(row["completions"], row["values"], strict=True))
     assert 0.5 < values["far"] < 1.0, "good by the person, and not quite by the length"
     assert 0.0 < values["near"] < 0.5
 
 
-def test_reweighting_makes_a_dataset_of_rewards_stale_when_it_is_read(home, tmp_path):
-    home("reward", "run")
-    first = build(home, "scored")
-    home("dataset", "build", "--shape", "labels", "--json", "--checked", "0")
-    assert home("dataset", "show", "scored", "--json")["stale"] == 0
-    text = home("reward", "reweight", "--weight", "thumb=4")
+def test_reweighting_makes_a_dataset_of_rewards_stale_when_it_is_read(
+    wrongly_thumbed_home, tmp_path
+):
+    wrongly_thumbed_home("reward", "run")
+    first = build(wrongly_thumbed_home, "scored")
+    wrongly_thumbed_home("dataset", "build", "--shape", "labels", "--json", "--checked", "0")
+    assert wrongly_thumbed_home("dataset", "show", "scored", "--json")["stale"] == 0
+    text = wrongly_thumbed_home("reward", "reweight", "--weight", "thumb=4")
     (tmp_path / "thumbwheel.yaml").write_text(text[text.index("rewards:") :])
-    assert home("dataset", "show", "scored", "--json")["stale"] == 2 * ASKED
-    assert f"stale: {2 * ASKED} of {2 * ASKED} rows' rewards changed" in home(
+    assert wrongly_thumbed_home("dataset", "show", "scored", "--json")["stale"] == 2 * ASKED
+    assert f"stale: {2 * ASKED} of {2 * ASKED} rows' rewards changed" in wrongly_thumbed_home(
         "dataset", "show", "scored"
     )
-    assert home("dataset", "show", "labels", "--json")["stale"] == 0, (
+    assert wrongly_thumbed_home("dataset", "show", "labels", "--json")["stale"] == 0, (
         "what people said has not changed"
     )
-    again = build(home, "scored")
-    assert again["id"] != first["id"] and home("dataset", "show", "scored", "--json")["stale"] == 0
+    again = build(wrongly_thumbed_home, "scored")
+    assert (
+        again["id"] != first["id"]
+        and wrongly_thumbed_home("dataset", "show", "scored", "--json")["stale"] == 0
+    )
 
 
-def test_a_retraction_that_brings_an_older_reward_back_makes_a_dataset_stale(home, tmp_path):
+def test_a_retraction_that_brings_an_older_reward_back_makes_a_dataset_stale(
+    wrongly_thumbed_home, tmp_path
+):
     def hear(line):
         (tmp_path / "said.jsonl").write_text(json.dumps({"type": "feedback"} | line) + "\n")
-        home("import", "jsonl", "said.jsonl")
-        home("reward", "run")
+        wrongly_thumbed_home("import", "jsonl", "said.jsonl")
+        wrongly_thumbed_home("reward", "run")
 
     unjudged = {
         "type": "trace",
@@ -221,37 +231,43 @@ def test_a_retraction_that_brings_an_older_reward_back_makes_a_dataset_stale(hom
         "case": "c0",
     }
     (tmp_path / "unjudged.jsonl").write_text(json.dumps(unjudged) + "\n")
-    home("import", "jsonl", "unjudged.jsonl")
-    home("reward", "run")
+    wrongly_thumbed_home("import", "jsonl", "unjudged.jsonl")
+    wrongly_thumbed_home("reward", "run")
     hear({"id": "f1", "kind": "thumb", "value": True, "target": {"trace": "alone"}, "rater": "s"})
-    build(home, "scored")
-    assert home("dataset", "show", "scored", "--json")["stale"] == 0
+    build(wrongly_thumbed_home, "scored")
+    assert wrongly_thumbed_home("dataset", "show", "scored", "--json")["stale"] == 0
     hear({"id": "r1", "retracts": "f1", "rater": "s"})
-    assert home("dataset", "show", "scored", "--json")["stale"] == 1, (
+    assert wrongly_thumbed_home("dataset", "show", "scored", "--json")["stale"] == 1, (
         "the row of before f1 is older than the dataset, and stands again"
     )
-    assert f"stale: 1 of {2 * ASKED + 1} rows' rewards changed" in home("dataset", "show", "scored")
-    build(home, "scored")
-    assert home("dataset", "show", "scored", "--json")["stale"] == 0
+    assert f"stale: 1 of {2 * ASKED + 1} rows' rewards changed" in wrongly_thumbed_home(
+        "dataset", "show", "scored"
+    )
+    build(wrongly_thumbed_home, "scored")
+    assert wrongly_thumbed_home("dataset", "show", "scored", "--json")["stale"] == 0
 
 
-def test_a_dataset_of_what_people_said_is_stale_by_what_they_say_and_by_no_setting(home, tmp_path):
+def test_a_dataset_of_what_people_said_is_stale_by_what_they_say_and_by_no_setting(
+    wrongly_thumbed_home, tmp_path
+):
     def shown():
-        return home("dataset", "show", "labels", "--json")["stale"]
+        return wrongly_thumbed_home("dataset", "show", "labels", "--json")["stale"]
 
     def hear(line):
         (tmp_path / "said.jsonl").write_text(json.dumps({"type": "feedback"} | line) + "\n")
-        home("import", "jsonl", "said.jsonl")
+        wrongly_thumbed_home("import", "jsonl", "said.jsonl")
 
     def build():
-        return home("dataset", "build", "--shape", "labels", "--json", "--checked", "0")["id"]
+        return wrongly_thumbed_home(
+            "dataset", "build", "--shape", "labels", "--json", "--checked", "0"
+        )["id"]
 
-    home("reward", "run")
+    wrongly_thumbed_home("reward", "run")
     first = build()
     (tmp_path / "thumbwheel.yaml").write_text(
         "rewards: {components: {thumb: {weight: 2}, length: {weight: 0, settings: {most: 9}}}}"
     )
-    home("reward", "run")
+    wrongly_thumbed_home("reward", "run")
     assert shown() == 0, "nothing was said"
     hear({"id": "f9", "kind": "thumb", "value": False, "target": {"trace": "right0"}, "rater": "s"})
     assert shown() == 1
@@ -260,12 +276,14 @@ def test_a_dataset_of_what_people_said_is_stale_by_what_they_say_and_by_no_setti
     hear({"id": "r9", "retracts": "f9", "rater": "s"})
     assert shown() == 1, "what was taken back is a change too"
     assert build() == first
-    assert home("dataset", "show", first, "--json")["stale"] == 0, (
+    assert wrongly_thumbed_home("dataset", "show", first, "--json")["stale"] == 0, (
         "it came out again, so it is what there is"
     )
 
 
-def test_what_only_a_checker_judged_is_a_row_and_never_in_the_gate(home, command_line, tmp_path):
+def test_what_only_a_checker_judged_is_a_row_and_never_in_the_gate(
+    wrongly_thumbed_home, command_line, tmp_path
+):
     lines = []
     for number in range(60):
         lines.append(
@@ -286,15 +304,17 @@ def test_what_only_a_checker_judged_is_a_row_and_never_in_the_gate(home, command
             }
         )
     (tmp_path / "more.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    home("import", "jsonl", "more.jsonl")
-    home("reward", "run")
-    dataset = build(home, "scored", "--gate", "0.3")
+    wrongly_thumbed_home("import", "jsonl", "more.jsonl")
+    wrongly_thumbed_home("reward", "run")
+    dataset = build(wrongly_thumbed_home, "scored", "--gate", "0.3")
     dropped = dataset["manifest"]["drops"]["only checkers or models judged it: not for the gate"]
     assert 0 < dropped < 60
     assert sum(dataset["manifest"]["counts"].values()) == 2 * ASKED + 60 - dropped
 
 
-def test_a_reward_counts_as_one_of_people_only_where_what_they_said_is_a_part_of_it(home, tmp_path):
+def test_a_reward_counts_as_one_of_people_only_where_what_they_said_is_a_part_of_it(
+    wrongly_thumbed_home, tmp_path
+):
     lines = []
     for number in range(60):
         lines.append(
@@ -313,11 +333,11 @@ def test_a_reward_counts_as_one_of_people_only_where_what_they_said_is_a_part_of
         }
         lines.append(correction | {"target": {"trace": f"e{number}"}})
     (tmp_path / "edited.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    home("import", "jsonl", "edited.jsonl")
+    wrongly_thumbed_home("import", "jsonl", "edited.jsonl")
 
     def kept_out():
-        home("reward", "run")
-        drops = build(home, "scored", "--gate", "0.3")["manifest"]["drops"]
+        wrongly_thumbed_home("reward", "run")
+        drops = build(wrongly_thumbed_home, "scored", "--gate", "0.3")["manifest"]["drops"]
         return drops.get("only checkers or models judged it: not for the gate", 0)
 
     assert kept_out() == 0, "how much of the answer the edit kept is a person's word"
@@ -328,9 +348,9 @@ def test_a_reward_counts_as_one_of_people_only_where_what_they_said_is_a_part_of
     assert kept_out() > 0, "only the length's word is in it"
 
 
-def test_pairs_of_rewards_need_a_margin(home, tmp_path):
+def test_pairs_of_rewards_need_a_margin(wrongly_thumbed_home, tmp_path):
     (tmp_path / "thumbwheel.yaml").write_text("dataset: {reward: ledger, margin: null}\n")
-    assert "need a margin" in home("dataset", "build", "--shape", "pairs", code=2)
+    assert "need a margin" in wrongly_thumbed_home("dataset", "build", "--shape", "pairs", code=2)
 
 
 @pytest.fixture

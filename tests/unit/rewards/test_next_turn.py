@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.public_data import public_data
-from tests.unit.rewards.test_ledger import AGENT, World, feedback_line
+from tests.unit.rewards.test_ledger import AGENT, LedgerWorld, feedback_line
 from thumbwheel.capture.feedback import list_feedback
 from thumbwheel.core.errors import DataError, InputError, NotFound
 from thumbwheel.datasets.build import build, load_rows, split_rows
@@ -35,11 +35,11 @@ WEAK_ONLY = {"preset": "none", "components": {"next_turn": {}}}
 
 
 @pytest.fixture
-def world(tmp_path):
+def make_ledger(tmp_path):
     worlds = []
 
     def make(settings=None):
-        worlds.append(World(tmp_path, settings))
+        worlds.append(LedgerWorld(tmp_path, settings))
         return worlds[-1]
 
     yield make
@@ -125,8 +125,8 @@ def next_turn_rewards(world):
     }
 
 
-def test_the_message_after_an_answer_is_found_by_the_history_or_by_the_session(world):
-    opened = world(WEAK_ONLY)
+def test_the_message_after_an_answer_is_found_by_the_history_or_by_the_session(make_ledger):
+    opened = make_ledger(WEAK_ONLY)
     history = [
         {"role": "user", "content": "Where is it?"},
         {"role": "assistant", "content": "In Bonn."},
@@ -156,8 +156,8 @@ def test_the_message_after_an_answer_is_found_by_the_history_or_by_the_session(w
     assert rewards["a1"].value == PRIORS[ReplyReading.THANKS]
 
 
-def test_an_answer_is_judged_once_its_next_turn_has_come(world):
-    opened = world(WEAK_ONLY)
+def test_an_answer_is_judged_once_its_next_turn_has_come(make_ledger):
+    opened = make_ledger(WEAK_ONLY)
     before = opened.add(turn_line("a1", "s1", 0, "How long does it take?", "An hour."))
     assert next_turn_rewards(opened) == {}
     opened.add(turn_line("a2", "s1", 2, "That is wrong.", "Two hours."))
@@ -206,8 +206,8 @@ def conversations(count, good_after, seed=7):
     return lines
 
 
-def test_a_calibration_is_the_share_of_thumbs_on_training_rows_and_is_measured_on_dev(world):
-    opened = world(WEAK_ONLY)
+def test_a_calibration_is_the_share_of_thumbs_on_training_rows_and_is_measured_on_dev(make_ledger):
+    opened = make_ledger(WEAK_ONLY)
     opened.add(*conversations(300, (0.6, 0.3)))
     rules = DatasetConfig(dev=0.3, gate=0.2)
     name, document = calibrate_next_turn(opened.ws, Agent.named(AGENT), rules)
@@ -235,8 +235,8 @@ def test_a_calibration_is_the_share_of_thumbs_on_training_rows_and_is_measured_o
     }
 
 
-def test_too_few_thumbs_give_no_calibration(world):
-    opened = world(WEAK_ONLY)
+def test_too_few_thumbs_give_no_calibration(make_ledger):
+    opened = make_ledger(WEAK_ONLY)
     opened.add(*conversations(10, (0.6, 0.3)))
     with pytest.raises(DataError, match="20 are needed"):
         calibrate_next_turn(opened.ws, Agent.named(AGENT), DatasetConfig())
@@ -266,10 +266,10 @@ def test_a_calibration_of_another_reader_is_blocked(tmp_path):
 # --- it decides about no version
 
 
-def test_no_row_that_an_evaluation_reads_holds_its_word(world):
+def test_no_row_that_an_evaluation_reads_holds_its_word(make_ledger):
     """The gate reads ratings of the split `gate`. Weak labels of as many answers add rows to train,
     and change nothing there."""
-    opened = world({"preset": "default"})
+    opened = make_ledger({"preset": "default"})
     opened.add(*conversations(100, (0.9, 0.1)))
     silent = []
     for number in range(100):
@@ -301,8 +301,8 @@ def test_no_row_that_an_evaluation_reads_holds_its_word(world):
     assert len(after["train"]) > len(before["train"]) + 30
 
 
-def test_a_number_beside_a_persons_thumb_holds_nothing_weak(world):
-    opened = world({"preset": "default", "components": {"next_turn": {"weight": 5.0}}})
+def test_a_number_beside_a_persons_thumb_holds_nothing_weak(make_ledger):
+    opened = make_ledger({"preset": "default", "components": {"next_turn": {"weight": 5.0}}})
     opened.add(
         turn_line("a1", "s1", 0, "How long does it take?", "An hour."),
         turn_line("a2", "s1", 1, "That is wrong.", "Two."),
@@ -327,7 +327,7 @@ def reply_with(text):
     return {"choices": [{"message": {"role": "assistant", "content": text}}]}
 
 
-def test_a_model_may_read_the_messages(world):
+def test_a_model_may_read_the_messages(make_ledger):
     def script(request):
         system, user = (message["content"] for message in request.body["messages"])
         nonce = re.search(r'"nonce": "(\w+)"', system)[1]
@@ -365,8 +365,10 @@ def complaint_lines():
     ]
 
 
-def test_a_complaint_with_a_hint_becomes_a_rewritten_answer_and_a_pair_marked_as_a_models(world):
-    opened = world()
+def test_a_complaint_with_a_hint_becomes_a_rewritten_answer_and_a_pair_marked_as_a_models(
+    make_ledger,
+):
+    opened = make_ledger()
     opened.add(*complaint_lines())
     agent = Agent.named(AGENT)
     with FakeServer(lambda request: Reply(reply_with("It is in Berlin."))) as server:
@@ -392,8 +394,8 @@ def test_a_complaint_with_a_hint_becomes_a_rewritten_answer_and_a_pair_marked_as
     assert pair.chosen == "It is in Potsdam."
 
 
-def test_what_is_no_rewritten_answer_is_left_out_with_its_reason(world):
-    opened = world()
+def test_what_is_no_rewritten_answer_is_left_out_with_its_reason(make_ledger):
+    opened = make_ledger()
     opened.add(*complaint_lines())
     for text, reason in (
         ("", "the model wrote nothing"),
@@ -407,8 +409,8 @@ def test_what_is_no_rewritten_answer_is_left_out_with_its_reason(world):
         assert (result.feedback, dict(result.left_out)) == ([], {reason: 1})
 
 
-def test_a_calibration_is_among_what_an_erasure_of_labels_deletes(world):
-    opened = world(WEAK_ONLY)
+def test_a_calibration_is_among_what_an_erasure_of_labels_deletes(make_ledger):
+    opened = make_ledger(WEAK_ONLY)
     opened.add(*conversations(200, (0.8, 0.2)))
     calibrate_next_turn(opened.ws, Agent.named(AGENT), DatasetConfig())
     hashes = fitted_documents(opened.ws, AGENT)["calibrations"]

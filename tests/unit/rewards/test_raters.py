@@ -122,13 +122,13 @@ def compared(pairs=60):
 
 
 @pytest.fixture
-def world(tmp_path):
+def compared_answers(tmp_path):
     with home(tmp_path, compared()) as ws:
         yield ws
 
 
-def test_an_agents_feedback_gives_a_panel_for_each_kind_of_verdict(world):
-    panels = {voices.kind: voices for voices in agreement(world, AGENT)}
+def test_an_agents_feedback_gives_a_panel_for_each_kind_of_verdict(compared_answers):
+    panels = {voices.kind: voices for voices in agreement(compared_answers, AGENT)}
     assert set(panels) == {"good or bad", "ratings", "comparisons"}
     assert panels["good or bad"].people["nominal"].value == 1
     assert (
@@ -185,31 +185,38 @@ def test_votes_without_rater_and_time_count_singly(tmp_path, reverse):
         assert (anna.rater, anna.agreement.units, anna.agreement.share) == ("anna", 1, share)
 
 
-def test_a_judge_states_its_agreement_and_then_may_gate(world, tmp_path):
+def test_a_judge_states_its_agreement_and_then_may_gate(compared_answers, tmp_path):
     with FakeServer(prefers_longer) as server:
         judge = Judge.create({"url": server.url, "model": "m"})
-        stated = trust(world, AGENT, judge, 300)
+        stated = trust(compared_answers, AGENT, judge, 300)
         assert (stated["pairs"], stated["without_verdict"]) == (
             54,
             0,
         )  # six without a plurality of people; the model's word counts nothing
         assert (stated["kappa"], stated["judge"]) == (1, judge.fingerprint())
-        assert [document.sha256 for document in documents(world, KIND, AGENT)] == [stated["sha256"]]
+        assert [document.sha256 for document in documents(compared_answers, KIND, AGENT)] == [
+            stated["sha256"]
+        ]
         path = tmp_path / "agreement.json"
         path.write_text(json.dumps(stated))
         case = Case("a long and right answer", "short")
         gate = Judge.create(
-            {"url": server.url, "model": "m", "agreement": str(path), "home": str(world.home.path)}
+            {
+                "url": server.url,
+                "model": "m",
+                "agreement": str(path),
+                "home": str(compared_answers.home.path),
+            }
         )
         assert gate.score([case])[0].value == 1
-        few = trust(world, AGENT, judge, 10)
+        few = trust(compared_answers, AGENT, judge, 10)
         path.write_text(json.dumps(few))
         assert gate.score([case])[0].status is JudgementStatus.BLOCKED
 
 
-def test_pairs_without_a_verdict_are_counted_and_are_no_agreement(world):
+def test_pairs_without_a_verdict_are_counted_and_are_no_agreement(compared_answers):
     with FakeServer(lambda request: Reply("no", 400)) as server:
-        stated = trust(world, AGENT, Judge.create({"url": server.url, "model": "m"}), 20)
+        stated = trust(compared_answers, AGENT, Judge.create({"url": server.url, "model": "m"}), 20)
     assert (stated["pairs"], stated["without_verdict"], stated["kappa"]) == (0, 20, None)
     assert "HTTP 400" in stated["reasons"][0][0]
 

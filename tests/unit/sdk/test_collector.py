@@ -39,7 +39,7 @@ KEYS = [
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def app_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("THUMBWHEEL_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 
@@ -58,10 +58,10 @@ def record(
     return collector.finish_trace("ho", **totals)
 
 
-def test_a_file_has_the_listed_keys_in_a_folder_of_its_day(home: Path) -> None:
+def test_a_file_has_the_listed_keys_in_a_folder_of_its_day(app_home: Path) -> None:
     collector = TraceCollector()
     trace = record(collector, "Grüße", total_tokens_in=3, total_cost=0.5)
-    path = home / "rl_traces" / f"{datetime.now():%Y-%m-%d}" / f"{trace.trace_id}.json"
+    path = app_home / "rl_traces" / f"{datetime.now():%Y-%m-%d}" / f"{trace.trace_id}.json"
     text = path.read_text(encoding="utf-8")
     stored = json.loads(text)
     assert list(stored) == KEYS == [field.name for field in fields(ExecutionTrace)][:-1]
@@ -91,7 +91,7 @@ def test_a_file_has_the_listed_keys_in_a_folder_of_its_day(home: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_with_an_agent_the_run_is_a_trace_of_it_too(home: Path) -> None:
+def test_with_an_agent_the_run_is_a_trace_of_it_too(app_home: Path) -> None:
     from thumbwheel.app.open import opener
     from thumbwheel.capture.feedback import list_feedback
     from thumbwheel.db.schema import steps, traces
@@ -101,7 +101,7 @@ def test_with_an_agent_the_run_is_a_trace_of_it_too(home: Path) -> None:
     inner = record(collector, "inner", total_tokens_in=3, total_tokens_out=4)
     collector.finish_trace("done")
     collector.label_trace(inner.trace_id, False, "wrong shelf")
-    with opener(home, None, "warning")() as ws, ws.db.read() as connection:
+    with opener(app_home, None, "warning")() as ws, ws.db.read() as connection:
         rows = {row["external_id"]: row for row in connection.execute(traces.select()).mappings()}
         kinds = [
             row["kind"]
@@ -124,19 +124,19 @@ def test_with_an_agent_the_run_is_a_trace_of_it_too(home: Path) -> None:
 
 
 def test_secrets_stand_neither_in_the_file_nor_in_the_home_and_one_label_is_one_voice(
-    home: Path,
+    app_home: Path,
 ) -> None:
     from thumbwheel.app.open import opener
     from thumbwheel.capture.ingest import ingest
     from thumbwheel.rewards.label import judgements
 
-    folder = home.parent / "rl_traces"
+    folder = app_home.parent / "rl_traces"
     collector = TraceCollector(folder, agent="desk")
     collector.start_trace("s1", "who am I?")
     collector.record_tool_call("ask", {"api_key": "sk-0123456789abcdefghij"}, "ok", True, 1.0)
     finished = collector.finish_trace("you")
     collector.label_trace(finished.trace_id, False, "my key is sk-0123456789abcdefghij")
-    with opener(home, None, "warning")() as ws:
+    with opener(app_home, None, "warning")() as ws:
         report = ingest(ws, "desk", "flowagent", folder)
         with ws.db.read() as connection:
             (judged,) = judgements(connection, Agent.named("desk"))
@@ -146,11 +146,11 @@ def test_secrets_stand_neither_in_the_file_nor_in_the_home_and_one_label_is_one_
         False,
         1,
     )
-    for path in (*home.rglob("*"), *folder.rglob("*.json")):
+    for path in (*app_home.rglob("*"), *folder.rglob("*.json")):
         assert not path.is_file() or b"0123456789abcdefghij" not in path.read_bytes(), path
 
 
-def test_labels_statistics_and_what_is_still_unlabelled(home: Path) -> None:
+def test_labels_statistics_and_what_is_still_unlabelled(app_home: Path) -> None:
     collector = TraceCollector()
     empty = collector.get_statistics()
     assert (empty["total"], empty["avg_cost"], empty["avg_tool_calls"]) == (0, None, None)
@@ -186,10 +186,10 @@ def test_labels_statistics_and_what_is_still_unlabelled(home: Path) -> None:
 
 
 def test_a_file_of_another_writer_keeps_its_own_keys_and_a_broken_one_costs_itself(
-    home: Path,
+    app_home: Path,
 ) -> None:
     collector = TraceCollector()
-    folder = home / "rl_traces" / "2026-01-05"
+    folder = app_home / "rl_traces" / "2026-01-05"
     folder.mkdir(parents=True)
     (folder / "abc123.json").write_text(
         '{"trace_id": "abc123", "user_query": "q", "colour": "red", "tool_calls": [{"tool_name": '
@@ -215,7 +215,7 @@ def test_a_file_of_another_writer_keeps_its_own_keys_and_a_broken_one_costs_itse
     assert json.loads((folder / "abc123.json").read_text())["colour"] == "red"
 
 
-def test_nothing_open_is_an_error_and_a_wrong_word_too(home: Path) -> None:
+def test_nothing_open_is_an_error_and_a_wrong_word_too(app_home: Path) -> None:
     collector = TraceCollector()
     for call in (
         lambda: collector.record_tool_call("t", {}, "", True),
@@ -228,13 +228,13 @@ def test_nothing_open_is_an_error_and_a_wrong_word_too(home: Path) -> None:
     collector.start_trace("s", "q")
     with pytest.raises(ValueError, match="done"):
         collector.record_task({}, "done")  # type: ignore[arg-type]
-    other = TraceCollector(home / "other")
+    other = TraceCollector(app_home / "other")
     assert other.current() is None
     collector.finish_trace("")
     assert collector.current() is None
 
 
-def test_defect_0c10_equal_queries_at_one_time_are_two_traces(home: Path) -> None:
+def test_defect_0c10_equal_queries_at_one_time_are_two_traces(app_home: Path) -> None:
     collector = TraceCollector()
     assert (
         len({record(collector, "same").trace_id for _ in range(20)}) == 20 == len(collector.files())

@@ -20,7 +20,6 @@ from httpx2 import Response
 from tests.worlds.api_world import commands_client
 from thumbwheel.access.protocol import PAGE
 from thumbwheel.capture.jobs import ImportSpec, run_import
-from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.present import json_text
 from thumbwheel.db.schema import request_keys
 from thumbwheel.db.workspace import Workspace
@@ -41,32 +40,28 @@ AGENT = "/api/agents/support"
 
 
 @pytest.fixture
-def ws(tmp_path: Path) -> Iterator[Workspace]:
-    with Workspace.open(Home(tmp_path / "home"), Sources({}, "none", {})) as ws:
-        yield ws
-
-
-@pytest.fixture
-def client(ws: Workspace) -> Iterator[TestClient]:
+def client(empty_ws: Workspace) -> Iterator[TestClient]:
     """Of a home with two traces and a thumb."""
-    with commands_client(ws) as client:
+    with commands_client(empty_ws) as client:
         answer = client.post(f"{AGENT}/imports?source=jsonl&path=ratings.jsonl", content=RATINGS)
         assert answer.json()["stored"] == 3, answer.text
         yield client
 
 
-def test_an_upload_is_called_as_its_sender_called_it(ws: Workspace, client: TestClient) -> None:
+def test_an_upload_is_called_as_its_sender_called_it(
+    empty_ws: Workspace, client: TestClient
+) -> None:
     answer = client.post(f"{AGENT}/imports?source=jsonl&path=r.jsonl", content=b"{}\n" + RATINGS)
     assert answer.json()["path"] == "r.jsonl"
     assert (answer.json()["duplicates"], answer.json()["refused"]) == (3, 1)
     assert answer.headers["x-thumbwheel-exit"] == "4"
     unknown = client.post(f"{AGENT}/imports?source=nothing&path=r.jsonl", content=RATINGS)
     assert unknown.status_code == 404
-    assert str(ws.home.path) not in answer.text + unknown.text
-    assert not list(ws.home.uploads.iterdir())
+    assert str(empty_ws.home.path) not in answer.text + unknown.text
+    assert not list(empty_ws.home.uploads.iterdir())
 
 
-def test_an_upload_is_a_job_where_workers_are(ws: Workspace, client: TestClient) -> None:
+def test_an_upload_is_a_job_where_workers_are(empty_ws: Workspace, client: TestClient) -> None:
     client.app.state.has_workers = True  # type: ignore[attr-defined]
     imports = f"{AGENT}/imports?source=jsonl&path=r.jsonl"
     key = {"idempotency-key": "k"}
@@ -74,8 +69,8 @@ def test_an_upload_is_a_job_where_workers_are(ws: Workspace, client: TestClient)
     assert accepted.status_code == 202
     job = accepted.json()
     assert (job["kind"], job["asked_by"], job["spec"]["path"]) == ("import", "local", "r.jsonl")
-    assert str(ws.home.path) not in accepted.text
-    (folder,) = ws.home.uploads.iterdir()
+    assert str(empty_ws.home.path) not in accepted.text
+    (folder,) = empty_ws.home.uploads.iterdir()
     assert (folder / "r.jsonl").read_bytes() == RATINGS
 
     # the same again is the same job, with the file or without
@@ -86,13 +81,13 @@ def test_an_upload_is_a_job_where_workers_are(ws: Workspace, client: TestClient)
     assert other.status_code == 409
     elsewhere = client.post(imports.replace("support", "sales"), content=RATINGS, headers=key)
     assert elsewhere.status_code == 409
-    assert list(ws.home.uploads.iterdir()) == [folder]
+    assert list(empty_ws.home.uploads.iterdir()) == [folder]
 
-    assert run_import(ws, ImportSpec(**job["spec"])).duplicates == 3
-    assert not list(ws.home.uploads.iterdir())
+    assert run_import(empty_ws, ImportSpec(**job["spec"])).duplicates == 3
+    assert not list(empty_ws.home.uploads.iterdir())
 
 
-def test_the_table_of_jobs_names_who_asked(ws: Workspace, client: TestClient) -> None:
+def test_the_table_of_jobs_names_who_asked(empty_ws: Workspace, client: TestClient) -> None:
     client.app.state.has_workers = True  # type: ignore[attr-defined]
     key = client.post("/api/keys", json={"name": "nightly", "verb": ["run", "read"]})
     bearer = {"authorization": f"Bearer {key.json()['secret']}"}
@@ -225,7 +220,7 @@ def test_erasing_asks_nobody_at_the_server(client: TestClient) -> None:
     assert client.delete(f"{AGENT}/subjects/ann?yes=true").json()["state"] == "done"
 
 
-def test_a_dataset_is_downloaded_as_its_files(ws: Workspace, client: TestClient) -> None:
+def test_a_dataset_is_downloaded_as_its_files(empty_ws: Workspace, client: TestClient) -> None:
     built = client.post(f"{AGENT}/datasets", json={"shape": "chats"})
     assert built.status_code == 200, built.text
     answer = client.get(f"{AGENT}/datasets/chats/files")
@@ -236,11 +231,11 @@ def test_a_dataset_is_downloaded_as_its_files(ws: Workspace, client: TestClient)
         assert manifest is not None and json.load(manifest)["id"] == built.json()["id"]
     assert {"manifest.json", "train.jsonl", "dev.jsonl", "gate.jsonl"} <= names
     assert client.get(f"{AGENT}/datasets/chats/files?format=no").status_code == 422
-    assert not list(ws.home.cache.glob("download-*"))
+    assert not list(empty_ws.home.cache.glob("download-*"))
 
 
 def test_a_request_that_is_sent_again_has_its_effect_once(
-    ws: Workspace, client: TestClient
+    empty_ws: Workspace, client: TestClient
 ) -> None:
     def send(key: str, **body: object) -> Response:
         fields = {"target": "t1", "rater": "ann", **body}
@@ -260,16 +255,18 @@ def test_a_request_that_is_sent_again_has_its_effect_once(
     assert send("k3", thumb="up").status_code == 200
 
 
-def test_a_key_without_an_answer_is_refused(ws: Workspace, client: TestClient) -> None:
+def test_a_key_without_an_answer_is_refused(empty_ws: Workspace, client: TestClient) -> None:
     body = {"target": "t1", "thumb": "down"}
     headers = {"idempotency-key": "crash"}
     assert client.post(f"{AGENT}/feedback", json=body, headers=headers).status_code == 200
-    ws.db.write(lambda connection: connection.execute(request_keys.update().values(answer=None)))
+    empty_ws.db.write(
+        lambda connection: connection.execute(request_keys.update().values(answer=None))
+    )
     lost = client.post(f"{AGENT}/feedback", json=body, headers=headers)
     assert lost.status_code == 409 and "stopped before it answered" in lost.json()["why"]
 
 
-def test_an_erasure_forgets_stored_answers(ws: Workspace, client: TestClient) -> None:
+def test_an_erasure_forgets_stored_answers(empty_ws: Workspace, client: TestClient) -> None:
     content = json.dumps({"type": "trace", "id": "t9", "subject": "ann", "input": "a"}).encode()
     assert client.post(f"{AGENT}/imports?source=jsonl&path=r.jsonl", content=content).is_success
     body = {"target": "t9", "correction": "planted text"}
@@ -281,7 +278,7 @@ def test_an_erasure_forgets_stored_answers(ws: Workspace, client: TestClient) ->
     first = client.post(of_other, json=case, headers=other_key)
     assert first.status_code == 200
     assert client.delete(f"{AGENT}/subjects/ann?yes=true").json()["state"] == "done"
-    with ws.db.read() as connection:
+    with empty_ws.db.read() as connection:
         assert connection.execute(sa.select(request_keys.c.agent)).scalars().all() == ["other"]
     again = client.post(of_other, json=case, headers=other_key)
     assert again.json() == first.json() and again.headers["idempotent-replayed"] == "true"
@@ -311,7 +308,7 @@ def test_lists_go_on_behind_their_last_row(client: TestClient, noun: str) -> Non
 
 
 def test_a_command_whose_job_is_awaited_is_called_once(
-    ws: Workspace, client: TestClient, monkeypatch: pytest.MonkeyPatch
+    empty_ws: Workspace, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.app.state.has_workers = True  # type: ignore[attr-defined]
     calls = []
@@ -323,14 +320,14 @@ def test_a_command_whose_job_is_awaited_is_called_once(
     def claimed() -> Job | None:
         now = datetime.now(UTC)
         needs: dict[str, tuple[str, ...]] = {"reward run": ()}
-        return ws.db.write(
+        return empty_ws.db.write(
             lambda connection: claims.claim(connection, "wrk_a", needs, JobsConfig(), now)
         )
 
     def finish(job: Job) -> None:
-        result = json.loads(json_text(run_rewards(ws, RewardRunSpec(**job.spec))))
+        result = json.loads(json_text(run_rewards(empty_ws, RewardRunSpec(**job.spec))))
         now = datetime.now(UTC)
-        ws.db.write(
+        empty_ws.db.write(
             lambda connection: claims.finish(
                 connection, job, JobState.SUCCEEDED, now, result=result
             )
@@ -348,6 +345,6 @@ def test_a_command_whose_job_is_awaited_is_called_once(
     worker.start()
     answer = client.post(f"{AGENT}/rewards?wait=60", json={})
     worker.join()
-    (job,) = queue.jobs(ws)[0]
+    (job,) = queue.jobs(empty_ws)[0]
     assert (answer.status_code, answer.json()) == (200, job.result)
     assert len(calls) == 1

@@ -28,7 +28,7 @@ SSE = {"accept": "text/event-stream"}
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[GatewayWorld]:
+def training_server(tmp_path: Path) -> Iterator[GatewayWorld]:
     """A server of an agent with a run that trains, and no decision."""
     with opened_home(tmp_path / "home") as ws:
         version = add_endpoint(ws, "support", EndpointAddress("http://127.0.0.1:9/v1", "m"))
@@ -88,19 +88,21 @@ def stream(response: httpx2.Response, count: int) -> list[tuple[str, str, Any]]:
     return events
 
 
-def test_a_run_is_watched_until_its_end(server: GatewayWorld) -> None:
-    write_metrics(server, 1, 2)
-    listed = server.client.get(METRICS).json()
+def test_a_run_is_watched_until_its_end(training_server: GatewayWorld) -> None:
+    write_metrics(training_server, 1, 2)
+    listed = training_server.client.get(METRICS).json()
     assert [(row["id"], row["content"]["step"]) for row in listed] == [("1", 1), ("2", 2)]
 
     def go_on() -> None:
         time.sleep(0.3)
-        write_metrics(server, 3)
-        end_run(server)
+        write_metrics(training_server, 3)
+        end_run(training_server)
 
     thread = threading.Thread(target=go_on)
     thread.start()
-    with server.client.stream("GET", METRICS, headers={**SSE, "last-event-id": "1"}) as response:
+    with training_server.client.stream(
+        "GET", METRICS, headers={**SSE, "last-event-id": "1"}
+    ) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         events = stream(response, 3)
     thread.join()
@@ -109,22 +111,24 @@ def test_a_run_is_watched_until_its_end(server: GatewayWorld) -> None:
         ("3", "metrics", {"step": 3}),
         ("", "end", {}),
     ]
-    assert server.client.get(f"{METRICS}?after=3").json() == []
-    assert server.client.get("/api/agents/support/runs").json()[0]["state"] == "finished"
+    assert training_server.client.get(f"{METRICS}?after=3").json() == []
+    assert training_server.client.get("/api/agents/support/runs").json()[0]["state"] == "finished"
 
 
-def test_decisions_come_in_their_order(server: GatewayWorld) -> None:
-    add_decision(server, "dec_b", 0)
-    add_decision(server, "dec_c", 0)
-    add_decision(server, "dec_a", 1)
-    listed = server.client.get(DECISIONS).json()
+def test_decisions_come_in_their_order(training_server: GatewayWorld) -> None:
+    add_decision(training_server, "dec_b", 0)
+    add_decision(training_server, "dec_c", 0)
+    add_decision(training_server, "dec_a", 1)
+    listed = training_server.client.get(DECISIONS).json()
     assert [row["id"] for row in listed] == ["dec_b", "dec_c", "dec_a"]
     assert listed[0]["content"]["version"] == "v0"
-    with server.client.stream("GET", DECISIONS, headers={**SSE, "last-event-id": "dec_b"}) as late:
+    with training_server.client.stream(
+        "GET", DECISIONS, headers={**SSE, "last-event-id": "dec_b"}
+    ) as late:
         assert [event[0] for event in stream(late, 2)] == ["dec_c", "dec_a"]
 
 
-def test_what_is_no_event_is_refused(server: GatewayWorld) -> None:
+def test_what_is_no_event_is_refused(training_server: GatewayWorld) -> None:
     for path, last, status in (
         (METRICS, "x", 422),
         (METRICS, "-1", 422),
@@ -136,14 +140,14 @@ def test_what_is_no_event_is_refused(server: GatewayWorld) -> None:
         ("/api/agents/nobody/decisions", "1", 404),
     ):
         for headers in ({"last-event-id": last}, {"last-event-id": last, **SSE}):
-            answer = server.client.get(path, headers=headers)
+            answer = training_server.client.get(path, headers=headers)
             assert answer.status_code == status, (path, last, answer.text)
 
 
-def test_a_server_that_leaves_ends_its_streams(server: GatewayWorld) -> None:
-    write_metrics(server, 1)
-    with server.client.stream("GET", METRICS, headers=SSE) as response:
+def test_a_server_that_leaves_ends_its_streams(training_server: GatewayWorld) -> None:
+    write_metrics(training_server, 1)
+    with training_server.client.stream("GET", METRICS, headers=SSE) as response:
         lines = response.iter_lines()
         assert next(lines) == "id: 1"
-        server.application.health.leaving.set()
+        training_server.application.health.leaving.set()
         assert "event: end" not in list(lines)

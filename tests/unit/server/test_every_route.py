@@ -64,7 +64,7 @@ def _part(match: re.Match[str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def routes_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("routes") / "home"
     with opened_home(folder) as ws:
         keys.add(ws, "first")
@@ -79,38 +79,40 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             yield server
 
 
-def test_what_is_public_is_listed(server: Server) -> None:
-    public = {route for route, need in server.needed.items() if isinstance(need, Public)}
+def test_what_is_public_is_listed(routes_server: Server) -> None:
+    public = {route for route, need in routes_server.needed.items() if isinstance(need, Public)}
     assert public <= PUBLIC
-    assert len(server.needed) > 60
+    assert len(routes_server.needed) > 60
 
 
-def test_without_credentials_and_with_wrong_ones(server: Server) -> None:
-    for route, need in server.needed.items():
+def test_without_credentials_and_with_wrong_ones(routes_server: Server) -> None:
+    for route, need in routes_server.needed.items():
         if isinstance(need, Need):
-            assert server.status(route, None) == 401, route
-    (route,) = [route for route in server.needed if route == "GET /api/keys"]
-    assert server.status(route, f"tw_{'x' * 43}") == 401
+            assert routes_server.status(route, None) == 401, route
+    (route,) = [route for route in routes_server.needed if route == "GET /api/keys"]
+    assert routes_server.status(route, f"tw_{'x' * 43}") == 401
 
 
-def test_with_every_scope_that_is_too_small(server: Server) -> None:
-    for route, need in server.needed.items():
+def test_with_every_scope_that_is_too_small(routes_server: Server) -> None:
+    for route, need in routes_server.needed.items():
         if isinstance(need, Public) or need.verb is None:
             continue
         for verb in VERBS:
             if need.verb not in grants_of({"*": [verb]})["*"]:
-                secret = server.secrets[verb, "every"]
-                assert server.status(route, secret) == 403, (route, verb)
+                secret = routes_server.secrets[verb, "every"]
+                assert routes_server.status(route, secret) == 403, (route, verb)
         of_agent = "{agent}" in route or not (need.by_row or need.ingest)
         if of_agent:
-            assert server.status(route, server.secrets[need.verb, "other"]) == 403, route
+            assert routes_server.status(route, routes_server.secrets[need.verb, "other"]) == 403, (
+                route
+            )
 
 
-def test_with_the_right_scope(server: Server) -> None:
-    for route, need in server.needed.items():
+def test_with_the_right_scope(routes_server: Server) -> None:
+    for route, need in routes_server.needed.items():
         if isinstance(need, Public):
             if route not in OF_THE_LOGIN:
-                assert server.status(route, None) not in REFUSED, route
+                assert routes_server.status(route, None) not in REFUSED, route
             continue
-        secret = server.secrets[need.verb or "read", "every"]
-        assert server.status(route, secret) not in REFUSED, route
+        secret = routes_server.secrets[need.verb or "read", "every"]
+        assert routes_server.status(route, secret) not in REFUSED, route

@@ -38,7 +38,7 @@ CLIENTS = 6
 
 
 @pytest.fixture
-def home(upstream: ScriptedUpstream, tmp_path: Path) -> Path:
+def remote_model_home(upstream: ScriptedUpstream, tmp_path: Path) -> Path:
     with opened_home(tmp_path / "home") as ws:
         serve_remote(ws, EndpointAddress(upstream.url, "large"))
     return tmp_path / "home"
@@ -97,7 +97,7 @@ class Crowd:
 
 
 @pytest.mark.slow
-def test_requests_all_the_time(home: Path, upstream: ScriptedUpstream) -> None:
+def test_requests_all_the_time(remote_model_home: Path, upstream: ScriptedUpstream) -> None:
     """By `--replace`, and by the signal: no request fails, and each is a row."""
     events = chat_events("hel", "lo")
 
@@ -111,13 +111,13 @@ def test_requests_all_the_time(home: Path, upstream: ScriptedUpstream) -> None:
 
     upstream.script = script
     port = lasting_port()
-    first = start(home, port)
+    first = start(remote_model_home, port)
     crowd = Crowd(f"http://127.0.0.1:{port}")
 
     async def run() -> None:
         clients = [asyncio.create_task(crowd.client(n % 2 == 0)) for n in range(CLIENTS)]
         await crowd.goes_on()
-        second = await asyncio.to_thread(start, home, port, "--replace")
+        second = await asyncio.to_thread(start, remote_model_home, port, "--replace")
         assert await asyncio.to_thread(first.wait, 120) == 0
         await crowd.goes_on()
         second.send_signal(signal.SIGUSR2)
@@ -130,12 +130,12 @@ def test_requests_all_the_time(home: Path, upstream: ScriptedUpstream) -> None:
     try:
         asyncio.run(run())
     finally:
-        note = (home / "serving" / f"{port}.json").read_text()
+        note = (remote_model_home / "serving" / f"{port}.json").read_text()
         third = int(re.findall(r'"pid": (\d+)', note)[0])
         os.kill(third, signal.SIGTERM)
     assert crowd.failures == []
-    until(lambda: not (home / "serving" / f"{port}.json").exists())
-    with opened_home(home) as ws:
+    until(lambda: not (remote_model_home / "serving" / f"{port}.json").exists())
+    with opened_home(remote_model_home) as ws:
 
         def drained() -> int:
             drain_inbox(ws)

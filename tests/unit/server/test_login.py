@@ -30,16 +30,16 @@ ROW = {"trace": "t1", "thumb": True}
 
 
 @pytest.fixture
-def ws(tmp_path: Path) -> Iterator[Workspace]:
+def ann_rates(tmp_path: Path) -> Iterator[Workspace]:
     with opened_home(tmp_path / "home") as ws:
         users.add(ws, "ann", password=PASSWORD, role="rater", agent="support")
         yield ws
 
 
 @pytest.fixture
-def application(ws: Workspace) -> Iterator[Application]:
+def application(ann_rates: Workspace) -> Iterator[Application]:
     """A server that others can reach."""
-    with assembled(ws, "0.0.0.0", drain_every=3600) as application:
+    with assembled(ann_rates, "0.0.0.0", drain_every=3600) as application:
         yield application
 
 
@@ -118,22 +118,22 @@ def test_a_page_of_another_site_or_without_the_proof_changes_nothing(
 
 
 def test_what_is_taken_away_is_gone_in_the_midst_of_a_session(
-    ws: Workspace, application: Application
+    ann_rates: Workspace, application: Application
 ) -> None:
     client = logged_in(application)
     directory = application.api.state.gate.directory
-    users.set_role(ws, "ann", "viewer", agent="support")
+    users.set_role(ann_rates, "ann", "viewer", agent="support")
     directory.refresh()
     assert client.post("/a/support/api/feedback", json=ROW).status_code == 403
-    users.set_password(ws, "ann", PASSWORD[::-1])
+    users.set_password(ann_rates, "ann", PASSWORD[::-1])
     directory.refresh()
     assert client.get("/api/whoami").status_code == 401
-    users.set_password(ws, "ann", PASSWORD)
+    users.set_password(ann_rates, "ann", PASSWORD)
     client = logged_in(application)
     assert client.post("/api/logout").status_code == 200
     assert client.get("/api/whoami").status_code == 401
     client = logged_in(application)
-    users.remove(ws, "ann")
+    users.remove(ann_rates, "ann")
     directory.refresh()
     assert client.get("/api/whoami").status_code == 401
     answer = client.post("/api/login", json={"name": "ann", "password": PASSWORD})
@@ -165,10 +165,10 @@ def test_a_key_that_asks_too_often(tmp_path: Path) -> None:
 
 
 def test_an_owner_of_one_agent_manages_that_agent_alone(
-    ws: Workspace, application: Application
+    ann_rates: Workspace, application: Application
 ) -> None:
-    users.add(ws, "olga", password=PASSWORD, role="owner", agent="support")
-    keys.add(ws, "everything")
+    users.add(ann_rates, "olga", password=PASSWORD, role="owner", agent="support")
+    keys.add(ann_rates, "everything")
     client = logged_in(application, "olga")
     created = client.post("/api/keys", json={"name": "app", "agent": ["support"]})
     assert created.status_code == 201 and created.json()["secret"].startswith("tw_")
@@ -187,13 +187,13 @@ def test_an_owner_of_one_agent_manages_that_agent_alone(
 
 
 def test_what_was_done_is_in_the_log_and_nobodys_name(
-    ws: Workspace, application: Application
+    ann_rates: Workspace, application: Application
 ) -> None:
-    boss = users.add(ws, "boss", password=PASSWORD, role="owner")
+    boss = users.add(ann_rates, "boss", password=PASSWORD, role="owner")
     client = logged_in(application, "boss")
     client.delete("/api/agents/support/deployments/v7")
     client.delete("/api/users/ann")
-    entries = audit.entries(ws)[::-1][2:]
+    entries = audit.entries(ann_rates)[::-1][2:]
     acts = [(entry.actor, entry.action, entry.agent) for entry in entries]
     assert acts == [
         (boss.id, "login", None),
@@ -202,11 +202,11 @@ def test_what_was_done_is_in_the_log_and_nobodys_name(
     ]
     assert entries[1].content["version"] == "v7"
     assert client.get("/api/audit/verify").json()["whole"] is True
-    ws.home.audit_head.unlink()
+    ann_rates.home.audit_head.unlink()
     broken = client.get("/api/audit/verify")
     assert broken.json()["problem"] == "audit.head is missing"
     assert broken.headers["x-thumbwheel-exit"] == "4"
-    with ws.db.read() as connection:
+    with ann_rates.db.read() as connection:
         content = str(connection.execute(sa.select(schema.audit)).fetchall())
     assert "ann" not in content and "boss" not in content
 
@@ -241,8 +241,8 @@ def test_on_an_address_that_others_reach_somebody_has_to_be_there(tmp_path: Path
             assert client.post("/v1/chat/completions", json={"model": "a"}).status_code == 401
 
 
-def test_a_cookie_calls_no_model(application: Application, ws: Workspace) -> None:
-    users.set_role(ws, "ann", "owner")
+def test_a_cookie_calls_no_model(application: Application, ann_rates: Workspace) -> None:
+    users.set_role(ann_rates, "ann", "owner")
     application.api.state.gate.directory.refresh()
     client = logged_in(application)
     answer: httpx2.Response = client.post("/v1/chat/completions", json={"model": "support"})
@@ -251,9 +251,9 @@ def test_a_cookie_calls_no_model(application: Application, ws: Workspace) -> Non
 
 @pytest.mark.parametrize("text", ["", "\x00", "\ud800", "x" * 5000, "../x", "a\nb", "\u202e"])
 def test_what_cannot_be_a_name_is_refused_and_breaks_nothing(
-    ws: Workspace, application: Application, text: str
+    ann_rates: Workspace, application: Application, text: str
 ) -> None:
-    users.set_role(ws, "ann", "owner")
+    users.set_role(ann_rates, "ann", "owner")
     application.api.state.gate.directory.refresh()
     client = logged_in(application)
     client.headers["content-type"] = "application/json"

@@ -94,7 +94,7 @@ def text_of(result: CallToolResult) -> str:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ToolsWorld]:
+def tool_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ToolsWorld]:
     sections = {"mcp": {"verbs": ["read", "rate", "deploy"]}}
     home = Home(tmp_path_factory.mktemp("tools") / "home")
     with Workspace.open(home, Sources(sections, "thumbwheel.yaml", {})) as ws, running(ws) as world:
@@ -104,17 +104,22 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ToolsWorld]:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_tool_gives_what_the_command_gives(world: ToolsWorld, protocol: str) -> None:
-    listed = world.call(world.token, "traces_list", protocol, agent="support", limit=1)
+def test_a_tool_gives_what_the_command_gives(tool_server: ToolsWorld, protocol: str) -> None:
+    listed = tool_server.call(tool_server.token, "traces_list", protocol, agent="support", limit=1)
     assert listed["traces"][0]["output"] == "On its way."
-    assert world.call(world.token, "jobs_list", protocol, state=["queued", "failed"])["jobs"] == []
+    assert (
+        tool_server.call(tool_server.token, "jobs_list", protocol, state=["queued", "failed"])[
+            "jobs"
+        ]
+        == []
+    )
 
 
-def test_a_tool_is_described_as_its_command(world: ToolsWorld) -> None:
+def test_a_tool_is_described_as_its_command(tool_server: ToolsWorld) -> None:
     async def listed(client: Client) -> dict[str, Any]:
         return {tool.name: tool for tool in (await client.list_tools()).tools}
 
-    by_name = world.ask(world.token, listed)
+    by_name = tool_server.ask(tool_server.token, listed)
     assert set(by_name) == {
         name
         for name, tool in tools().items()
@@ -141,35 +146,43 @@ def test_tools_only_read_unless_the_settings_say_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_key_permits_no_more_than_elsewhere(world: ToolsWorld, protocol: str) -> None:
-    rater = world.key(f"rater-{protocol}", "rate", agents=("support",))
+def test_a_key_permits_no_more_than_elsewhere(tool_server: ToolsWorld, protocol: str) -> None:
+    rater = tool_server.key(f"rater-{protocol}", "rate", agents=("support",))
     rating = {name for name, tool in tools().items() if tool.operation.route.need == "rate"}
-    assert world.names(rater, protocol) == rating >= {"feedback_add", "label_accept"}
-    rated = world.call(rater, "feedback_add", protocol, agent="support", target="t1", thumb="up")
+    assert tool_server.names(rater, protocol) == rating >= {"feedback_add", "label_accept"}
+    rated = tool_server.call(
+        rater, "feedback_add", protocol, agent="support", target="t1", thumb="up"
+    )
     assert rated["kind"] == "thumb"
-    other = world.call(rater, "feedback_add", protocol, agent="sales", target="t1", thumb="up")
+    other = tool_server.call(
+        rater, "feedback_add", protocol, agent="sales", target="t1", thumb="up"
+    )
     assert "it may not rate agent 'sales'" in other
-    unseen = world.call(rater, "traces_list", protocol, agent="support")
+    unseen = tool_server.call(rater, "traces_list", protocol, agent="support")
     assert "it needs the verb 'read'" in unseen
-    act = audit.entries(world.ws, 1)[0]
+    act = audit.entries(tool_server.ws, 1)[0]
     assert (act.action, act.agent) == ("feedback.add", "sales") or act.agent == "support"
 
 
-def test_nobody_gets_in_without_a_key(world: ToolsWorld) -> None:
+def test_nobody_gets_in_without_a_key(tool_server: ToolsWorld) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     accept = {"accept": "application/json, text/event-stream"}
     for headers in ({}, {"authorization": "Bearer tw_nothing"}, {"cookie": "thumbwheel_session=x"}):
-        answer = httpx2.post(f"{world.url}/mcp", json=body, headers={**accept, **headers})
+        answer = httpx2.post(f"{tool_server.url}/mcp", json=body, headers={**accept, **headers})
         assert answer.status_code == 401, headers
-    page = {"origin": "http://evil.example", "authorization": f"Bearer {world.token}"}
-    rebound = httpx2.post(f"{world.url}/mcp", json=body, headers={**page, "host": "evil.example"})
+    page = {"origin": "http://evil.example", "authorization": f"Bearer {tool_server.token}"}
+    rebound = httpx2.post(
+        f"{tool_server.url}/mcp", json=body, headers={**page, "host": "evil.example"}
+    )
     assert rebound.status_code == 400
-    looked = httpx2.get(f"{world.url}/mcp", headers={"authorization": f"Bearer {world.token}"})
+    looked = httpx2.get(
+        f"{tool_server.url}/mcp", headers={"authorization": f"Bearer {tool_server.token}"}
+    )
     assert looked.status_code == 405 and "It takes POST" in looked.json()["detail"]
 
 
 @pytest.mark.slow
-def test_no_argument_makes_a_tool_fail(world: ToolsWorld) -> None:
+def test_no_argument_makes_a_tool_fail(tool_server: ToolsWorld) -> None:
     """Values of every wrong kind, for every tool: each is an error that says so, or taken as what
     it is."""
     chance = random.Random(3)
@@ -192,23 +205,23 @@ def test_no_argument_makes_a_tool_fail(world: ToolsWorld) -> None:
             assert "the server failed" not in text, (name, sent, text)
             assert "root:x:" not in text
 
-    world.ask(world.token, attack)
-    unknown = world.call(world.token, "no_tool", agent="support")
+    tool_server.ask(tool_server.token, attack)
+    unknown = tool_server.call(tool_server.token, "no_tool", agent="support")
     assert "there is none of that name" in unknown
-    more = world.call(world.token, "traces_list", agent="support", spam="x")
+    more = tool_server.call(tool_server.token, "traces_list", agent="support", spam="x")
     assert "there is none of that name" in more
-    assert "it needs the text 'agent'" in world.call(world.token, "traces_list")
+    assert "it needs the text 'agent'" in tool_server.call(tool_server.token, "traces_list")
     surrogate = b'{"agent": "\\ud800"}'
     body = (
         b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "traces_list", '
         b'"arguments": ' + surrogate + b"}}"
     )
     headers = {
-        "authorization": f"Bearer {world.token}",
+        "authorization": f"Bearer {tool_server.token}",
         "accept": "application/json, text/event-stream",
         "content-type": "application/json",
     }
-    answer = httpx2.post(f"{world.url}/mcp", content=body, headers=headers)
+    answer = httpx2.post(f"{tool_server.url}/mcp", content=body, headers=headers)
     assert answer.status_code < 500, answer.text
 
 

@@ -25,7 +25,7 @@ SECRET = "PROVIDER"
 
 
 @dataclass(frozen=True)
-class World:
+class ProviderWorld:
     """A server, and the provider by which people log in to it."""
 
     ws: Workspace
@@ -57,83 +57,85 @@ def issuer() -> Iterator[str]:
 
 
 @pytest.fixture
-def world(issuer: str, tmp_path: Path) -> Iterator[World]:
+def provider_login(issuer: str, tmp_path: Path) -> Iterator[ProviderWorld]:
     settings = {"provider": {"issuer": issuer, "client_id": CLIENT_ID, "secret": SECRET}}
     sources = Sources({"access": settings}, "thumbwheel.yaml", {})
     with Workspace.open(Home(tmp_path / "home"), sources) as ws:
         SecretStore(ws.home.secrets).set(SECRET, CLIENT_SECRET)
         users.add(ws, EMAIL, password=None, role="viewer", agent="support")
         with assembled(ws, "127.0.0.1", drain_every=3600) as application:
-            world = World(ws, application, issuer)
+            world = ProviderWorld(ws, application, issuer)
             world.fault("")
             yield world
 
 
-def test_a_login_and_the_next_one(world: World) -> None:
-    browser = world.browser()
-    entered = browser.get(world.callback(browser))
+def test_a_login_and_the_next_one(provider_login: ProviderWorld) -> None:
+    browser = provider_login.browser()
+    entered = browser.get(provider_login.callback(browser))
     assert entered.status_code == 303 and entered.headers["location"] == "/"
     who = browser.get("/api/whoami").json()
     assert (who["name"], who["may"]) == (EMAIL, {"support": ["read"]})
-    (user,) = users.listed(world.ws)
-    assert user.provider == world.issuer
-    again = world.browser()
-    assert again.get(world.callback(again)).status_code == 303
+    (user,) = users.listed(provider_login.ws)
+    assert user.provider == provider_login.issuer
+    again = provider_login.browser()
+    assert again.get(provider_login.callback(again)).status_code == 303
 
 
 @pytest.mark.parametrize(
     "fault",
     ["nonce", "foreign key", "alg none", "issuer", "audience", "expired", "unverified"],
 )
-def test_what_the_provider_must_not_say(world: World, fault: str) -> None:
-    browser = world.browser()
-    callback = world.callback(browser)
-    world.fault(fault)
+def test_what_the_provider_must_not_say(provider_login: ProviderWorld, fault: str) -> None:
+    browser = provider_login.browser()
+    callback = provider_login.callback(browser)
+    provider_login.fault(fault)
     refused = browser.get(callback)
     assert refused.status_code == 401, refused.text
     assert browser.get("/api/whoami").status_code == 401
-    (user,) = users.listed(world.ws)
+    (user,) = users.listed(provider_login.ws)
     assert user.provider is None
 
 
-def test_a_login_that_another_browser_began_is_none(world: World) -> None:
-    browser, victim = world.browser(), world.browser()
-    callback = world.callback(browser)
-    world.callback(victim)
+def test_a_login_that_another_browser_began_is_none(provider_login: ProviderWorld) -> None:
+    browser, victim = provider_login.browser(), provider_login.browser()
+    callback = provider_login.callback(browser)
+    provider_login.callback(victim)
     assert victim.get(callback).status_code == 401, "the state is not that of its attempt"
-    assert world.browser().get(callback).status_code == 404, "it began none"
-    forged = world.browser()
+    assert provider_login.browser().get(callback).status_code == 404, "it began none"
+    forged = provider_login.browser()
     forged.cookies.set("thumbwheel_login", "e30=.0000", path="/login/provider/callback")
     assert forged.get(callback).status_code == 401
     assert browser.get(callback).status_code == 303
     assert browser.get(callback).status_code in (401, 404), "a code counts once"
 
 
-def test_strangers_use_up_no_login(world: World) -> None:
-    browser, stranger = world.browser(), world.browser()
-    callback = world.callback(browser)
+def test_strangers_use_up_no_login(provider_login: ProviderWorld) -> None:
+    browser, stranger = provider_login.browser(), provider_login.browser()
+    callback = provider_login.callback(browser)
     for _ in range(LOGINS_OF_NAME + LOGINS_OF_ADDRESS):
         assert stranger.get(callback).status_code == 404
     assert browser.get(callback).status_code == 303
 
 
-def test_somebody_whom_nobody_added(world: World) -> None:
-    users.remove(world.ws, EMAIL)
-    browser = world.browser()
-    refused = browser.get(world.callback(browser))
+def test_somebody_whom_nobody_added(provider_login: ProviderWorld) -> None:
+    users.remove(provider_login.ws, EMAIL)
+    browser = provider_login.browser()
+    refused = browser.get(provider_login.callback(browser))
     assert refused.status_code == 401 and "users add NAME --by-provider" in refused.text
-    assert users.listed(world.ws) == []
+    assert users.listed(provider_login.ws) == []
 
 
-def test_a_user_with_a_password_is_not_taken_over(world: World) -> None:
-    users.set_password(world.ws, EMAIL, "correct horse battery")
-    browser = world.browser()
-    assert browser.get(world.callback(browser)).status_code == 401
+def test_a_user_with_a_password_is_not_taken_over(provider_login: ProviderWorld) -> None:
+    users.set_password(provider_login.ws, EMAIL, "correct horse battery")
+    browser = provider_login.browser()
+    assert browser.get(provider_login.callback(browser)).status_code == 401
 
 
-def test_no_answer_of_the_provider(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    browser = world.browser()
-    callback = world.callback(browser)
+def test_no_answer_of_the_provider(
+    provider_login: ProviderWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = provider_login.browser()
+    callback = provider_login.callback(browser)
     denied = callback.partition("?")[0] + "?error=access_denied&state="
     state = parse_qs(urlsplit(callback).query)["state"][0]
     refused = browser.get(denied + state)

@@ -66,7 +66,7 @@ SAME = (
 
 
 @pytest.fixture
-def server(tmp_path: Path, command_line: Run) -> Iterator[GatewayWorld]:
+def used_server(tmp_path: Path, command_line: Run) -> Iterator[GatewayWorld]:
     """A server of the home, where some commands ran already."""
     Path(FILE).write_text("\n".join(json.dumps(line) for line in LINES))
     endpoint = "models endpoint http://127.0.0.1:9/v1 --agent support --model large --price-in 2"
@@ -79,8 +79,10 @@ def server(tmp_path: Path, command_line: Run) -> Iterator[GatewayWorld]:
 
 
 @pytest.mark.slow
-def test_results_tables_and_errors_are_the_same(server: GatewayWorld, command_line: Run) -> None:
-    remote = ("--server", server.url)
+def test_results_tables_and_errors_are_the_same(
+    used_server: GatewayWorld, command_line: Run
+) -> None:
+    remote = ("--server", used_server.url)
     for command in SAME:
         typed = command.split()
         here, there = command_line(*typed, "--json"), command_line(*remote, *typed, "--json")
@@ -91,8 +93,8 @@ def test_results_tables_and_errors_are_the_same(server: GatewayWorld, command_li
             assert there[2].splitlines()[-1] == here[2].splitlines()[-1], command
 
 
-def test_what_is_changed_there_is_changed(server: GatewayWorld, command_line: Run) -> None:
-    remote = ("--server", server.url)
+def test_what_is_changed_there_is_changed(used_server: GatewayWorld, command_line: Run) -> None:
+    remote = ("--server", used_server.url)
     for command in (
         f"import jsonl {FILE} --agent other",
         "feedback add t1 --agent other --correction Tomorrow --rater eve",
@@ -115,8 +117,10 @@ def test_what_is_changed_there_is_changed(server: GatewayWorld, command_line: Ru
     assert erased[0] == 2
 
 
-def test_keys_and_users_are_changed_there_as_here(server: GatewayWorld, command_line: Run) -> None:
-    remote = ("--server", server.url)
+def test_keys_and_users_are_changed_there_as_here(
+    used_server: GatewayWorld, command_line: Run
+) -> None:
+    remote = ("--server", used_server.url)
     code, out, err = command_line(*remote, *["keys", "add", "app", "--agent", "support"])
     assert code == 0 and out.startswith("tw_") and "only time that it is shown" in err
     for command, text in (
@@ -132,9 +136,9 @@ def test_keys_and_users_are_changed_there_as_here(server: GatewayWorld, command_
 
 
 def test_a_password_is_typed_here_and_never_written_into_a_command(
-    server: GatewayWorld, command_line: Run, monkeypatch: pytest.MonkeyPatch
+    used_server: GatewayWorld, command_line: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remote = ("--server", server.url)
+    remote = ("--server", used_server.url)
     for command, password, text in (
         ("users add bea --role rater", "correct horse battery", "bea is rater"),
         ("users password bea", "a new long password", "bea has a new password"),
@@ -143,14 +147,16 @@ def test_a_password_is_typed_here_and_never_written_into_a_command(
         code, out, err = command_line(*remote, *command.split())
         assert code == 0 and text in err, (command, err)
         assert password not in out + err
-    assert users.authenticate(server.ws, "bea", "a new long password").name == "bea"
+    assert users.authenticate(used_server.ws, "bea", "a new long password").name == "bea"
     monkeypatch.setattr(sys, "stdin", io.StringIO("short\n"))
     code, _, err = command_line(*remote, "users", "password", "bea")
     assert code == 2 and "password" in err
 
 
-def test_files_are_written_here(server: GatewayWorld, command_line: Run, tmp_path: Path) -> None:
-    remote = ("--server", server.url)
+def test_files_are_written_here(
+    used_server: GatewayWorld, command_line: Run, tmp_path: Path
+) -> None:
+    remote = ("--server", used_server.url)
     export = ["dataset", "export", "chats", "--agent", "support", "--to", "chats"]
     assert command_line(*remote, *export)[0] == 0
     assert {path.name for path in (tmp_path / "chats").iterdir()} >= {"manifest.json"}
@@ -160,8 +166,10 @@ def test_files_are_written_here(server: GatewayWorld, command_line: Run, tmp_pat
     assert (tmp_path / "support-v0.html").read_text().startswith("<!doctype html>")
 
 
-def test_what_is_about_the_machine_stays_there(server: GatewayWorld, command_line: Run) -> None:
-    remote = ("--server", server.url)
+def test_what_is_about_the_machine_stays_there(
+    used_server: GatewayWorld, command_line: Run
+) -> None:
+    remote = ("--server", used_server.url)
     for command, reason in (
         ("hardware", "it is about the machine in front of you"),
         ("secrets set X", "a secret is typed where it is stored"),
@@ -187,22 +195,25 @@ def test_a_server_that_is_none_is_said(command_line: Run, tmp_path: Path) -> Non
 
 
 def test_a_wrong_key_is_refused(
-    server: GatewayWorld, command_line: Run, monkeypatch: pytest.MonkeyPatch
+    used_server: GatewayWorld, command_line: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("THUMBWHEEL_KEY", "wrong")
-    code, _, err = command_line("--server", server.url, "secrets", "list")
+    code, _, err = command_line("--server", used_server.url, "secrets", "list")
     assert code == 9 and "not one of this server's" in err
-    Path("key").write_text(server.ws.home.access_token.read_text())
-    assert command_line("--server", server.url, "--key-file", "key", "secrets", "list")[0] == 0
+    Path("key").write_text(used_server.ws.home.access_token.read_text())
+    assert command_line("--server", used_server.url, "--key-file", "key", "secrets", "list")[0] == 0
 
 
-def test_a_command_for_a_server_loads_nothing_heavy(server: GatewayWorld) -> None:
+def test_a_command_for_a_server_loads_nothing_heavy(used_server: GatewayWorld) -> None:
     code = (
         "import sys; from thumbwheel.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
         "print(*sys.modules, file=sys.stderr)"
     )
-    typed = ["--server", server.url, "traces", "list", "--agent", "support", "--json"]
-    environment = {**os.environ, "THUMBWHEEL_KEY": server.ws.home.access_token.read_text().strip()}
+    typed = ["--server", used_server.url, "traces", "list", "--agent", "support", "--json"]
+    environment = {
+        **os.environ,
+        "THUMBWHEEL_KEY": used_server.ws.home.access_token.read_text().strip(),
+    }
     done = subprocess.run(
         [sys.executable, "-c", code, *typed],
         capture_output=True,

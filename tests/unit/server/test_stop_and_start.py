@@ -26,7 +26,7 @@ from thumbwheel.server.serve import listening
 
 
 @pytest.fixture
-def home(upstream: ScriptedUpstream, tmp_path: Path) -> Path:
+def priced_model_home(upstream: ScriptedUpstream, tmp_path: Path) -> Path:
     with opened_home(tmp_path / "home") as ws:
         serve_remote(ws, EndpointAddress(upstream.url, "large", price_in=2.0, price_out=10.0))
     return tmp_path / "home"
@@ -57,11 +57,11 @@ def started(home: Path) -> tuple[subprocess.Popen[str], str]:
 
 @pytest.mark.slow
 def test_a_server_that_is_stopped_ends_its_calls_and_keeps_what_they_said(
-    home: Path, upstream: ScriptedUpstream
+    priced_model_home: Path, upstream: ScriptedUpstream
 ) -> None:
     upstream.script = lambda request: [1.0, reply(chat_reply())]
     upstream.requests.clear()
-    process, url = started(home)
+    process, url = started(priced_model_home)
     statuses: list[int] = []
 
     def ask() -> None:
@@ -79,7 +79,7 @@ def test_a_server_that_is_stopped_ends_its_calls_and_keeps_what_they_said(
     assert process.wait(120) == 0, process.stderr.read()
     process.stderr.close()
     assert statuses == [200] * 8
-    with opened_home(home) as ws, ws.db.read() as connection:
+    with opened_home(priced_model_home) as ws, ws.db.read() as connection:
         outputs = list(connection.execute(sa.select(traces.c.output)).scalars())
         (step,) = set(connection.execute(sa.select(steps.c.served_model, steps.c.cost)))
     assert outputs == ["hello"] * 8

@@ -17,5 +17,5 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="session")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_base(tmp_path_factory.mktemp("base"), initializer_range=0.1)

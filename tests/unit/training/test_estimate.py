@@ -123,7 +123,7 @@ def test_disk_is_of_the_checkpoints_that_a_run_will_have() -> None:
 
 @pytest.mark.slow
 def test_a_run_whose_checkpoints_have_no_room_is_refused(
-    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("thumbwheel.training.train.disk_free_gb", lambda folder: 1e-6)
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
@@ -136,7 +136,7 @@ def test_a_run_whose_checkpoints_have_no_room_is_refused(
                 ws,
                 Agent.named("a"),
                 "dpo",
-                find_base(str(base), ws.home.cache),
+                find_base(str(tiny_model), ws.home.cache),
                 dataset=dataset,
                 options=QUICK,
             )
@@ -144,12 +144,12 @@ def test_a_run_whose_checkpoints_have_no_room_is_refused(
 
 @pytest.mark.slow
 def test_a_run_that_cannot_fit_is_refused_by_the_dry_run_and_by_the_run(
-    tmp_path: Path, base: Path
+    tmp_path: Path, tiny_model: Path
 ) -> None:
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
         dataset = frozen(ws, "a", "pairs", 8)
         options = QUICK | {"memory_limit_gb": 0.05}
-        agent, model = Agent.named("a"), find_base(str(base), ws.home.cache)
+        agent, model = Agent.named("a"), find_base(str(tiny_model), ws.home.cache)
         for verb in (dry_run, train):
             with pytest.raises(
                 TrainingError, match=r"not even much shorter ones would fit.*--quantization nf4"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.models.tiny_models import tiny_adapter, tiny_base, tuned_version
 from tests.training_rows import QUICK, assembled, frozen, plain_rows
-from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import ConfigError, Conflict, MissingExtra
 from thumbwheel.db.schema import model_versions
 from thumbwheel.db.workspace import Workspace
@@ -25,45 +23,44 @@ from thumbwheel.training.train import dry_run, find_run, train
 
 
 @pytest.fixture
-def ws(tmp_path: Path) -> Iterator[Workspace]:
-    with Workspace.open(Home(tmp_path / "home").prepare(), Sources({}, "", {})) as opened:
-        yield opened
-
-
-@pytest.fixture
-def tuned(ws: Workspace, base: Path, tmp_path: Path) -> ModelVersion:
+def tuned(empty_ws: Workspace, tiny_model: Path, tmp_path: Path) -> ModelVersion:
     return tuned_version(
-        ws, base, tiny_adapter(base, tmp_path / "adapter", r=2, lora_alpha=6), agent="a"
+        empty_ws,
+        tiny_model,
+        tiny_adapter(tiny_model, tmp_path / "adapter", r=2, lora_alpha=6),
+        agent="a",
     )
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_from_a_version(ws: Workspace, base: Path, tuned: ModelVersion) -> None:
+def test_a_run_goes_on_from_a_version(
+    empty_ws: Workspace, tiny_model: Path, tuned: ModelVersion
+) -> None:
     from safetensors.torch import load_file
 
-    dataset = frozen(ws, "a", "pairs", 8, 2)
+    dataset = frozen(empty_ws, "a", "pairs", 8, 2)
     options = {name: value for name, value in QUICK.items() if not name.startswith("lora")} | {
         "learning_rate": 1e-6,
         "max_steps": 1,
     }
     result = train(
-        ws,
+        empty_ws,
         Agent.named("a"),
         "dpo",
-        find_base(str(base), ws.home.cache),
+        find_base(str(tiny_model), empty_ws.home.cache),
         dataset=dataset,
         options=options | {"continue_from": "latest"},
     )
-    run = find_run(ws, result.run_id)
+    run = find_run(empty_ws, result.run_id)
     assert {name: run.config[name] for name in ("continue_from", "lora_r", "lora_alpha")} == {
         "continue_from": tuned.name,
         "lora_r": 2,
         "lora_alpha": 6,
     }
-    continued = versions(ws, Agent.named("a"))[-1]
+    continued = versions(empty_ws, Agent.named("a"))[-1]
     assert continued.parent_id == tuned.id and continued.base_fingerprint == tuned.base_fingerprint
     before, after = (
-        load_file(adapter_folder(ws, version) / "adapter_model.safetensors")
+        load_file(adapter_folder(empty_ws, version) / "adapter_model.safetensors")
         for version in (tuned, continued)
     )  # type: ignore[operator]
     assert before.keys() == after.keys()
@@ -76,14 +73,14 @@ def test_a_run_goes_on_from_a_version(ws: Workspace, base: Path, tuned: ModelVer
 
 
 def test_the_first_step_starts_from_the_version_with_the_base_as_reference(
-    base: Path, tmp_path: Path
+    tiny_model: Path, tmp_path: Path
 ) -> None:
     import torch
 
-    start = tiny_adapter(base, tmp_path / "adapter")
+    start = tiny_adapter(tiny_model, tmp_path / "adapter")
     rows = plain_rows("pairs", 4)
-    assembly = assembled("dpo", base, tmp_path, rows, start=start)
-    fresh = assembled("dpo", base, tmp_path, rows)
+    assembly = assembled("dpo", tiny_model, tmp_path, rows, start=start)
+    fresh = assembled("dpo", tiny_model, tmp_path, rows)
     (batch,) = plan(assembly.train.items, 4096, assembly.engine.layout)
     reference, policy = (
         assembly.engine.score(batch, role).logp for role in (Role.REF, Role.POLICY)
@@ -91,54 +88,60 @@ def test_the_first_step_starts_from_the_version_with_the_base_as_reference(
     assert torch.equal(reference, fresh.engine.score(batch, Role.REF).logp) and not torch.allclose(
         reference, policy
     )
-    loaded = load.load_adapter(load.load_base(str(base))[0], start)
+    loaded = load.load_adapter(load.load_base(str(tiny_model))[0], start)
     assert torch.allclose(
         policy, type(assembly.engine)(loaded).score(batch, Role.POLICY).logp, atol=1e-6
     )
 
 
 def test_versions_that_cannot_be_gone_on_from(
-    ws: Workspace, base: Path, tuned: ModelVersion, tmp_path: Path
+    empty_ws: Workspace, tiny_model: Path, tuned: ModelVersion, tmp_path: Path
 ) -> None:
-    dataset = frozen(ws, "a", "pairs", 8)
+    dataset = frozen(empty_ws, "a", "pairs", 8)
     with pytest.raises(Conflict, match="base without an adapter"):
         dry_run(
-            ws,
+            empty_ws,
             Agent.named("a"),
             "dpo",
-            find_base(str(base), ws.home.cache),
+            find_base(str(tiny_model), empty_ws.home.cache),
             dataset=dataset,
             options=QUICK | {"continue_from": "v0"},
         )
     other = tiny_base(tmp_path / "other", seed=3)
     with pytest.raises(Conflict, match="over other weights"):
         dry_run(
-            ws,
+            empty_ws,
             Agent.named("a"),
             "dpo",
-            find_base(str(other), ws.home.cache),
+            find_base(str(other), empty_ws.home.cache),
             dataset=dataset,
             options=QUICK | {"continue_from": tuned.name},
         )
-    ws.db.write(
+    empty_ws.db.write(
         lambda c: c.execute(
             model_versions.update().where(model_versions.c.id == tuned.id).values(tainted=True)
         )
     )
     with pytest.raises(Conflict, match="tainted"):
         dry_run(
-            ws,
+            empty_ws,
             Agent.named("a"),
             "dpo",
-            find_base(str(base), ws.home.cache),
+            find_base(str(tiny_model), empty_ws.home.cache),
             dataset=dataset,
             options=QUICK | {"continue_from": tuned.name},
         )
 
 
-def test_rank_stabilised_scale(base: Path, tmp_path: Path) -> None:
+def test_rank_stabilised_scale(tiny_model: Path, tmp_path: Path) -> None:
     assembly = assembled(
-        "sft", base, tmp_path, plain_rows("chats", 2), use_rslora=True, lora_r=16, lora_alpha=8
+        "sft",
+        tiny_model,
+        tmp_path,
+        plain_rows("chats", 2),
+        use_rslora=True,
+        lora_r=16,
+        lora_alpha=8,
     )
     assembly.model.save_pretrained(tmp_path / "saved")
     assert (
@@ -151,11 +154,11 @@ def test_rank_stabilised_scale(base: Path, tmp_path: Path) -> None:
 
 
 def test_a_quantised_base_names_its_extra(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"thumbwheel\[qlora\]"):
-        assembled("sft", base, tmp_path, plain_rows("chats", 2), quantization="nf4")
+        assembled("sft", tiny_model, tmp_path, plain_rows("chats", 2), quantization="nf4")
 
 
 @pytest.mark.parametrize("quantization", ["nf4", "int8"])
@@ -199,7 +202,7 @@ def test_training_over_a_quantised_base(quantization: str, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_full_fine_tuning_is_an_adapter_of_whole_layers(
-    ws: Workspace, base: Path, tmp_path: Path
+    empty_ws: Workspace, tiny_model: Path, tmp_path: Path
 ) -> None:
     """Everything between embeddings and head trains, the base stays the reference, and what comes
     out merges and loads like any adapter."""
@@ -209,31 +212,31 @@ def test_full_fine_tuning_is_an_adapter_of_whole_layers(
 
     from thumbwheel.export.package import export
 
-    dataset = frozen(ws, "a", "pairs", 12, 4)
+    dataset = frozen(empty_ws, "a", "pairs", 12, 4)
     options = {name: value for name, value in QUICK.items() if not name.startswith("lora")} | {
         "max_steps": 2,
         "tuning": "full",
     }
     result = train(
-        ws,
+        empty_ws,
         Agent.named("a"),
         "dpo",
-        find_base(str(base), ws.home.cache),
+        find_base(str(tiny_model), empty_ws.home.cache),
         dataset=dataset,
         options=options,
     )
     assert result.metrics["dev_base"]["eval_rewards/margins"] == 0, "it starts as the base"
-    version = versions(ws, Agent.named("a"))[-1]
-    plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    version = versions(empty_ws, Agent.named("a"))[-1]
+    plain = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
     before = {name: parameter.clone() for name, parameter in plain.named_parameters()}
-    tuned = PeftModel.from_pretrained(plain, adapter_folder(ws, version))
+    tuned = PeftModel.from_pretrained(plain, adapter_folder(empty_ws, version))
     ids = torch.tensor([[5, 6, 7, 8]])
     with torch.no_grad():
         answer = tuned(ids).logits
         with tuned.disable_adapter():
             start = tuned(ids).logits
     merged = AutoModelForCausalLM.from_pretrained(
-        export(ws, version, "merged", tmp_path / "out").path, dtype=torch.float32
+        export(empty_ws, version, "merged", tmp_path / "out").path, dtype=torch.float32
     )
     assert torch.allclose(merged(ids).logits, answer, atol=1e-5)
     assert not torch.allclose(start, answer, atol=1e-4)
@@ -245,10 +248,10 @@ def test_full_fine_tuning_is_an_adapter_of_whole_layers(
     assert moved == {name for name in before if "embed" not in name and "lm_head" not in name}
     with pytest.raises(Conflict, match="fully fine-tuned"):
         train(
-            ws,
+            empty_ws,
             Agent.named("a"),
             "dpo",
-            find_base(str(base), ws.home.cache),
+            find_base(str(tiny_model), empty_ws.home.cache),
             dataset=dataset,
             options=QUICK | {"continue_from": version.name},
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +16,6 @@ from pydantic import TypeAdapter
 from tests.opened_home import invoked
 from tests.training_rows import QUICK, assembled, loop_of, plain_rows, row, stored
 from thumbwheel.core import ids, present
-from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict
 from thumbwheel.datasets.types import Dataset
 from thumbwheel.db.workspace import Workspace
@@ -31,12 +29,6 @@ from thumbwheel.training.commands import result_page
 from thumbwheel.training.gain import Gain, gain_of
 from thumbwheel.training.train import resume, runs, train
 from thumbwheel.training.types import RunResult, RunState
-
-
-@pytest.fixture
-def ws(tmp_path: Path) -> Iterator[Workspace]:
-    with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as opened:
-        yield opened
 
 
 def judged(
@@ -153,7 +145,7 @@ def test_how_often_noise_hides_a_real_gain(rows: int, most: float) -> None:
 
 
 @pytest.mark.slow
-def test_values_by_row_have_the_metrics_as_their_means(base: Path, tmp_path: Path) -> None:
+def test_values_by_row_have_the_metrics_as_their_means(tiny_model: Path, tmp_path: Path) -> None:
     """Whatever the micro-batches: the comparison rests on the same figures as the choice of the
     checkpoint."""
     shapes = {
@@ -169,7 +161,7 @@ def test_values_by_row_have_the_metrics_as_their_means(base: Path, tmp_path: Pat
             item | {"weight": 1.0 + number % 3}
             for number, item in enumerate(plain_rows(shape, 8, 30))
         ]
-        assembly = assembled(method, base, folder, rows, learning_rate=1e-2)
+        assembly = assembled(method, tiny_model, folder, rows, learning_rate=1e-2)
         loop = loop_of(assembly, folder)
         loop.run()
         whole, parts = assembly.runner.evaluate(assembly.dev.items), assembly.runner
@@ -243,10 +235,10 @@ WRONG_WAY = {
     ],
 )
 def test_a_run_that_goes_the_wrong_way(
-    base: Path, tmp_path: Path, method: str, shape: str, more: dict[str, Any]
+    tiny_model: Path, tmp_path: Path, method: str, shape: str, more: dict[str, Any]
 ) -> None:
     assembly = assembled(
-        method, base, tmp_path, list(map(asdict, turned(shape))), **WRONG_WAY | more
+        method, tiny_model, tmp_path, list(map(asdict, turned(shape))), **WRONG_WAY | more
     )
     ending = loop_of(assembly, tmp_path).run()
     assembly.runner.close()
@@ -269,12 +261,14 @@ ANSWERING = {"num_generations": 2, "max_completion_length": 8, "token_budget": 4
     ],
 )
 def test_a_run_that_moved_nothing(
-    base: Path, tmp_path: Path, method: str, shape: str, more: dict[str, Any]
+    tiny_model: Path, tmp_path: Path, method: str, shape: str, more: dict[str, Any]
 ) -> None:
     rows = plain_rows(shape, 8, 20)
     method_class = ALGORITHMS.get(method)
     config = method_class.resolve_config(settings(method, QUICK | UNMOVED | more), rows)
-    assembly = assembled(method, base, tmp_path, rows, **config.model_dump(exclude_unset=True))
+    assembly = assembled(
+        method, tiny_model, tmp_path, rows, **config.model_dump(exclude_unset=True)
+    )
     ending = loop_of(assembly, tmp_path).run()
     assembly.runner.close()
     assert ending.gain is not None and ending.gain.groups == 20
@@ -282,9 +276,9 @@ def test_a_run_that_moved_nothing(
 
 
 def test_without_dev_rows_it_says_so_and_goes_on(
-    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assembly = assembled("dpo", base, tmp_path, plain_rows("pairs", 8))
+    assembly = assembled("dpo", tiny_model, tmp_path, plain_rows("pairs", 8))
     ending = loop_of(assembly, tmp_path).run()
     assert (ending.best, ending.gain) == (2, None)
     output = " ".join(capsys.readouterr().err.split())
@@ -295,7 +289,7 @@ def test_without_dev_rows_it_says_so_and_goes_on(
 
 @pytest.mark.slow
 def test_the_command_makes_nothing_and_ends_with_1(
-    ws: Workspace, base: Path, capsys: pytest.CaptureFixture[str]
+    empty_ws: Workspace, tiny_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
 
     from thumbwheel.loop.cycle_commands import train as command
@@ -311,13 +305,13 @@ def test_the_command_makes_nothing_and_ends_with_1(
         "--agent",
         "a",
         "--base",
-        str(base),
+        str(tiny_model),
         "--dataset",
-        dataset(ws, "pairs").id,
+        dataset(empty_ws, "pairs").id,
         *arguments,
         "--json",
     ]
-    outcome = invoked(ws, command, *asked)
+    outcome = invoked(empty_ws, command, *asked)
     result = json.loads(outcome.stdout)
     assert outcome.exit_code == 1
     assert (result["state"], result["version"], result["reward_model"]) == (
@@ -326,11 +320,11 @@ def test_the_command_makes_nothing_and_ends_with_1(
         None,
     )
     assert result["metrics"]["gain"]["best"] < result["metrics"]["gain"]["base"]
-    assert reward_models.reward_models(ws, "a") == versions(ws, Agent.named("a")) == []
-    (record,) = runs(ws, Agent.named("a"))
+    assert reward_models.reward_models(empty_ws, "a") == versions(empty_ws, Agent.named("a")) == []
+    (record,) = runs(empty_ws, Agent.named("a"))
     assert (record.state, record.reason) == (RunState.NOTHING_LEARNED, result["reason"])
     with pytest.raises(Conflict, match="it is finished"):
-        resume(ws, record)
+        resume(empty_ws, record)
     page = result_page(TypeAdapter(RunResult).validate_python(result), "a", "reward")
     present.show(page)
     output = " ".join(capsys.readouterr().err.split())
@@ -339,14 +333,14 @@ def test_the_command_makes_nothing_and_ends_with_1(
 
 
 @pytest.mark.slow
-def test_it_is_kept_where_that_is_wanted(ws: Workspace, base: Path) -> None:
+def test_it_is_kept_where_that_is_wanted(empty_ws: Workspace, tiny_model: Path) -> None:
     options = QUICK | WRONG_WAY | {"nll_weight": 0.0, "require_gain": False}
     kept_run = train(
-        ws,
+        empty_ws,
         Agent.named("a"),
         "dpo",
-        find_base(str(base), ws.home.cache),
-        dataset=dataset(ws, "pairs"),
+        find_base(str(tiny_model), empty_ws.home.cache),
+        dataset=dataset(empty_ws, "pairs"),
         options=options,
     )
     assert (kept_run.state, kept_run.version) == (

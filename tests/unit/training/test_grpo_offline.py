@@ -48,8 +48,10 @@ def by_hand(assembly: Any, old_of: Any) -> float:
     return total / count
 
 
-def test_the_ratio_is_to_the_base_where_nothing_was_captured(base: Path, tmp_path: Path) -> None:
-    assembly = assembled("grpo_offline", base, tmp_path, rows())
+def test_the_ratio_is_to_the_base_where_nothing_was_captured(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    assembly = assembled("grpo_offline", tiny_model, tmp_path, rows())
     shake(assembly.model)
     loss, _, metrics = gradient(assembly, assembly.train.items, 200)
     assert loss == pytest.approx(
@@ -59,10 +61,10 @@ def test_the_ratio_is_to_the_base_where_nothing_was_captured(base: Path, tmp_pat
 
 
 def test_the_ratio_is_to_the_model_that_answered_where_its_log_probs_are_known(
-    base: Path, tmp_path: Path
+    tiny_model: Path, tmp_path: Path
 ) -> None:
     group_rows = rows()
-    plain = assembled("grpo_offline", base, tmp_path / "plain", group_rows)
+    plain = assembled("grpo_offline", tiny_model, tmp_path / "plain", group_rows)
     for row, example in zip(group_rows, plain.train.items, strict=True):
         row["token_ids"] = [list(branch.ids) for branch in example.branches]
         row["logps"] = [
@@ -70,7 +72,7 @@ def test_the_ratio_is_to_the_model_that_answered_where_its_log_probs_are_known(
             for branch in example.branches
         ]
     group_rows[0]["logps"][1] = group_rows[0]["logps"][1][:-1]
-    assembly = assembled("grpo_offline", base, tmp_path, group_rows)
+    assembly = assembled("grpo_offline", tiny_model, tmp_path, group_rows)
     shake(assembly.model)
     assert assembly.train.notes["answers whose captured log-probs fit other tokens"] == 1
     loss, _, _ = gradient(assembly, assembly.train.items, 200)
@@ -80,10 +82,10 @@ def test_the_ratio_is_to_the_model_that_answered_where_its_log_probs_are_known(
 
 
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo"])
-def test_the_token_budget_changes_nothing(base: Path, tmp_path: Path, loss_type: str) -> None:
+def test_the_token_budget_changes_nothing(tiny_model: Path, tmp_path: Path, loss_type: str) -> None:
     assembly = assembled(
         "grpo_offline",
-        base,
+        tiny_model,
         tmp_path,
         rows(8),
         loss_type=loss_type,
@@ -100,14 +102,14 @@ def test_the_token_budget_changes_nothing(base: Path, tmp_path: Path, loss_type:
     assert parts[2] == pytest.approx(whole[2], rel=1e-4, abs=1e-5)
 
 
-def test_a_group_of_equal_worth_is_dropped_and_counted(base: Path, tmp_path: Path) -> None:
+def test_a_group_of_equal_worth_is_dropped_and_counted(tiny_model: Path, tmp_path: Path) -> None:
     group_rows = rows()
     group_rows[2]["values"] = [0.5, 0.5, 0.5]
-    assembly = assembled("grpo_offline", base, tmp_path, group_rows)
+    assembly = assembled("grpo_offline", tiny_model, tmp_path, group_rows)
     assert dict(assembly.train.dropped) == {"all answers to the prompt are worth the same": 1}
 
 
-def test_a_text_is_credited_with_its_own_worth_only(base: Path, tmp_path: Path) -> None:
+def test_a_text_is_credited_with_its_own_worth_only(tiny_model: Path, tmp_path: Path) -> None:
     """Raising the worth of one answer makes its own tokens likelier, whatever place it has among
     the others."""
     import torch
@@ -122,7 +124,7 @@ def test_a_text_is_credited_with_its_own_worth_only(base: Path, tmp_path: Path) 
     ]
     results = []
     for number, train_rows in enumerate((group_rows, turned)):
-        assembly = assembled("grpo_offline", base, tmp_path / str(number), train_rows)
+        assembly = assembled("grpo_offline", tiny_model, tmp_path / str(number), train_rows)
         shake(assembly.model)
         results.append(gradient(assembly, assembly.train.items, 4096)[1])
         best = max(assembly.train.items[0].branches, key=lambda branch: branch.advantage)
@@ -136,7 +138,7 @@ def test_a_text_is_credited_with_its_own_worth_only(base: Path, tmp_path: Path) 
 
 
 def test_imitation_by_reward_weighs_every_text_by_its_own_number(
-    base: Path, tmp_path: Path
+    tiny_model: Path, tmp_path: Path
 ) -> None:
     import math
 
@@ -151,7 +153,7 @@ def test_imitation_by_reward_weighs_every_text_by_its_own_number(
     assert Sft.shape(fitted) == "scored" and Sft.shape(SftConfig()) == "chats"
     assembly = assembled(
         "sft",
-        base,
+        tiny_model,
         tmp_path,
         scored,
         weighting="reward",
@@ -172,7 +174,7 @@ def test_imitation_by_reward_weighs_every_text_by_its_own_number(
     heavy = gradient(assembly, assembly.train.items, 4096)
     plain = assembled(
         "sft",
-        base,
+        tiny_model,
         tmp_path / "plain",
         [row | {"weight": weight} for row, weight in zip(scored, weights, strict=True)],
     )
@@ -185,17 +187,17 @@ def test_imitation_by_reward_weighs_every_text_by_its_own_number(
 
 
 def test_runs_of_one_task_share_their_beginning_and_train_their_answers_alone(
-    base: Path, tmp_path: Path
+    tiny_model: Path, tmp_path: Path
 ) -> None:
     group_rows = rows()
-    plain = assembled("grpo_offline", base, tmp_path / "plain", group_rows)
+    plain = assembled("grpo_offline", tiny_model, tmp_path / "plain", group_rows)
     for row in group_rows:
         histories = [
             [*row["prompt"], {"role": "assistant", "content": f"which {turn}"}]
             for turn in range(len(row["completions"]))
         ]
         row["prompts"] = [[*history, {"role": "user", "content": "that"}] for history in histories]
-    assembly = assembled("grpo_offline", base, tmp_path, group_rows)
+    assembly = assembled("grpo_offline", tiny_model, tmp_path, group_rows)
     assert len(assembly.train.items) == len(plain.train.items) > 0
     for alone, example in zip(plain.train.items, assembly.train.items, strict=True):
         for history, branch in zip(alone.branches, example.branches, strict=True):

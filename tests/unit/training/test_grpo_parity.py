@@ -186,9 +186,9 @@ def trl(base: Path, folder: Path, order: list[str], sampled: list[Any], **change
         "one update",
     ],
 )
-def test_grpo(base: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
-    ours_metrics, order, sampled = ours(base, tmp_path, **changes)
-    other = trl(base, tmp_path, order, sampled, **changes)
+def test_grpo(tiny_model: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
+    ours_metrics, order, sampled = ours(tiny_model, tmp_path, **changes)
+    other = trl(tiny_model, tmp_path, order, sampled, **changes)
     each = changes["num_iterations"]
     assert len(ours_metrics.gradients) == len(other.gradients) == len(other.losses) == UPDATES
     worst = {"loss": 0.0, "gradient": 0.0, "parameter": 0.0}

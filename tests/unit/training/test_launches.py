@@ -89,7 +89,7 @@ def uncounted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def four_layer_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes = {"hidden_size": 64, "head_dim": 16, "num_hidden_layers": 4}
     return tiny_base(tmp_path_factory.mktemp("base"), **sizes)
 
@@ -147,17 +147,19 @@ def launched(step: Callable[[], object]) -> Counter[str]:
 
 @pytest.mark.parametrize("method", SHAPES)
 @pytest.mark.usefixtures("as_on_a_gpu")
-def test_a_step_launches_no_more_than_a_padded_one(base: Path, tmp_path: Path, method: str) -> None:
+def test_a_step_launches_no_more_than_a_padded_one(
+    four_layer_base: Path, tmp_path: Path, method: str
+) -> None:
     options: dict[str, Any] = {"batch_size": ROWS, "token_budget": 1 << 16, "dtype": "float32"}
     if method == "grpo":
         options |= {"num_generations": 8, "max_completion_length": 16, "reward_workers": 1}
     rows = plain_rows(SHAPES[method], 2 * ROWS)
-    assembly = assembled(method, base, tmp_path, rows, **options)
+    assembly = assembled(method, four_layer_base, tmp_path, rows, **options)
     shake(assembly.model)
     assert assembly.engine.layout.kind == "tree"
     examples = examples_of(assembly, method)
     ours = launched(our_step(assembly, method, examples))
-    padded = launched(padded_step(base, method, examples))
+    padded = launched(padded_step(four_layer_base, method, examples))
     assembly.runner.close()
     more = (ours - padded).most_common(12)
     assert ours.total() <= padded.total(), f"{more} more of ours"

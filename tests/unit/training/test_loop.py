@@ -49,19 +49,21 @@ def run(
     return loop.run(resume), loop
 
 
-def test_a_resumed_run_goes_on_exactly(base: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_goes_on_exactly(tiny_model: Path, tmp_path: Path) -> None:
     settings = {"num_train_epochs": 2}
-    whole, _ = run(base, tmp_path / "whole", **settings)
-    first, _ = run(base, tmp_path / "parts", stop_at=7, **settings)
+    whole, _ = run(tiny_model, tmp_path / "whole", **settings)
+    first, _ = run(tiny_model, tmp_path / "parts", stop_at=7, **settings)
     assert first.interrupted and first.step == 7
-    second, loop = run(base, tmp_path / "parts", resume=7, **settings)
+    second, loop = run(tiny_model, tmp_path / "parts", resume=7, **settings)
     assert second == whole
     assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
     assert loop.state.log_history == lines(tmp_path / "whole")
 
 
-def test_checkpoints_have_hugging_face_names_and_few_are_kept(base: Path, tmp_path: Path) -> None:
-    ending, _ = run(base, tmp_path, num_train_epochs=3, load_best_model_at_end=True)
+def test_checkpoints_have_hugging_face_names_and_few_are_kept(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    ending, _ = run(tiny_model, tmp_path, num_train_epochs=3, load_best_model_at_end=True)
     checkpoints = Checkpoints(tmp_path / "checkpoints", 2)
     assert set(checkpoints.steps()) == {*checkpoints.steps()[-2:], ending.best}
     names = {path.name for path in checkpoints.folder_of(ending.best).iterdir()}
@@ -84,9 +86,16 @@ def test_checkpoints_have_hugging_face_names_and_few_are_kept(base: Path, tmp_pa
 
 @pytest.mark.parametrize(("minutes", "saved_steps"), [(1e-9, [4, 5, 6]), (60, [6])])
 def test_checkpoints_by_the_clock(
-    base: Path, tmp_path: Path, minutes: float, saved_steps: list[int]
+    tiny_model: Path, tmp_path: Path, minutes: float, saved_steps: list[int]
 ) -> None:
-    run(base, tmp_path, eval_steps=100, save_steps=100, save_minutes=minutes, save_total_limit=3)
+    run(
+        tiny_model,
+        tmp_path,
+        eval_steps=100,
+        save_steps=100,
+        save_minutes=minutes,
+        save_total_limit=3,
+    )
     assert Checkpoints(tmp_path / "checkpoints", 3).steps() == saved_steps
 
 
@@ -94,9 +103,9 @@ def test_checkpoints_by_the_clock(
     "name", ["adapter_model.safetensors", "optimizer.pt", "trainer_state.json", "checkpoint.json"]
 )
 def test_a_damaged_checkpoint_is_passed_over(
-    base: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+    tiny_model: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(base, tmp_path, eval_steps=100, save_steps=2)
+    run(tiny_model, tmp_path, eval_steps=100, save_steps=2)
     checkpoints = Checkpoints(tmp_path / "checkpoints", 2)
     before, last = checkpoints.steps()[-2:]
     (checkpoints.folder_of(last) / name).write_bytes(b"junk")
@@ -109,13 +118,13 @@ def test_a_damaged_checkpoint_is_passed_over(
         checkpoints.newest_sound()
 
 
-def test_a_full_disk_keeps_the_older_checkpoint(base: Path, tmp_path: Path) -> None:
+def test_a_full_disk_keeps_the_older_checkpoint(tiny_model: Path, tmp_path: Path) -> None:
     """A file size limit makes the kernel refuse the write, as a full disk does."""
     import resource
 
     from thumbwheel.core.errors import StorageError
 
-    _, loop = run(base, tmp_path, eval_steps=100, save_steps=100)
+    _, loop = run(tiny_model, tmp_path, eval_steps=100, save_steps=100)
     saved = loop._checkpoints.steps()
     loop.state.global_step += 1
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -132,9 +141,9 @@ def test_a_full_disk_keeps_the_older_checkpoint(base: Path, tmp_path: Path) -> N
     assert check(loop._checkpoints.folder_of(saved[-1])) is None
 
 
-def test_early_stopping(base: Path, tmp_path: Path) -> None:
+def test_early_stopping(tiny_model: Path, tmp_path: Path) -> None:
     ending, _ = run(
-        base,
+        tiny_model,
         tmp_path,
         "sft",
         learning_rate=1e-9,
@@ -147,13 +156,13 @@ def test_early_stopping(base: Path, tmp_path: Path) -> None:
 
 
 def test_patience_is_a_part_of_the_epochs_and_no_count_of_single_steps(
-    base: Path, tmp_path: Path
+    tiny_model: Path, tmp_path: Path
 ) -> None:
     """4 epochs of 4 steps are evaluated after every step. Four tenths of them must pass without a
     better one, and not four steps."""
     assembly = assembled(
         "kto",
-        base,
+        tiny_model,
         tmp_path,
         plain_rows("labels", 16, 12),
         learning_rate=1e-30,
@@ -169,9 +178,9 @@ def test_patience_is_a_part_of_the_epochs_and_no_count_of_single_steps(
     assert (ending.best, ending.step) == (1, 8)
 
 
-def test_the_weights_at_the_end_of_the_schedule_are_kept(base: Path, tmp_path: Path) -> None:
+def test_the_weights_at_the_end_of_the_schedule_are_kept(tiny_model: Path, tmp_path: Path) -> None:
     """Single evaluations of five rows that were a little better in between are chance."""
-    ending, loop = run(base, tmp_path, num_train_epochs=3, eval_steps=1)
+    ending, loop = run(tiny_model, tmp_path, num_train_epochs=3, eval_steps=1)
     margins = {
         line["step"]: line["eval_rewards/margins"]
         for line in lines(tmp_path)
@@ -184,7 +193,7 @@ def test_the_weights_at_the_end_of_the_schedule_are_kept(base: Path, tmp_path: P
 
 
 def test_an_earlier_checkpoint_is_kept_where_it_was_better_beyond_noise(
-    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """First it learns how answers begin, then that they never end as those of the dev rows do."""
     rows = plain_rows("chats", 24, 40)
@@ -192,7 +201,7 @@ def test_an_earlier_checkpoint_is_kept_where_it_was_better_beyond_noise(
         row["completion"] = "the quick fox" if row["split"] == "train" else "the quick dog"
     assembly = assembled(
         "sft",
-        base,
+        tiny_model,
         tmp_path,
         rows,
         num_train_epochs=12,
@@ -207,11 +216,11 @@ def test_an_earlier_checkpoint_is_kept_where_it_was_better_beyond_noise(
 
 
 def test_a_number_that_is_none_stops_before_the_adapter_is_touched(
-    base: Path, tmp_path: Path
+    tiny_model: Path, tmp_path: Path
 ) -> None:
     import torch
 
-    assembly = assembled("dpo", base, tmp_path, plain_rows("pairs", 24, 5))
+    assembly = assembled("dpo", tiny_model, tmp_path, plain_rows("pairs", 24, 5))
     loop = loop_of(assembly, tmp_path)
     next(parameter for parameter in assembly.model.parameters() if parameter.requires_grad).data[
         0, 0
@@ -319,7 +328,7 @@ def test_a_base_that_never_ends_is_no_collapse() -> None:
     assert watch.evaluation({"loss": 0.7, "nll/good": 2.0, "eos_rate": 0.0}) is None
 
 
-def test_callbacks_hear_the_events_and_may_stop(base: Path, tmp_path: Path) -> None:
+def test_callbacks_hear_the_events_and_may_stop(tiny_model: Path, tmp_path: Path) -> None:
     from transformers import TrainerCallback, TrainerControl, TrainerState
 
     class Listener(TrainerCallback):
@@ -344,7 +353,7 @@ def test_callbacks_hear_the_events_and_may_stop(base: Path, tmp_path: Path) -> N
             return control
 
     assembly = assembled(
-        "sft", base, tmp_path, plain_rows("chats", 24, 5), eval_steps=2, save_steps=100
+        "sft", tiny_model, tmp_path, plain_rows("chats", 24, 5), eval_steps=2, save_steps=100
     )
     listener = Listener()
     ending = loop_of(assembly, tmp_path, callbacks=[listener]).run()
@@ -359,13 +368,13 @@ def test_callbacks_hear_the_events_and_may_stop(base: Path, tmp_path: Path) -> N
 
 
 def test_tensorboard_shows_the_metrics_of_the_run(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
     assembly = assembled(
-        "sft", base, tmp_path, plain_rows("chats", 24, 5), eval_steps=3, save_steps=100
+        "sft", tiny_model, tmp_path, plain_rows("chats", 24, 5), eval_steps=3, save_steps=100
     )
     loop_of(assembly, tmp_path, callbacks=reporters(["tensorboard"], tmp_path), name="run_1").run()
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
@@ -389,15 +398,15 @@ def test_a_dashboard_that_is_unknown_or_not_installed_is_refused(tmp_path: Path)
         reporters(["wandb"], tmp_path)
 
 
-def test_what_a_resumed_run_passed_over_is_gone(base: Path, tmp_path: Path) -> None:
+def test_what_a_resumed_run_passed_over_is_gone(tiny_model: Path, tmp_path: Path) -> None:
     """Else damaged files of higher numbers would count as the newest, and the new ones would go."""
-    run(base, tmp_path, eval_steps=100, save_steps=1, save_total_limit=2)
+    run(tiny_model, tmp_path, eval_steps=100, save_steps=1, save_total_limit=2)
     checkpoints = Checkpoints(tmp_path / "checkpoints", 1)
     before, newest = checkpoints.steps()[-2:]
     (checkpoints.folder_of(newest) / "optimizer.pt").write_bytes(b"damaged")
     assert checkpoints.newest_sound() == before
     run(
-        base,
+        tiny_model,
         tmp_path,
         resume=before,
         stop_at=before + 1,
@@ -408,13 +417,13 @@ def test_what_a_resumed_run_passed_over_is_gone(base: Path, tmp_path: Path) -> N
     assert checkpoints.newest_sound() == before + 1
 
 
-def test_a_metric_of_another_method_is_refused(base: Path, tmp_path: Path) -> None:
+def test_a_metric_of_another_method_is_refused(tiny_model: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Take one of: loss, nll/good"):
-        run(base, tmp_path, "sft", metric_for_best_model="rewards/margins")
+        run(tiny_model, tmp_path, "sft", metric_for_best_model="rewards/margins")
 
 
 def test_dev_labels_of_one_kind_give_no_margin_and_the_loss_decides(
-    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = plain_rows("labels", 24, 6)
     for row in rows:
@@ -424,11 +433,11 @@ def test_dev_labels_of_one_kind_give_no_margin_and_the_loss_decides(
         "metric_for_best_model": "rewards/margins",
         "early_stopping_patience": None,
     }
-    assembly = assembled("kto", base, tmp_path, rows, **settings)
+    assembly = assembled("kto", tiny_model, tmp_path, rows, **settings)
     loop = loop_of(assembly, tmp_path, interrupted=lambda: loop.state.global_step == 3)
     loop.run()
     assert "no rewards/margins" in capsys.readouterr().err
-    loop = loop_of(assembled("kto", base, tmp_path, rows, **settings), tmp_path)
+    loop = loop_of(assembled("kto", tiny_model, tmp_path, rows, **settings), tmp_path)
     ending = loop.run(3)
     losses = {
         line["step"]: line["eval_loss"]
@@ -438,7 +447,7 @@ def test_dev_labels_of_one_kind_give_no_margin_and_the_loss_decides(
     assert len(losses) > 2 and losses[ending.best] == min(losses.values())
 
 
-def test_an_evaluation_that_is_unfit_is_never_the_best(base: Path, tmp_path: Path) -> None:
+def test_an_evaluation_that_is_unfit_is_never_the_best(tiny_model: Path, tmp_path: Path) -> None:
     """Also after a resume; where none was fit the run has failed."""
     from dataclasses import replace
 
@@ -452,7 +461,7 @@ def test_an_evaluation_that_is_unfit_is_never_the_best(base: Path, tmp_path: Pat
             "early_stopping_patience": None,
             "num_train_epochs": 2,
         }
-        assembly = assembled("sft", base, folder, plain_rows("chats", 24, 5), **settings)
+        assembly = assembled("sft", tiny_model, folder, plain_rows("chats", 24, 5), **settings)
         loop = loop_of(assembly, folder, interrupted=lambda: loop.state.global_step == stop_at)
         evaluate = assembly.runner.evaluate
 

@@ -39,12 +39,12 @@ def gradient(assembly: Any, examples: Any, budget: int) -> tuple[float, Any, dic
     [("sft", {}), ("dpo", {"nll_weight": 0.5}), ("kto", {"nll_weight": 0.5, "beta": 0.3})],
 )
 def test_the_token_budget_changes_nothing(
-    base: Path, tmp_path: Path, algorithm: str, changes: dict[str, Any]
+    tiny_model: Path, tmp_path: Path, algorithm: str, changes: dict[str, Any]
 ) -> None:
     rows = plain_rows(SHAPES[algorithm], 12)
     for number, row in enumerate(rows):
         row["weight"] = 0.5 + number % 3
-    assembly = assembled(algorithm, base, tmp_path, rows, **changes)
+    assembly = assembled(algorithm, tiny_model, tmp_path, rows, **changes)
     shake(assembly.model)
     whole = gradient(assembly, assembly.train.items, 100_000)
     parts = gradient(assembly, assembly.train.items, 64)
@@ -55,10 +55,10 @@ def test_the_token_budget_changes_nothing(
 
 
 @pytest.mark.parametrize("algorithm", SHAPES)
-def test_a_weight_of_two_is_the_row_twice(base: Path, tmp_path: Path, algorithm: str) -> None:
+def test_a_weight_of_two_is_the_row_twice(tiny_model: Path, tmp_path: Path, algorithm: str) -> None:
     rows = plain_rows(SHAPES[algorithm], 3)
     heavy = [row | {"weight": 2.0 if number == 1 else 1.0} for number, row in enumerate(rows)]
-    assembly = assembled(algorithm, base, tmp_path, [*heavy, *rows, rows[1]])
+    assembly = assembled(algorithm, tiny_model, tmp_path, [*heavy, *rows, rows[1]])
     shake(assembly.model)
     assembly.method.__dict__["baseline"] = lambda block, score: (
         None
@@ -71,10 +71,16 @@ def test_a_weight_of_two_is_the_row_twice(base: Path, tmp_path: Path, algorithm:
     assert float((once[1] - twice[1]).norm() / twice[1].norm()) < 1e-5
 
 
-def test_label_smoothing_is_the_conservative_dpo_loss(base: Path, tmp_path: Path) -> None:
+def test_label_smoothing_is_the_conservative_dpo_loss(tiny_model: Path, tmp_path: Path) -> None:
     """Mitchell's cDPO: -(1 - e) log s(beta d) - e log s(-beta d)."""
     assembly = assembled(
-        "dpo", base, tmp_path, plain_rows("pairs", 1), label_smoothing=0.2, beta=0.5, nll_weight=0
+        "dpo",
+        tiny_model,
+        tmp_path,
+        plain_rows("pairs", 1),
+        label_smoothing=0.2,
+        beta=0.5,
+        nll_weight=0,
     )
     shake(assembly.model)
     loss, _, metrics = gradient(assembly, assembly.train.items, 4096)
@@ -84,8 +90,8 @@ def test_label_smoothing_is_the_conservative_dpo_loss(base: Path, tmp_path: Path
     assert loss == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_lone_row_has_no_baseline(base: Path, tmp_path: Path) -> None:
-    assembly = assembled("kto", base, tmp_path, plain_rows("labels", 2))
+def test_a_lone_row_has_no_baseline(tiny_model: Path, tmp_path: Path) -> None:
+    assembly = assembled("kto", tiny_model, tmp_path, plain_rows("labels", 2))
     shake(assembly.model)
     assert gradient(assembly, assembly.train.items[:1], 4096)[2]["kl"] == 0.0
 
@@ -98,13 +104,13 @@ def test_kto_refuses_one_class() -> None:
         Kto.resolve_config(KtoConfig(), [{"label": True}] * 3)
 
 
-def test_drops_and_truncation_are_counted(base: Path, tmp_path: Path) -> None:
+def test_drops_and_truncation_are_counted(tiny_model: Path, tmp_path: Path) -> None:
     rows = plain_rows("pairs", 6)
     rows[0]["rejected"] = rows[0]["chosen"]
     rows[1]["prompt"] = [{"role": "user", "content": "fox " * 100}]
     old = [{"role": "user", "content": "brown " * 30}, {"role": "assistant", "content": "dog"}]
     rows[2]["prompt"] = [*old, {"role": "user", "content": "and now?"}]
-    assembly = assembled("dpo", base, tmp_path, rows, max_length=64)
+    assembly = assembled("dpo", tiny_model, tmp_path, rows, max_length=64)
     assert dict(assembly.train.dropped) == {
         "chosen equals rejected": 1,
         "longer than max_length 64 even without its older turns": 1,
@@ -117,11 +123,11 @@ def test_drops_and_truncation_are_counted(base: Path, tmp_path: Path) -> None:
     )
 
 
-def test_gradient_checkpointing_changes_no_gradient(base: Path, tmp_path: Path) -> None:
+def test_gradient_checkpointing_changes_no_gradient(tiny_model: Path, tmp_path: Path) -> None:
     gradients = []
     for on in (False, True):
         assembly = assembled(
-            "dpo", base, tmp_path, plain_rows("pairs", 4), gradient_checkpointing=on
+            "dpo", tiny_model, tmp_path, plain_rows("pairs", 4), gradient_checkpointing=on
         )
         shake(assembly.model)
         gradients.append(gradient(assembly, assembly.train.items, 4096)[1])

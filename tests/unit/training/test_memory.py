@@ -140,11 +140,11 @@ def gradients(assembly: Assembly) -> Any:
 
 @pytest.mark.slow
 def test_down_to_one_row_then_activations_twice_then_no_more(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch
 
-    assembly = assembled("dpo", base, tmp_path, plain_rows("pairs", 6), token_budget=4096)
+    assembly = assembled("dpo", tiny_model, tmp_path, plain_rows("pairs", 6), token_budget=4096)
     assembly.runner.train(assembly.train.items, 0, lambda loss: loss)
     calm, largest = gradients(assembly), max(item.rows("tree") for item in assembly.train.items)
     assembly.engine.zero_grad()
@@ -163,7 +163,7 @@ def test_down_to_one_row_then_activations_twice_then_no_more(
 
 @pytest.mark.slow
 def test_a_resumed_run_keeps_the_budget_that_it_came_down_to(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = plain_rows("pairs", 8, 2)
     changes: dict[str, Any] = {
@@ -175,15 +175,15 @@ def test_a_resumed_run_keeps_the_budget_that_it_came_down_to(
     }
     for name in ("whole", "halved"):
         (tmp_path / name).mkdir()
-    whole = assembled("dpo", base, tmp_path / "whole", data, **changes)
+    whole = assembled("dpo", tiny_model, tmp_path / "whole", data, **changes)
     failing(whole, 100, monkeypatch)
     loop_of(whole, tmp_path / "whole").run()
-    stopped = assembled("dpo", base, tmp_path / "halved", data, **changes)
+    stopped = assembled("dpo", tiny_model, tmp_path / "halved", data, **changes)
     failing(stopped, 100, monkeypatch)
     loop_of(
         stopped, tmp_path / "halved", interrupted=iter([False, False, False, True]).__next__
     ).run()
-    again = assembled("dpo", base, tmp_path / "halved", data, **changes)
+    again = assembled("dpo", tiny_model, tmp_path / "halved", data, **changes)
     loop_of(again, tmp_path / "halved").run(4)
     assert again.runner.budget.tokens == stopped.runner.budget.tokens < 4096
     assert again.runner.budget.changes == whole.runner.budget.changes != []
@@ -222,10 +222,10 @@ def squeeze(monkeypatch: pytest.MonkeyPatch, *needs: MemoryNeed) -> None:
 
 @pytest.mark.skipif(meter("cpu") is None, reason="memory cannot be measured here")
 def test_where_passes_cost_launches_as_many_tokens_are_computed_at_once_as_fit(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"token_budget": 64, "batch_size": 24, "memory_limit_gb": 4.0}
-    assembly = assembled("dpo", base, tmp_path, plain_rows("pairs", 40), **options)
+    assembly = assembled("dpo", tiny_model, tmp_path, plain_rows("pairs", 40), **options)
     items, kind = assembly.train.items, assembly.engine.layout.kind
     sizes = sorted((item.rows(kind) for item in items), reverse=True)
     budget = assembly.runner.budget
@@ -251,11 +251,11 @@ def test_where_passes_cost_launches_as_many_tokens_are_computed_at_once_as_fit(
 
 @pytest.mark.skipif(meter("cpu") is None, reason="memory cannot be measured here")
 def test_units_that_fill_the_budget_are_as_large_as_the_device_computes_them(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The budget is shared out among the threads of a processor, and a GPU has none."""
     options = {"token_budget": 4096, "batch_size": 24}
-    assembly = assembled("dpo", base, tmp_path, plain_rows("pairs", 24), **options)
+    assembly = assembled("dpo", tiny_model, tmp_path, plain_rows("pairs", 24), **options)
     asked: list[int] = []
 
     def threads(rows: object, tokens: int) -> int:
@@ -268,14 +268,17 @@ def test_units_that_fill_the_budget_are_as_large_as_the_device_computes_them(
 
 
 def test_what_does_not_fit_is_planned_anew_and_said(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     data = plain_rows("pairs", 40)
 
     def make(config):
         return assembled(
             "dpo",
-            base,
+            tiny_model,
             tmp_path,
             data,
             **config.model_dump(include={"max_length", "memory_limit_gb"}),
@@ -313,14 +316,14 @@ def test_what_does_not_fit_is_planned_anew_and_said(
 
 
 def test_a_resumed_run_keeps_the_length_that_it_came_down_to(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = plain_rows("pairs", 12)
 
     def make(config):
         return assembled(
             "dpo",
-            base,
+            tiny_model,
             tmp_path,
             data,
             **config.model_dump(include={"max_length", "memory_limit_gb"}),
@@ -488,9 +491,9 @@ def test_what_smaller_parts_foretell_is_not_tried(
 
 @pytest.mark.slow
 def test_rows_that_fit_alone_are_not_refused_because_several_did_not(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assembly = assembled("dpo", base, tmp_path, plain_rows("pairs", 20), token_budget=4096)
+    assembly = assembled("dpo", tiny_model, tmp_path, plain_rows("pairs", 20), token_budget=4096)
     largest = max(item.rows("tree") for item in assembly.train.items)
     failing(assembly, largest, monkeypatch)
     fit_memory.fit(assembly)

@@ -201,23 +201,25 @@ DPO_METRICS = (
     ids=["sigmoid", "ipo", "length-normalised", "anchored"],
 )
 def test_dpo(
-    base: Path, tmp_path: Path, changes: dict[str, Any], trl_changes: dict[str, Any]
+    tiny_model: Path, tmp_path: Path, changes: dict[str, Any], trl_changes: dict[str, Any]
 ) -> None:
-    our_steps, rows = ours("dpo", base, tmp_path, plain_rows("pairs", STEPS * BATCH), **changes)
+    our_steps, rows = ours(
+        "dpo", tiny_model, tmp_path, plain_rows("pairs", STEPS * BATCH), **changes
+    )
     columns = {name: [row[name] for row in rows] for name in ("prompt", "chosen", "rejected")}
     agree(
         our_steps,
-        trl_run("DPO", base, tmp_path, columns, **{"beta": 0.1} | trl_changes),
+        trl_run("DPO", tiny_model, tmp_path, columns, **{"beta": 0.1} | trl_changes),
         DPO_METRICS,
     )
 
 
-def test_equal_rewards_count_as_trl_counts_them(base: Path, tmp_path: Path) -> None:
+def test_equal_rewards_count_as_trl_counts_them(tiny_model: Path, tmp_path: Path) -> None:
     """Under the base all rewards are 0: no answer is strictly better, whatever else the reference
     cache was filled by."""
     rows = plain_rows("pairs", BATCH)
     assembly = assembled(
-        "dpo", base, tmp_path, rows, nll_weight=0.0, batch_size=BATCH, token_budget=300
+        "dpo", tiny_model, tmp_path, rows, nll_weight=0.0, batch_size=BATCH, token_budget=300
     )
     assembly.runner.evaluate(
         assembly.train.items[:1]
@@ -229,7 +231,7 @@ def test_equal_rewards_count_as_trl_counts_them(base: Path, tmp_path: Path) -> N
     loop.run()
     rendered = [row | {"prompt": assembly.builder.render(row["prompt"])} for row in order]
     columns = {name: [row[name] for row in rendered] for name in ("prompt", "chosen", "rejected")}
-    other = trl_run("DPO", base, tmp_path, columns, shaken=False, max_steps=1, beta=0.1)
+    other = trl_run("DPO", tiny_model, tmp_path, columns, shaken=False, max_steps=1, beta=0.1)
     for name in ("rewards/accuracies", "rewards/margins", "rewards/chosen"):
         assert (
             heard.logs[0][name] == evaluated.metrics[name] == float(other.logs[0][name]) == 0.0
@@ -237,29 +239,36 @@ def test_equal_rewards_count_as_trl_counts_them(base: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_kto(base: Path, tmp_path: Path) -> None:
+def test_kto(tiny_model: Path, tmp_path: Path) -> None:
     """The KL baseline over the optimiser batch, which TRL calls its micro-batch here; class weights
     apart from 1."""
     weights = {"desirable_weight": 1.0, "undesirable_weight": 1.5, "beta": 0.2}
-    our_steps, rows = ours("kto", base, tmp_path, plain_rows("labels", STEPS * BATCH), **weights)
+    our_steps, rows = ours(
+        "kto", tiny_model, tmp_path, plain_rows("labels", STEPS * BATCH), **weights
+    )
     columns = {name: [row[name] for row in rows] for name in ("prompt", "completion", "label")}
-    other = trl_run("KTO", base, tmp_path, columns, **weights)
+    other = trl_run("KTO", tiny_model, tmp_path, columns, **weights)
     agree(our_steps, other, ("kl", "grad_norm"))
     assert max(line["kl"] for line in our_steps.logs) > 0.05  # the baseline is really in play
 
 
 @pytest.mark.slow
-def test_kto_in_micro_batches(base: Path, tmp_path: Path) -> None:
+def test_kto_in_micro_batches(tiny_model: Path, tmp_path: Path) -> None:
     """`kl_scope: micro` is TRL with gradient accumulation: one baseline for every block of rows."""
     our_steps, rows = ours(
-        "kto", base, tmp_path, plain_rows("labels", STEPS * BATCH), kl_scope="micro", kl_rows=2
+        "kto",
+        tiny_model,
+        tmp_path,
+        plain_rows("labels", STEPS * BATCH),
+        kl_scope="micro",
+        kl_rows=2,
     )
     columns = {name: [row[name] for row in rows] for name in ("prompt", "completion", "label")}
     agree(
         our_steps,
         trl_run(
             "KTO",
-            base,
+            tiny_model,
             tmp_path,
             columns,
             beta=0.1,
@@ -270,11 +279,12 @@ def test_kto_in_micro_batches(base: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_sft(base: Path, tmp_path: Path) -> None:
-    our_steps, rows = ours("sft", base, tmp_path, plain_rows("chats", STEPS * BATCH))
+def test_sft(tiny_model: Path, tmp_path: Path) -> None:
+    our_steps, rows = ours("sft", tiny_model, tmp_path, plain_rows("chats", STEPS * BATCH))
     columns = {name: [row[name] for row in rows] for name in ("prompt", "completion")}
     agree(
-        our_steps, trl_run("SFT", base, tmp_path, columns, completion_only_loss=True, packing=False)
+        our_steps,
+        trl_run("SFT", tiny_model, tmp_path, columns, completion_only_loss=True, packing=False),
     )
 
 
@@ -282,14 +292,16 @@ def test_sft(base: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("margin", "centre"), [(0.0, None), (0.3, 0.01)], ids=["plain", "margin-and-centring"]
 )
-def test_reward(base: Path, tmp_path: Path, margin: float, centre: float | None) -> None:
+def test_reward(tiny_model: Path, tmp_path: Path, margin: float, centre: float | None) -> None:
     changes = {"margin": margin, "center_rewards_coefficient": centre or 0.0}
     our_steps, rows = ours(
-        "reward", base, tmp_path, plain_rows("pairs", STEPS * BATCH), **REWARD | changes
+        "reward", tiny_model, tmp_path, plain_rows("pairs", STEPS * BATCH), **REWARD | changes
     )
     columns = {name: [row[name] for row in rows] for name in ("prompt", "chosen", "rejected")}
     columns |= {"margin": [margin] * len(rows)} if margin else {}
-    other = trl_run("Reward", base, tmp_path, columns, center_rewards_coefficient=centre, **REWARD)
+    other = trl_run(
+        "Reward", tiny_model, tmp_path, columns, center_rewards_coefficient=centre, **REWARD
+    )
     agree(our_steps, other, ("accuracy", "margin", "mean_reward", "grad_norm"))
     assert (
         max(line["margin"] for line in our_steps.logs)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.training_rows import shake
-from tests.worlds.ppo_world import BATCH, World, answers, config_of, flat, parts_of, world
+from tests.worlds.ppo_world import BATCH, PpoWorld, answers, config_of, flat, parts_of, world
 from thumbwheel.core.config import build
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.engine.rollout import Sampling
@@ -27,7 +27,7 @@ from thumbwheel.training.optimizer import prepare
 from thumbwheel.training.returns import whiten
 
 
-def plain(experience: World, collected: Any, adapter: str | None, temperature: float) -> Any:
+def plain(experience: PpoWorld, collected: Any, adapter: str | None, temperature: float) -> Any:
     """Log-probs of all answers, each by a forward of its own."""
     model, logps = experience.engine.model, []
     for task, rollouts in zip(collected.tasks, collected.rollouts, strict=True):
@@ -49,9 +49,9 @@ def plain(experience: World, collected: Any, adapter: str | None, temperature: f
 
 
 def test_01_log_probs_of_policy_reference_and_old_are_at_the_sampling_temperature(
-    base: Path,
+    tiny_model: Path,
 ) -> None:
-    ppo = world(base, temperature=0.6)
+    ppo = world(tiny_model, temperature=0.6)
     collected = answers(ppo)
     experience = ppo.experience(collected)
     policy, reference = (plain(ppo, collected, adapter, 0.6) for adapter in ("default", None))
@@ -67,8 +67,8 @@ def test_01_a_cut_distribution_is_refused() -> None:
             build(PpoConfig, settings, "settings of ppo")
 
 
-def test_02_positions_follow_each_answer_and_no_padding_takes_part(base: Path) -> None:
-    ppo = world(base)
+def test_02_positions_follow_each_answer_and_no_padding_takes_part(tiny_model: Path) -> None:
+    ppo = world(tiny_model)
     collected = answers(ppo)
     experience = ppo.experience(collected)
     (batch,) = plan(experience.examples, 10_000, ppo.engine.layout)
@@ -80,14 +80,16 @@ def test_02_positions_follow_each_answer_and_no_padding_takes_part(base: Path) -
         for branch in example.branches
     ]
     assert batch.position_ids[batch.last_index].tolist() == ends
-    alone = [world(base).experience(answers(ppo, [group], seed=0)) for group in BATCH[:1]]
+    alone = [world(tiny_model).experience(answers(ppo, [group], seed=0)) for group in BATCH[:1]]
     torch.testing.assert_close(
         experience.tokens["old"][0], alone[0].tokens["old"][0], atol=1e-5, rtol=0
     )
 
 
-def test_03_loss_values_and_kl_go_up_to_and_including_the_end_and_no_further(base: Path) -> None:
-    ppo = world(base)
+def test_03_loss_values_and_kl_go_up_to_and_including_the_end_and_no_further(
+    tiny_model: Path,
+) -> None:
+    ppo = world(tiny_model)
     collected = answers(ppo)
     experience = ppo.experience(collected)
     lengths = [len(item.ids) for several in collected.rollouts for item in several]
@@ -103,8 +105,8 @@ def test_03_loss_values_and_kl_go_up_to_and_including_the_end_and_no_further(bas
     assert set(metrics) >= {"loss/policy_avg", "loss/value_avg"}
 
 
-def test_03_a_stop_token_and_a_stop_text_end_an_episode_like_eos(base: Path) -> None:
-    ppo = world(base)
+def test_03_a_stop_token_and_a_stop_text_end_an_episode_like_eos(tiny_model: Path) -> None:
+    ppo = world(tiny_model)
     stop = 40
     sampling = Sampling(max_new_tokens=30, stop_ids=(stop,), stop=(".", "o"), seed=3)
     prompt = ppo.builder.prompt([{"role": "user", "content": "Hi"}])
@@ -120,16 +122,16 @@ def test_03_a_stop_token_and_a_stop_text_end_an_episode_like_eos(base: Path) -> 
 
 @pytest.mark.parametrize(("truncated", "score"), [("score", 0.2), ("bootstrap", 0.0)])
 def test_03_an_answer_without_an_end_pays_the_penalty(
-    truncated: str, score: float, base: Path
+    truncated: str, score: float, tiny_model: Path
 ) -> None:
-    ppo = world(base, missing_eos_penalty=1.25, normalize_reward=False, truncated=truncated)
+    ppo = world(tiny_model, missing_eos_penalty=1.25, normalize_reward=False, truncated=truncated)
     ((ended, cut, _), *_) = answers(ppo).rollouts
     assert ppo.method._final_reward(ended, 1.0) == 1.0
     assert ppo.method._final_reward(cut, 0.2) == pytest.approx(score - 1.25)
 
 
 def test_04_the_score_is_earned_by_the_last_real_token_and_every_token_pays_its_kl(
-    base: Path,
+    tiny_model: Path,
 ) -> None:
     changes = {
         "gamma": 1.0,
@@ -139,7 +141,7 @@ def test_04_the_score_is_earned_by_the_last_real_token_and_every_token_pays_its_
         "kl_estimator": "k1",
         "truncated": "score",
     }
-    ppo = world(base, missing_eos_penalty=0.0, **changes)
+    ppo = world(tiny_model, missing_eos_penalty=0.0, **changes)
     collected = answers(ppo)
     experience = ppo.experience(collected)
     kl = plain(ppo, collected, "default", 1.0) - plain(ppo, collected, None, 1.0)
@@ -156,8 +158,10 @@ def test_04_the_score_is_earned_by_the_last_real_token_and_every_token_pays_its_
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
-def test_04_the_kl_estimator_goes_by_its_name(estimator: str, base: Path) -> None:
-    ppo = world(base, kl_estimator=estimator, lam=0.0, init_kl_coef=1.0, normalize_reward=False)
+def test_04_the_kl_estimator_goes_by_its_name(estimator: str, tiny_model: Path) -> None:
+    ppo = world(
+        tiny_model, kl_estimator=estimator, lam=0.0, init_kl_coef=1.0, normalize_reward=False
+    )
     collected = answers(ppo, [[(3, "stop", 0.0)]])
     experience = ppo.experience(collected)
     gap = plain(ppo, collected, "default", 1.0) - plain(ppo, collected, None, 1.0)
@@ -166,8 +170,8 @@ def test_04_the_kl_estimator_goes_by_its_name(estimator: str, base: Path) -> Non
     torch.testing.assert_close(following - flat(experience, "returns"), expected, atol=1e-5, rtol=0)
 
 
-def test_05_scores_are_normalised_by_running_moments_and_clipped_at_10(base: Path) -> None:
-    ppo = world(base)
+def test_05_scores_are_normalised_by_running_moments_and_clipped_at_10(tiny_model: Path) -> None:
+    ppo = world(tiny_model)
     scores = [item.value for several in answers(ppo).rewards for item in several]
     ppo.experience(answers(ppo))
     mean, deviation = (
@@ -185,9 +189,11 @@ def test_05_scores_are_normalised_by_running_moments_and_clipped_at_10(base: Pat
 
 
 def test_06_gae_ends_with_0_behind_an_end_and_with_the_critics_opinion_behind_a_cut(
-    base: Path,
+    tiny_model: Path,
 ) -> None:
-    ppo = world(base, lam=0.0, init_kl_coef=0.0, missing_eos_penalty=0.0, normalize_reward=False)
+    ppo = world(
+        tiny_model, lam=0.0, init_kl_coef=0.0, missing_eos_penalty=0.0, normalize_reward=False
+    )
     collected = answers(ppo, [[(3, "length", 5.0), (3, "stop", 5.0)]])
     experience = ppo.experience(collected)
     cut, ended = flat(experience, "returns").split(3)
@@ -201,9 +207,9 @@ def test_06_gae_ends_with_0_behind_an_end_and_with_the_critics_opinion_behind_a_
 
 
 def test_06_returns_are_unwhitened_advantages_plus_values_and_may_have_a_lambda_of_their_own(
-    base: Path,
+    tiny_model: Path,
 ) -> None:
-    ppo, apart = world(base), world(base, lambda_critic=1.0)
+    ppo, apart = world(tiny_model), world(tiny_model, lambda_critic=1.0)
     experience, other = ppo.experience(answers(ppo)), apart.experience(answers(apart))
     raw = flat(experience, "returns") - flat(experience, "values")
     torch.testing.assert_close(flat(experience, "advantages"), whiten(raw))
@@ -219,20 +225,22 @@ def test_06_returns_are_unwhitened_advantages_plus_values_and_may_have_a_lambda_
 
 
 def test_07_advantages_are_white_over_the_tokens_of_the_batch_with_the_biased_variance(
-    base: Path,
+    tiny_model: Path,
 ) -> None:
-    ppo = world(base)
+    ppo = world(tiny_model)
     advantages = flat(ppo.experience(answers(ppo)), "advantages")
     assert float(advantages.mean()) == pytest.approx(0, abs=1e-6)
     assert float((advantages**2).mean()) == pytest.approx(1, abs=1e-5)
 
 
-def test_07_rewards_are_divided_by_their_deviation_without_a_shift_where_asked(base: Path) -> None:
+def test_07_rewards_are_divided_by_their_deviation_without_a_shift_where_asked(
+    tiny_model: Path,
+) -> None:
     ppo, white = (
-        world(base, lam=0.0, whiten_rewards=flag, truncated="score") for flag in (False, True)
+        world(tiny_model, lam=0.0, whiten_rewards=flag, truncated="score") for flag in (False, True)
     )
 
-    def rewards(variant: World) -> Any:
+    def rewards(variant: PpoWorld) -> Any:
         collected = answers(variant)
         experience = variant.experience(collected)
         values, ends = (
@@ -247,7 +255,7 @@ def test_07_rewards_are_divided_by_their_deviation_without_a_shift_where_asked(b
     torch.testing.assert_close(after, before / before.std(correction=0), atol=1e-5, rtol=0)
 
 
-def test_08_policy_and_values_are_clipped_and_weighted_as_published(base: Path) -> None:
+def test_08_policy_and_values_are_clipped_and_weighted_as_published(tiny_model: Path) -> None:
     defaults = PpoConfig()
     assert (
         defaults.cliprange,
@@ -255,7 +263,7 @@ def test_08_policy_and_values_are_clipped_and_weighted_as_published(base: Path) 
         defaults.vf_coef,
         defaults.max_grad_norm,
     ) == (0.2, 0.2, 0.1, 1.0)
-    ppo = world(base)
+    ppo = world(tiny_model)
     old = {"old": torch.zeros(4), "advantages": torch.tensor([1.0, 1.0, -1.0, -1.0])}
     logp = torch.tensor([1.5, 0.5, 1.5, 0.5]).log().requires_grad_()
     loss, metrics = ppo.method._policy_loss(logp, old, 4)
@@ -279,7 +287,7 @@ def test_08_policy_and_values_are_clipped_and_weighted_as_published(base: Path) 
 
 
 def test_09_the_kl_coefficient_adapts_to_a_target_in_nats_a_token_over_a_horizon_in_answers(
-    base: Path,
+    tiny_model: Path,
 ) -> None:
     defaults = PpoConfig()
     assert (defaults.init_kl_coef, defaults.kl_target_per_token, defaults.kl_horizon) == (
@@ -287,7 +295,7 @@ def test_09_the_kl_coefficient_adapts_to_a_target_in_nats_a_token_over_a_horizon
         0.1,
         1000,
     )
-    ppo = world(base, kl_horizon=60.0, kl_target_per_token=1e-6)
+    ppo = world(tiny_model, kl_horizon=60.0, kl_target_per_token=1e-6)
     first = ppo.experience(answers(ppo))
     second = ppo.experience(answers(ppo))
     assert first.metrics["kl_coef"] == 0.2
@@ -296,18 +304,21 @@ def test_09_the_kl_coefficient_adapts_to_a_target_in_nats_a_token_over_a_horizon
     )
 
 
-def test_09_a_batch_is_left_at_one_and_a_half_times_early_stop_kl(base: Path) -> None:
-    method = world(base, early_stop_kl=0.02).method
+def test_09_a_batch_is_left_at_one_and_a_half_times_early_stop_kl(tiny_model: Path) -> None:
+    method = world(tiny_model, early_stop_kl=0.02).method
     verdicts = [
         method.verdict({"policy/approxkl_avg": kl, "val/ratio": 1.0})
         for kl in (0.0, 0.0299, 0.0301)
     ]
     assert verdicts == ["update", "update", "leave"]
-    assert world(base, early_stop_kl=None).method.verdict({"policy/approxkl_avg": 5.0}) == "update"
+    assert (
+        world(tiny_model, early_stop_kl=None).method.verdict({"policy/approxkl_avg": 5.0})
+        == "update"
+    )
 
 
-def test_10_the_critic_starts_at_0_and_warms_up_alone(base: Path) -> None:
-    ppo = world(base, shaken=0, critic_warmup_steps=1)
+def test_10_the_critic_starts_at_0_and_warms_up_alone(tiny_model: Path) -> None:
+    ppo = world(tiny_model, shaken=0, critic_warmup_steps=1)
     first = ppo.experience(answers(ppo))
     assert not flat(first, "values").any()
     _, metrics = ppo.loss(first, backward=True)
@@ -323,8 +334,8 @@ def test_10_the_critic_starts_at_0_and_warms_up_alone(base: Path) -> None:
     )
 
 
-def test_10_a_shared_trunk_stays_as_it_is_while_its_head_warms_up(base: Path) -> None:
-    ppo = world(base, critic="shared", critic_warmup_steps=1, shaken=0.1)
+def test_10_a_shared_trunk_stays_as_it_is_while_its_head_warms_up(tiny_model: Path) -> None:
+    ppo = world(tiny_model, critic="shared", critic_warmup_steps=1, shaken=0.1)
     ppo.loss(ppo.experience(answers(ppo)), backward=True)
     assert all(parameter.grad is None for parameter in ppo.engine.parameters_of(Role.POLICY))
     assert ppo.engine.role_model(Role.CRITIC).head.weight.grad.any()
@@ -334,9 +345,9 @@ def test_10_a_shared_trunk_stays_as_it_is_while_its_head_warms_up(base: Path) ->
 
 @pytest.mark.parametrize("critic", ["separate", "shared"])
 def test_11_the_ratio_is_exactly_1_under_the_same_plan_and_nearly_under_another(
-    critic: str, base: Path
+    critic: str, tiny_model: Path
 ) -> None:
-    ppo = world(base, critic=critic, token_budget=64, temperature=0.8)
+    ppo = world(tiny_model, critic=critic, token_budget=64, temperature=0.8)
     experience = ppo.experience(answers(ppo))
     _, metrics = ppo.loss(experience, backward=True)
     assert (
@@ -359,19 +370,19 @@ def test_11_the_ratio_is_exactly_1_under_the_same_plan_and_nearly_under_another(
     assert len(whole["old"]) == 21
 
 
-def test_11_nothing_drops_out(base: Path) -> None:
-    ppo = world(base)
+def test_11_nothing_drops_out(tiny_model: Path) -> None:
+    ppo = world(tiny_model)
     rates = [
         module.p for module in ppo.engine.model.modules() if isinstance(module, torch.nn.Dropout)
     ]
     assert not any(rates)
-    assert torch.equal(*(flat(world(base).experience(answers(ppo)), "old") for _ in range(2)))
+    assert torch.equal(*(flat(world(tiny_model).experience(answers(ppo)), "old") for _ in range(2)))
 
 
 def test_12_minibatches_are_shuffled_anew_in_every_pass_and_absurd_ratios_are_skipped(
-    base: Path,
+    tiny_model: Path,
 ) -> None:
-    method = world(base, num_mini_batches=4).method
+    method = world(tiny_model, num_mini_batches=4).method
     assert (
         PpoConfig().num_ppo_epochs,
         method.passes(0),
@@ -383,15 +394,15 @@ def test_12_minibatches_are_shuffled_anew_in_every_pass_and_absurd_ratios_are_sk
 
 
 @pytest.fixture
-def steps(base: Path) -> Iterator[OnlineRunner]:
+def steps(tiny_model: Path) -> Iterator[OnlineRunner]:
     config = config_of(num_mini_batches=3, num_ppo_epochs=2, early_stop_kl=1e-4, token_budget=64)
-    ppo = OnlineRunner(Ppo(config), parts_of(base, config))
+    ppo = OnlineRunner(Ppo(config), parts_of(tiny_model, config))
     shake(ppo.engine.model)
     yield ppo
     ppo.close()
 
 
-def test_12_the_steps_shuffle_skip_and_leave(steps: OnlineRunner, base: Path) -> None:
+def test_12_the_steps_shuffle_skip_and_leave(steps: OnlineRunner, tiny_model: Path) -> None:
     seen = [list(steps._minibatches(12, step)) for step in (0, 0, 1)]
     assert seen[0] == seen[1] != seen[2]
     first, second = seen[0][:3], seen[0][3:]
@@ -407,7 +418,7 @@ def test_12_the_steps_shuffle_skip_and_leave(steps: OnlineRunner, base: Path) ->
         trained.optimizer.zero_grad()
         return 0.0
 
-    collected = answers(world(base))
+    collected = answers(world(tiny_model))
     experience = steps.method.experience(collected, steps._sweep)
     absurd = replace(
         experience,
@@ -424,9 +435,13 @@ def test_12_the_steps_shuffle_skip_and_leave(steps: OnlineRunner, base: Path) ->
     )  # the first update is made; then the policy has left the one that sampled
 
 
-def test_13_adams_epsilon_a_linear_fall_and_a_rate_for_the_critic(base: Path) -> None:
+def test_13_adams_epsilon_a_linear_fall_and_a_rate_for_the_critic(tiny_model: Path) -> None:
     ppo = world(
-        base, learning_rate=1e-3, critic_learning_rate=5e-3, adam_epsilon=3e-5, warmup_ratio=0.0
+        tiny_model,
+        learning_rate=1e-3,
+        critic_learning_rate=5e-3,
+        adam_epsilon=3e-5,
+        warmup_ratio=0.0,
     )
     trained = prepare(ppo.engine.model, ppo.config, 10, ppo.method.groups(ppo.engine))
     assert [group["lr"] for group in trained.optimizer.param_groups] == [1e-3, 5e-3]
@@ -440,9 +455,9 @@ def test_13_adams_epsilon_a_linear_fall_and_a_rate_for_the_critic(base: Path) ->
     assert (PpoConfig().adam_epsilon, PpoConfig().lr_scheduler_type) == (1e-5, "linear")
 
 
-def test_13_policy_and_critic_share_no_parameter_and_the_base_has_none(base: Path) -> None:
+def test_13_policy_and_critic_share_no_parameter_and_the_base_has_none(tiny_model: Path) -> None:
     for critic in ("separate", "shared"):
-        ppo = world(base, critic=critic)
+        ppo = world(tiny_model, critic=critic)
         policy, critic_parameters = (group["params"] for group in ppo.method.groups(ppo.engine))
         ids = [id(parameter) for parameter in (*policy, *critic_parameters)]
         assert len(ids) == len(set(ids))
@@ -453,8 +468,8 @@ def test_13_policy_and_critic_share_no_parameter_and_the_base_has_none(base: Pat
         assert len(critic_parameters) == (2 if critic == "shared" else len(policy) + 2)
 
 
-def test_14_what_has_to_be_watched_is_logged(base: Path) -> None:
-    ppo = world(base)
+def test_14_what_has_to_be_watched_is_logged(tiny_model: Path) -> None:
+    ppo = world(tiny_model)
     experience = ppo.experience(answers(ppo))
     _, metrics = ppo.loss(experience)
     seen = experience.metrics | metrics
@@ -479,8 +494,8 @@ def test_14_what_has_to_be_watched_is_logged(base: Path) -> None:
     assert 0 < seen["entropy"] <= math.log(len(ppo.builder.tokenizer))
 
 
-def test_15_adapters_are_on_all_linear_layers_and_take_larger_steps(base: Path) -> None:
-    ppo = world(base)
+def test_15_adapters_are_on_all_linear_layers_and_take_larger_steps(tiny_model: Path) -> None:
+    ppo = world(tiny_model)
     linear = [
         name
         for name, module in ppo.engine.language_model.named_modules()
@@ -494,8 +509,8 @@ def test_15_adapters_are_on_all_linear_layers_and_take_larger_steps(base: Path) 
     assert type(ppo.method).rate >= 1e-5 * 10
 
 
-def test_state_brings_critic_moments_and_coefficient_back(base: Path) -> None:
-    ppo, other = world(base, kl_horizon=50.0), world(base, shaken=0.3, kl_horizon=50.0)
+def test_state_brings_critic_moments_and_coefficient_back(tiny_model: Path) -> None:
+    ppo, other = world(tiny_model, kl_horizon=50.0), world(tiny_model, shaken=0.3, kl_horizon=50.0)
     ppo.experience(answers(ppo))
     other.method.restore(ppo.method.state())
     for name in ("moments", "kl_coef", "batches"):
@@ -506,8 +521,8 @@ def test_state_brings_critic_moments_and_coefficient_back(base: Path) -> None:
         assert torch.equal(left, right)
 
 
-def test_answers_without_a_reward_are_not_learned_from(base: Path) -> None:
-    ppo = world(base)
+def test_answers_without_a_reward_are_not_learned_from(tiny_model: Path) -> None:
+    ppo = world(tiny_model)
     experience = ppo.experience(
         answers(ppo, [[(3, "stop", None), (4, "stop", 1.0)], [(2, "stop", None)]])
     )

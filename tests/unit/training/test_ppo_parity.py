@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from tests.models.tiny_models import tiny_base
-from tests.worlds.ppo_world import World, answers, world
+from tests.worlds.ppo_world import PpoWorld, answers, world
 from thumbwheel.engine.score import Role
 from thumbwheel.training.online import AnswerBatch
 
@@ -27,7 +27,7 @@ class Straight:
     """The same start as `world`, nothing of its code: PEFT's own switches, one padded batch, no
     tree."""
 
-    def __init__(self, start: World, shared: bool) -> None:
+    def __init__(self, start: PpoWorld, shared: bool) -> None:
         self.config, self.shared = start.config, shared
         self.model = copy.deepcopy(start.engine.model)
         for layer in self.model.modules():

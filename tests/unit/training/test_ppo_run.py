@@ -34,14 +34,14 @@ from thumbwheel.training.types import RunState
 
 
 @pytest.fixture
-def judge(base: Path, tmp_path: Path) -> Path:
+def judge(tiny_model: Path, tmp_path: Path) -> Path:
     """A reward model over the base that learned a little."""
-    return judge_of(base, tmp_path, plain_rows("pairs", 16, 4), 3)
+    return judge_of(tiny_model, tmp_path, plain_rows("pairs", 16, 4), 3)
 
 
-def test_policy_critic_and_reward_model_are_on_one_base(judge: Path, base: Path) -> None:
+def test_policy_critic_and_reward_model_are_on_one_base(judge: Path, tiny_model: Path) -> None:
     config = config_of(reward_functions=())
-    steps = OnlineRunner(Ppo(config), parts_of(base, config, reward_model=judge))
+    steps = OnlineRunner(Ppo(config), parts_of(tiny_model, config, reward_model=judge))
     engine = steps.engine
     assert list(engine.model.peft_config) == ["default", "critic", "reward"]
     trained = {id(parameter) for group in steps.groups() for parameter in group["params"]}
@@ -64,11 +64,11 @@ def test_policy_critic_and_reward_model_are_on_one_base(judge: Path, base: Path)
 
 
 def test_10_the_critic_starts_as_the_reward_model_in_units_of_the_normalised_reward(
-    judge: Path, base: Path
+    judge: Path, tiny_model: Path
 ) -> None:
     config = config_of(reward_functions=())
-    steps = OnlineRunner(Ppo(config), parts_of(base, config, reward_model=judge))
-    collected = answers(world(base))
+    steps = OnlineRunner(Ppo(config), parts_of(tiny_model, config, reward_model=judge))
+    collected = answers(world(tiny_model))
     collected = AnswerBatch(collected.tasks[:1], collected.rollouts[:1], collected.rewards[:1])
     experience = steps.method.experience(collected, steps._sweep)
     ends = {
@@ -88,14 +88,14 @@ def test_10_the_critic_starts_as_the_reward_model_in_units_of_the_normalised_rew
 
 
 def test_10_a_critic_from_a_model_of_classes_starts_in_units_of_the_chances_that_are_paid(
-    judge: Path, base: Path
+    judge: Path, tiny_model: Path
 ) -> None:
     card = json.loads((judge / "reward.json").read_text())
     (judge / "reward.json").write_text(json.dumps(card | {"loss_type": "classification"}))
     for normalised in (True, False):
         config = config_of(reward_functions=(), normalize_reward=normalised)
-        steps = OnlineRunner(Ppo(config), parts_of(base, config, reward_model=judge))
-        plain = answers(world(base))
+        steps = OnlineRunner(Ppo(config), parts_of(tiny_model, config, reward_model=judge))
+        plain = answers(world(tiny_model))
         asks = [
             JudgeRequest({}, rollout.text, rollout.finish, plain.tasks[0].row["prompt"])
             for rollout in plain.rollouts[0]
@@ -114,13 +114,13 @@ def test_10_a_critic_from_a_model_of_classes_starts_in_units_of_the_chances_that
 
 
 def test_another_base_has_a_critic_of_its_own_and_says_so(
-    judge: Path, base: Path, tmp_path: Path, capsys: Any
+    judge: Path, tiny_model: Path, tmp_path: Path, capsys: Any
 ) -> None:
     card = json.loads((judge / "reward.json").read_text())
     other = Path(shutil.copytree(judge, tmp_path / "other"))
     (other / "reward.json").write_text(json.dumps(card | {"base_fingerprint": "of another base"}))
     config = config_of()
-    parts = parts_of(base, config, reward_model=other)
+    parts = parts_of(tiny_model, config, reward_model=other)
     Ppo(config).begin(parts)
     assert not parts.engine.role_model(Role.CRITIC).head.weight.any()
     assert "the critic starts from the base" in capsys.readouterr().err
@@ -128,7 +128,7 @@ def test_another_base_has_a_critic_of_its_own_and_says_so(
 
 @pytest.mark.slow
 def test_grpo_is_rewarded_by_a_reward_model_over_its_own_base_and_over_another(
-    judge: Path, base: Path, tmp_path: Path
+    judge: Path, tiny_model: Path, tmp_path: Path
 ) -> None:
     """An encoder cannot be one voice of the policy's engine; it judges by itself."""
     encoder = tmp_path / "encoder"
@@ -148,7 +148,7 @@ def test_grpo_is_rewarded_by_a_reward_model_over_its_own_base_and_over_another(
     )
     prompts = plain_rows("prompts", 2)
     for folder in (judge, encoder):
-        steps = OnlineRunner(Grpo(config), parts_of(base, config, reward_model=folder))
+        steps = OnlineRunner(Grpo(config), parts_of(tiny_model, config, reward_model=folder))
         items = steps.method.prepare(prompts, steps._builder).items
         collected = steps.collect(items, 3, steps._sampling(0))
         read = [
@@ -167,7 +167,7 @@ def test_grpo_is_rewarded_by_a_reward_model_over_its_own_base_and_over_another(
 
 @pytest.mark.slow
 def test_a_run_against_rm1_is_interrupted_resumed_and_the_same(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
@@ -183,7 +183,7 @@ def test_a_run_against_rm1_is_interrupted_resumed_and_the_same(
             ws,
             Agent.named("a"),
             "reward",
-            find_base(str(base), ws.home.cache),
+            find_base(str(tiny_model), ws.home.cache),
             dataset=frozen(ws, "a", "pairs", 16, 4),
             options=QUICK,
         )
@@ -193,7 +193,7 @@ def test_a_run_against_rm1_is_interrupted_resumed_and_the_same(
             ws,
             Agent.named("a"),
             "ppo",
-            find_base(str(base), ws.home.cache),
+            find_base(str(tiny_model), ws.home.cache),
             dataset=prompts,
             options=options,
         )
@@ -201,7 +201,7 @@ def test_a_run_against_rm1_is_interrupted_resumed_and_the_same(
             ws,
             Agent.named("a"),
             "ppo",
-            find_base(str(base), ws.home.cache),
+            find_base(str(tiny_model), ws.home.cache),
             dataset=prompts,
             options=options | {"callbacks": ["training_callbacks:Interrupt"]},
         )

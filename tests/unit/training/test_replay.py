@@ -30,8 +30,8 @@ def test_no_question_is_an_anchor_of_the_gate() -> None:
         assert "answer with" not in question.casefold()
 
 
-def test_the_answers_are_the_greedy_ones_of_the_base(base: Path, tmp_path: Path) -> None:
-    assembly = assembled("sft", base, tmp_path, plain_rows("chats", 4))
+def test_the_answers_are_the_greedy_ones_of_the_base(tiny_model: Path, tmp_path: Path) -> None:
+    assembly = assembled("sft", tiny_model, tmp_path, plain_rows("chats", 4))
     replay = replay_of(assembly, tmp_path)
     prompts = [example.prompt for example in replay.examples]
     sampling = Sampling(
@@ -45,16 +45,20 @@ def test_the_answers_are_the_greedy_ones_of_the_base(base: Path, tmp_path: Path)
     assembly.runner.close()
 
 
-def test_the_base_answers_once(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assembly = assembled("sft", base, tmp_path, plain_rows("chats", 4))
+def test_the_base_answers_once(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assembly = assembled("sft", tiny_model, tmp_path, plain_rows("chats", 4))
     first = replay_of(assembly, tmp_path)
     monkeypatch.setattr(GroupSampler, "sample", lambda *_: pytest.fail("it answered again"))
     assert replay_of(assembly, tmp_path) == first
     assembly.runner.close()
 
 
-def test_every_question_has_its_turn_before_one_comes_again(base: Path, tmp_path: Path) -> None:
-    assembly = assembled("sft", base, tmp_path, plain_rows("chats", 4))
+def test_every_question_has_its_turn_before_one_comes_again(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    assembly = assembled("sft", tiny_model, tmp_path, plain_rows("chats", 4))
     replay = replay_of(assembly, tmp_path)
     steps = len(replay.examples) // ROWS
     groups = [example.group for step in range(steps) for example in replay.rows(step)]
@@ -62,9 +66,9 @@ def test_every_question_has_its_turn_before_one_comes_again(base: Path, tmp_path
     assembly.runner.close()
 
 
-def test_its_gradient_is_that_of_the_mean_over_tokens(base: Path, tmp_path: Path) -> None:
+def test_its_gradient_is_that_of_the_mean_over_tokens(tiny_model: Path, tmp_path: Path) -> None:
     """Against plain transformers on the same adapter, row by row."""
-    assembly = assembled("sft", base, tmp_path, plain_rows("chats", 4), dtype="float32")
+    assembly = assembled("sft", tiny_model, tmp_path, plain_rows("chats", 4), dtype="float32")
     replay = replay_of(assembly, tmp_path, weight=0.5)
     nats = replay.backward(assembly.engine, 0, 4096)
     trainable = [weight for weight in assembly.model.parameters() if weight.requires_grad]
@@ -89,7 +93,7 @@ def test_its_gradient_is_that_of_the_mean_over_tokens(base: Path, tmp_path: Path
     assembly.runner.close()
 
 
-def test_what_the_base_answered_stays_likely(base: Path, tmp_path: Path) -> None:
+def test_what_the_base_answered_stays_likely(tiny_model: Path, tmp_path: Path) -> None:
     """The same rows at the same rate, with replay and without."""
     after = {}
     for weight in (0.0, 1.0):
@@ -97,7 +101,7 @@ def test_what_the_base_answered_stays_likely(base: Path, tmp_path: Path) -> None
         folder.mkdir()
         assembly = assembled(
             "sft",
-            base,
+            tiny_model,
             folder,
             plain_rows("chats", 16),
             learning_rate=2e-2,

@@ -4,7 +4,6 @@ said."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ import sqlalchemy as sa
 from safetensors.numpy import save_file
 
 from tests.training_rows import QUICK, frozen
-from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
@@ -27,30 +25,24 @@ from thumbwheel.training.train import find_run, runs, train
 from thumbwheel.training.types import RunState
 
 
-@pytest.fixture
-def ws(tmp_path: Path) -> Iterator[Workspace]:
-    with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as opened:
-        yield opened
-
-
 @pytest.mark.slow
 def test_the_same_run_gives_the_same_adapter_and_what_is_different_is_said(
-    ws: Workspace, base: Path
+    empty_ws: Workspace, tiny_model: Path
 ) -> None:
-    dataset = frozen(ws, "a", "pairs", 20, 4)
+    dataset = frozen(empty_ws, "a", "pairs", 20, 4)
     agent = Agent.named("a")
     options = {**QUICK, "require_gain": False}
-    base_model = find_base(str(base), ws.home.cache)
-    result = train(ws, agent, "dpo", base_model, dataset=dataset, options=options)
+    base_model = find_base(str(tiny_model), empty_ws.home.cache)
+    result = train(empty_ws, agent, "dpo", base_model, dataset=dataset, options=options)
     assert result.state is RunState.FINISHED
-    run = find_run(ws, result.run_id)
+    run = find_run(empty_ws, result.run_id)
 
     # the same machine and packages: bit by bit, and nothing is recorded
-    again = reproduce(ws, run)
+    again = reproduce(empty_ws, run)
     assert again.sameness is Sameness.BITWISE
     assert (again.weights_distance, again.loss_distance, again.differences) == (0.0, 0.0, [])
-    assert len(runs(ws, agent)) == 1
-    assert len(versions(ws, agent)) == 2, "the base and the candidate"
+    assert len(runs(empty_ws, agent)) == 1
+    assert len(versions(empty_ws, agent)) == 2, "the base and the candidate"
 
     # other packages and another processor are named; another seed is another adapter
     def change(connection: sa.Connection) -> None:
@@ -58,27 +50,27 @@ def test_the_same_run_gives_the_same_adapter_and_what_is_different_is_said(
         changed = environment | {"torch": "1.0", "machine": environment["machine"] | {"cpu": "x"}}
         connection.execute(schema.runs.update().values(environment=changed))
 
-    ws.db.write(change)
-    spec_file = ws.home.runs / run.id / "spec.json"
+    empty_ws.db.write(change)
+    spec_file = empty_ws.home.runs / run.id / "spec.json"
     spec = json.loads(spec_file.read_text())
     spec["config"]["seed"] += 1
     spec_file.write_text(json.dumps(spec))
-    other = reproduce(ws, run, tolerance=1e-6)
+    other = reproduce(empty_ws, run, tolerance=1e-6)
     assert other.sameness is Sameness.DIFFERENT
     assert [difference.name for difference in other.differences] == ["torch", "cpu"]
     assert other.weights_distance > 1e-6
     assert other.reasons
 
     # rows that are gone make it impossible, and all that is missing is named at once
-    blob = Artifacts(ws.home.blobs).path(spec["files"]["train"])
+    blob = Artifacts(empty_ws.home.blobs).path(spec["files"]["train"])
     blob.unlink()
-    (base / "config.json").touch()
+    (tiny_model / "config.json").touch()
     with pytest.raises(Conflict, match="rows of split 'train'"):
-        reproduce(ws, run)
+        reproduce(empty_ws, run)
 
 
-def test_a_run_that_did_not_end_has_nothing_to_compare_with(ws: Workspace) -> None:
-    dataset = frozen(ws, "a", "pairs", 4)
+def test_a_run_that_did_not_end_has_nothing_to_compare_with(empty_ws: Workspace) -> None:
+    dataset = frozen(empty_ws, "a", "pairs", 4)
     values = {
         "id": "run_1",
         "agent_id": Agent.named("a").id,
@@ -95,10 +87,10 @@ def test_a_run_that_did_not_end_has_nothing_to_compare_with(ws: Workspace) -> No
         row = schema.runs.insert().values(state="stopped", recorded_at=now, **values)
         connection.execute(row)
 
-    ws.db.write(add)
+    empty_ws.db.write(add)
     with pytest.raises(Conflict, match="it is stopped"):
-        reproduce(ws, find_run(ws, "run_1"))
-    assert not RunDir(ws.home.runs / "run_1").path.exists()
+        reproduce(empty_ws, find_run(empty_ws, "run_1"))
+    assert not RunDir(empty_ws.home.runs / "run_1").path.exists()
 
 
 def test_the_distance_of_adapters(tmp_path: Path) -> None:

@@ -61,9 +61,9 @@ def plain_scores(assembly: Any) -> torch.Tensor:
 @pytest.mark.parametrize("loss_type", KINDS)
 @pytest.mark.parametrize("form", ["decoder", "bert", "deberta-v2", "roberta"])
 def test_losses_and_gradients_are_the_straight_line_formula(
-    loss_type: str, form: str, base: Path, tmp_path: Path
+    loss_type: str, form: str, tiny_model: Path, tmp_path: Path
 ) -> None:
-    where = base if form == "decoder" else tiny_encoder(tmp_path / "encoder", form)
+    where = tiny_model if form == "decoder" else tiny_encoder(tmp_path / "encoder", form)
     changes = (
         {"margin": 0.2, "center_rewards_coefficient": 0.05} if loss_type == "bradley_terry" else {}
     )
@@ -134,10 +134,10 @@ def test_losses_and_gradients_are_the_straight_line_formula(
 
 
 @pytest.mark.parametrize("form", ["decoder", "bert", "deberta-v2", "roberta"])
-def test_what_a_base_lacks_is_trained_and_kept(form: str, base: Path, tmp_path: Path) -> None:
+def test_what_a_base_lacks_is_trained_and_kept(form: str, tiny_model: Path, tmp_path: Path) -> None:
     """Pooler and head are no part of a pretrained encoder: they have to be in the adapter, or the
     reward model is noise when loaded."""
-    where = base if form == "decoder" else tiny_encoder(tmp_path / "encoder", form)
+    where = tiny_model if form == "decoder" else tiny_encoder(tmp_path / "encoder", form)
     assembly, _ = made_for("bradley_terry", where, tmp_path)
     assert assembly.engine.layout.kind == ("tree" if form == "decoder" else "padded")
     trained = {
@@ -164,11 +164,11 @@ def test_what_a_base_lacks_is_trained_and_kept(form: str, base: Path, tmp_path: 
     )
 
 
-def test_the_head_begins_small_and_without_bias(base: Path, tmp_path: Path) -> None:
+def test_the_head_begins_small_and_without_bias(tiny_model: Path, tmp_path: Path) -> None:
     from thumbwheel.engine.load import load_scorer
 
     weights = torch.cat(
-        [load_scorer(str(base), seed=seed)[0].score.weight[0] for seed in range(40)]
+        [load_scorer(str(tiny_model), seed=seed)[0].score.weight[0] for seed in range(40)]
     )
     assert weights.std().item() == pytest.approx(33**-0.5, rel=0.05)
     assert load_scorer(str(tiny_encoder(tmp_path / "e")))[0].classifier.bias.item() == 0
@@ -254,7 +254,7 @@ def test_an_outlier_does_not_squeeze_the_scale() -> None:
     assert 1 <= low < 1.1 and 4.9 < high < 5.1
 
 
-def test_what_the_rows_cannot_support(base: Path) -> None:
+def test_what_the_rows_cannot_support(tiny_model: Path) -> None:
     scored = [{"value": 3.0}, {"value": 3.0}]
     with pytest.raises(DataError, match="lie between 3 and 3"):
         RewardMethod.resolve_config(RewardMethodConfig(loss_type="regression"), scored)
@@ -273,14 +273,14 @@ def test_what_the_rows_cannot_support(base: Path) -> None:
     )
 
 
-def test_it_may_begin_where_a_version_that_answers_ended(base: Path, tmp_path: Path) -> None:
+def test_it_may_begin_where_a_version_that_answers_ended(tiny_model: Path, tmp_path: Path) -> None:
     """The trunk is that version's, the head is drawn anew; the reference and all else do not matter
     to a judge."""
-    answering = assembled("sft", base, tmp_path, plain_rows("chats", 8, 2))
+    answering = assembled("sft", tiny_model, tmp_path, plain_rows("chats", 8, 2))
     shake(answering.model)
     answering.model.save_pretrained(tmp_path / "v1")
     assembly, plain = (
-        assembled("reward", base, tmp_path, plain_rows("pairs", 8, 2), start=start)
+        assembled("reward", tiny_model, tmp_path, plain_rows("pairs", 8, 2), start=start)
         for start in (tmp_path / "v1", None)
     )
     parameters, begun = (
@@ -300,17 +300,22 @@ def test_it_may_begin_where_a_version_that_answers_ended(base: Path, tmp_path: P
     assert torch.equal(*heads) and all(parameters[name].requires_grad for name in adapter_weights)
     with pytest.raises(ModelError, match="are not the"):
         assembled(
-            "reward", base, tmp_path, plain_rows("pairs", 8, 2), start=tmp_path / "v1", lora_r=2
+            "reward",
+            tiny_model,
+            tmp_path,
+            plain_rows("pairs", 8, 2),
+            start=tmp_path / "v1",
+            lora_r=2,
         )
 
 
-def test_it_learns(base: Path, tmp_path: Path) -> None:
+def test_it_learns(tiny_model: Path, tmp_path: Path) -> None:
     """The better answer has the word "fox": a tiny base finds that out."""
     rows = plain_rows("pairs", 160, 40)
     for number, row in enumerate(rows):
         row["chosen"], row["rejected"] = f"quick fox {number % 7}", f"quick dog {number % 5}"
     assembly = assembled(
-        "reward", base, tmp_path, rows, learning_rate=5e-3, num_train_epochs=1, eval_steps=10
+        "reward", tiny_model, tmp_path, rows, learning_rate=5e-3, num_train_epochs=1, eval_steps=10
     )
     loop_of(assembly, tmp_path).run()
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]

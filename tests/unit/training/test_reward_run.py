@@ -51,15 +51,15 @@ READS = [RewardInput(PROMPT, text) for text in ANSWERS]
 
 
 @pytest.fixture(scope="module")
-def ws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+def reward_ws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     with Workspace.open(Home(tmp_path_factory.mktemp("home")), Sources({}, "", {})) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def first(ws: Workspace, base: Path) -> RewardModelRecord:
+def first(reward_ws: Workspace, tiny_model: Path) -> RewardModelRecord:
     """The only run over a decoder; every test reads it."""
-    return trained(ws, "pairs", base)
+    return trained(reward_ws, "pairs", tiny_model)
 
 
 def dataset(ws: Workspace, shape: str) -> Dataset:
@@ -97,15 +97,15 @@ def trained(ws: Workspace, shape: str, base: Path, **options: Any) -> RewardMode
 
 @pytest.mark.slow
 def test_a_run_gives_a_reward_model_and_no_version(
-    ws: Workspace, first: RewardModelRecord, tmp_path: Path
+    reward_ws: Workspace, first: RewardModelRecord, tmp_path: Path
 ) -> None:
     from tests.opened_home import invoked
     from thumbwheel.training.reward_commands import reward_model
 
     assert (
         first.name == "rm1"
-        and versions(ws, Agent.named("a")) == []
-        and first.run_id == runs(ws, Agent.named("a"))[0].id
+        and versions(reward_ws, Agent.named("a")) == []
+        and first.run_id == runs(reward_ws, Agent.named("a"))[0].id
     )
     held = first.metrics["held_out"]
     assert (
@@ -121,7 +121,7 @@ def test_a_run_gives_a_reward_model_and_no_version(
     assert {"loss", "accuracy", "margin", "ece"} <= first.metrics["dev"].keys()
 
     def ask(*arguments):
-        return invoked(ws, reward_model, *arguments, "--agent", "a")
+        return invoked(reward_ws, reward_model, *arguments, "--agent", "a")
 
     assert (
         json.loads(ask("list", "--json").stdout)[0]["name"]
@@ -153,7 +153,7 @@ def test_a_run_gives_a_reward_model_and_no_version(
 
 @pytest.mark.slow
 def test_the_gate_split_stays_closed_while_a_reward_model_is_made(
-    base: Path, tmp_path: Path
+    tiny_model: Path, tmp_path: Path
 ) -> None:
     """Whoever trains against the reward model would have seen, through it, the rows that judge the
     result."""
@@ -169,7 +169,7 @@ def test_the_gate_split_stays_closed_while_a_reward_model_is_made(
         Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as home,
     ):
         patch.setattr(Artifacts, "path", watched)
-        record = trained(home, "pairs", base, max_steps=1)
+        record = trained(home, "pairs", tiny_model, max_steps=1)
         files = find(home, "a").manifest["files"]
         spec = RunDir(home.home.runs / record.run_id).spec()
     assert spec.files == {"train": files["train"], "dev": files["dev"]}
@@ -178,9 +178,9 @@ def test_the_gate_split_stays_closed_while_a_reward_model_is_made(
 
 
 def test_what_an_answer_earns_is_a_chance_where_classes_were_learned(
-    ws: Workspace, first: RewardModelRecord
+    reward_ws: Workspace, first: RewardModelRecord
 ) -> None:
-    model = RewardModel.load(reward_models.folder(ws, first), device="cpu")
+    model = RewardModel.load(reward_models.folder(reward_ws, first), device="cpu")
     scores = model.score(READS)
     assert model.training_rewards([READS]) == [scores]  # from pairs only the order means something
     model.card = replace(model.card, loss_type="classification")
@@ -202,11 +202,11 @@ def long_pair(number: int) -> PairRow:
 
 
 def test_both_answers_of_a_pair_are_read_after_the_same_turns(
-    ws: Workspace, first: RewardModelRecord
+    reward_ws: Workspace, first: RewardModelRecord
 ) -> None:
     """As in training. Each after as many turns as it leaves room for, other answers would be called
     the better ones."""
-    model = RewardModel.load(reward_models.folder(ws, first), device="cpu")
+    model = RewardModel.load(reward_models.folder(reward_ws, first), device="cpu")
 
     def sides(pair):
         return [RewardInput(pair.prompt, pair.chosen), RewardInput(pair.prompt, pair.rejected)]
@@ -233,9 +233,9 @@ def test_both_answers_of_a_pair_are_read_after_the_same_turns(
 
 
 def test_an_answer_that_is_too_long_does_not_silence_the_others(
-    ws: Workspace, first: RewardModelRecord
+    reward_ws: Workspace, first: RewardModelRecord
 ) -> None:
-    model = RewardModel.load(reward_models.folder(ws, first), device="cpu")
+    model = RewardModel.load(reward_models.folder(reward_ws, first), device="cpu")
     ((short, longest),) = model.score_together(
         [[RewardInput(PROMPT, "fox"), RewardInput(PROMPT, "fox " * 300)]]
     )
@@ -245,9 +245,9 @@ def test_an_answer_that_is_too_long_does_not_silence_the_others(
 
 
 def test_held_out_labels_are_compared_with_the_commoner_one(
-    ws: Workspace, first: RewardModelRecord
+    reward_ws: Workspace, first: RewardModelRecord
 ) -> None:
-    model = RewardModel.load(reward_models.folder(ws, first), device="cpu")
+    model = RewardModel.load(reward_models.folder(reward_ws, first), device="cpu")
     model.card = replace(model.card, loss_type="classification")
     gate_rows = [replace(row("labels", n, "gate"), label=n < 7) for n in range(10)]
     figures = held_out(model, gate_rows)
@@ -269,10 +269,10 @@ def test_held_out_labels_are_compared_with_the_commoner_one(
     assert held_out(model, []) == {"n": 0, "unreadable": 0}
 
 
-def test_an_answer_is_read_as_in_training(ws: Workspace, first: RewardModelRecord) -> None:
+def test_an_answer_is_read_as_in_training(reward_ws: Workspace, first: RewardModelRecord) -> None:
     """One that was cut off has no end, tools stand in the prompt, and little memory only means more
     passes."""
-    model = RewardModel.load(reward_models.folder(ws, first), device="cpu")
+    model = RewardModel.load(reward_models.folder(reward_ws, first), device="cpu")
     seen: list[Any] = []
     whole = model._engine.score
 
@@ -303,26 +303,26 @@ def test_an_answer_is_read_as_in_training(ws: Workspace, first: RewardModelRecor
 
 
 def test_no_place_beside_an_adapter_of_another_kind(
-    ws: Workspace, first: RewardModelRecord, base: Path
+    reward_ws: Workspace, first: RewardModelRecord, tiny_model: Path
 ) -> None:
     from peft import LNTuningConfig, get_peft_model
 
-    model, _ = load_base(str(base))
+    model, _ = load_base(str(tiny_model))
     engine = ScoreEngine(get_peft_model(model, LNTuningConfig(target_modules=["norm"])))
-    assert mount(engine, reward_models.folder(ws, first), "judge") is None
+    assert mount(engine, reward_models.folder(reward_ws, first), "judge") is None
 
 
 def test_the_result_is_the_standard_form(
-    ws: Workspace, first: RewardModelRecord, base: Path
+    reward_ws: Workspace, first: RewardModelRecord, tiny_model: Path
 ) -> None:
     """PEFT and transformers alone give the same scores, on padded rows."""
     from peft import PeftModel
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    folder = reward_models.folder(ws, first)
+    folder = reward_models.folder(reward_ws, first)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     inner = AutoModelForSequenceClassification.from_pretrained(
-        base, num_labels=1, dtype=torch.float32, pad_token_id=tokenizer.pad_token_id
+        tiny_model, num_labels=1, dtype=torch.float32, pad_token_id=tokenizer.pad_token_id
     )
     plain = PeftModel.from_pretrained(inner, folder).eval()
 
@@ -342,10 +342,10 @@ def test_the_result_is_the_standard_form(
 
 
 @pytest.mark.slow
-def test_an_encoder_judges_behind_the_same_interface(ws: Workspace, tmp_path: Path) -> None:
+def test_an_encoder_judges_behind_the_same_interface(reward_ws: Workspace, tmp_path: Path) -> None:
     base = tiny_encoder(tmp_path / "encoder", "deberta-v2")
-    record = trained(ws, "scored", base, loss_type="regression", max_steps=2)
-    folder = reward_models.folder(ws, record)
+    record = trained(reward_ws, "scored", base, loss_type="regression", max_steps=2)
+    folder = reward_models.folder(reward_ws, record)
     card, model = RewardModelCard.read(folder), RewardModel.load(folder, device="cpu")
     assert card.scale == model.scale and 1 <= card.scale.low < card.scale.high <= 5
     assert record.metrics["held_out"]["n"] == 8 and record.metrics["held_out"]["mae"] < 4
@@ -363,15 +363,15 @@ def writer(tmp_path: Path, base: Path | None = None) -> ScoreEngine:
 
 
 def test_mounted_on_the_policys_base_it_gives_the_same_scores(
-    ws: Workspace, first: RewardModelRecord, base: Path, tmp_path: Path
+    reward_ws: Workspace, first: RewardModelRecord, tiny_model: Path, tmp_path: Path
 ) -> None:
-    folder = reward_models.folder(ws, first)
+    folder = reward_models.folder(reward_ws, first)
     alone = RewardModel.load(folder, device="cpu")
     token_rows = [alone._builder.fit(PROMPT, [TargetText(text)], 128).rows[0] for text in ANSWERS]
     examples = [
         Example(tokens.prompt_ids, (Branch(tokens.completion_ids),), "g") for tokens in token_rows
     ]
-    engine = writer(tmp_path, base)
+    engine = writer(tmp_path, tiny_model)
     batch = build(examples, range(3), engine.layout)
     before, trainable = (
         engine.score(batch, Role.POLICY).logp,
@@ -387,14 +387,14 @@ def test_mounted_on_the_policys_base_it_gives_the_same_scores(
     assert sum(parameter.requires_grad for parameter in engine.model.parameters()) == sum(trainable)
     assert not any(tokens.requires_grad for tokens in engine.parameters_of(Role.REWARD))
     assert mount(writer(tmp_path), folder, "judge") is None
-    plain_model, _ = load_base(str(base), "float32")
+    plain_model, _ = load_base(str(tiny_model), "float32")
     assert mount(ScoreEngine(plain_model), folder, "judge") is None
 
 
 def test_a_base_that_changed_is_refused(
-    ws: Workspace, first: RewardModelRecord, tmp_path: Path
+    reward_ws: Workspace, first: RewardModelRecord, tmp_path: Path
 ) -> None:
-    folder = Path(shutil.copytree(reward_models.folder(ws, first), tmp_path / "copy"))
+    folder = Path(shutil.copytree(reward_models.folder(reward_ws, first), tmp_path / "copy"))
     replace(RewardModelCard.read(folder), base_fingerprint="of something else").write(folder)
     with pytest.raises(ModelError, match="other weights"):
         RewardModel.load(folder, device="cpu")
@@ -429,7 +429,7 @@ def test_figures_of_held_out_rows() -> None:
 
 
 def test_the_ledger_judges_by_a_reward_model_under_its_name(
-    ws: Workspace, first: RewardModelRecord, tmp_path: Path
+    reward_ws: Workspace, first: RewardModelRecord, tmp_path: Path
 ) -> None:
     from thumbwheel.capture.ingest import ingest
     from thumbwheel.rewards import ledger
@@ -441,23 +441,24 @@ def test_the_ledger_judges_by_a_reward_model_under_its_name(
         {"type": "trace", "id": answer, "input": PROMPT, "output": answer} for answer in ANSWERS
     ]
     (tmp_path / "traces.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert ingest(ws, "a", "jsonl", tmp_path / "traces.jsonl").refused == 0
+    assert ingest(reward_ws, "a", "jsonl", tmp_path / "traces.jsonl").refused == 0
     config = RewardConfig(
         preset="none", components={"reward_model": ComponentConfig(settings={"model": "rm1"})}
     )
-    parts = components(ws, "a", config)
-    assert ledger.run(ws, Agent.named("a"), parts).statuses == {
+    parts = components(reward_ws, "a", config)
+    assert ledger.run(reward_ws, Agent.named("a"), parts).statuses == {
         ("reward_model", "ok"): len(ANSWERS)
     }
-    with ws.db.read() as connection:
+    with reward_ws.db.read() as connection:
         signals = sorted(
             reward.value or 0
             for reward in ledger.rewards(connection, Agent.named("a"), config, parts)
         )
-    outputs = RewardModel.load(reward_models.folder(ws, first), device="cpu").score(READS)
+    outputs = RewardModel.load(reward_models.folder(reward_ws, first), device="cpu").score(READS)
     assert signals == pytest.approx(
         sorted(1 / (1 + math.exp(-output)) for output in outputs), abs=1e-5
     )
-    assert ledger.run(ws, Agent.named("a"), components(ws, "a", config)).judged.total() == 0, (
-        "the same model in the same folder is the same version"
-    )
+    assert (
+        ledger.run(reward_ws, Agent.named("a"), components(reward_ws, "a", config)).judged.total()
+        == 0
+    ), "the same model in the same folder is the same version"

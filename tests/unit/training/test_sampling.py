@@ -42,9 +42,9 @@ def drawn(assembly: Assembly) -> AnswerBatch:
 
 
 def test_the_policy_answers_through_a_copy_that_is_brought_up_to_date_before_every_batch(
-    base: Path, tmp_path: Path
+    tiny_model: Path, tmp_path: Path
 ) -> None:
-    assembly = grpo(base, tmp_path)
+    assembly = grpo(tiny_model, tmp_path)
     steps = assembly.runner
     assert (
         not steps._policy_sampler.exact
@@ -78,9 +78,9 @@ def test_the_policy_answers_through_a_copy_that_is_brought_up_to_date_before_eve
 
 
 def test_answers_are_judged_while_others_are_still_being_written(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assembly = grpo(base, tmp_path)
+    assembly = grpo(tiny_model, tmp_path)
     steps = assembly.runner
     monkeypatch.setattr(steps._policy_sampler, "_rows", 4)  # one prompt's answers at a time
     events: list[str] = []
@@ -105,11 +105,11 @@ def test_answers_are_judged_while_others_are_still_being_written(
 
 
 def test_without_memory_for_the_copy_the_policy_samples_itself_and_a_resumed_run_does_as_before(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    roomy = grpo(base, tmp_path)
+    roomy = grpo(tiny_model, tmp_path)
     monkeypatch.setattr(sampling, "free_gb", lambda device, limit: 0.0)
-    tight = grpo(base, tmp_path)
+    tight = grpo(tiny_model, tmp_path)
     assert capsys.readouterr().err.count("Sampling without a merged copy of the weights") == 1
     assert (roomy.runner._policy_sampler.exact, tight.runner._policy_sampler.exact) == (False, True)
     before = drawn(roomy)
@@ -123,15 +123,20 @@ def test_without_memory_for_the_copy_the_policy_samples_itself_and_a_resumed_run
         assembly.runner.close()
 
 
-def test_a_copy_beside_activations_that_are_computed_twice(base: Path, tmp_path: Path) -> None:
-    plain, twice = grpo(base, tmp_path), grpo(base, tmp_path, gradient_checkpointing=True)
+def test_a_copy_beside_activations_that_are_computed_twice(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    plain, twice = (
+        grpo(tiny_model, tmp_path),
+        grpo(tiny_model, tmp_path, gradient_checkpointing=True),
+    )
     assert drawn(plain).rollouts == drawn(twice).rollouts
     for assembly in (plain, twice):
         assembly.runner.close()
 
 
-def test_a_cut_of_the_distribution_is_said(base: Path, tmp_path: Path, capsys: Any) -> None:
-    grpo(base, tmp_path, top_k=5).runner.close()
+def test_a_cut_of_the_distribution_is_said(tiny_model: Path, tmp_path: Path, capsys: Any) -> None:
+    grpo(tiny_model, tmp_path, top_k=5).runner.close()
     assert "top_k and top_p cut the distribution" in capsys.readouterr().err
 
 
@@ -184,10 +189,10 @@ def test_grpo_weighs_answers_from_elsewhere_and_only_those() -> None:
     assert there.metrics["sampling/importance_sampling_ratio/max"] == pytest.approx(3.0)
 
 
-def test_ppo_weighs_them_too(base: Path) -> None:
+def test_ppo_weighs_them_too(tiny_model: Path) -> None:
     from dataclasses import replace
 
-    here, there = world(base), world(base)
+    here, there = world(tiny_model), world(tiny_model)
     collected_here = answers(here)
     with_logps = [
         [replace(rollout, logps=(-5.0,) * len(rollout.ids)) for rollout in group]
@@ -204,27 +209,27 @@ def test_ppo_weighs_them_too(base: Path) -> None:
         assert torch.equal(flat(weighed, name), flat(plain, name))
 
 
-def test_a_server_is_named_or_refused(base: Path, tmp_path: Path) -> None:
+def test_a_server_is_named_or_refused(tiny_model: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="endpoint_url is not set"):
-        grpo(base, tmp_path, rollouts="endpoint")
+        grpo(tiny_model, tmp_path, rollouts="endpoint")
     with pytest.raises(ConfigError, match="endpoint_model is not set"):
-        grpo(base, tmp_path, rollouts="endpoint", endpoint_url="http://127.0.0.1:9/v1")
+        grpo(tiny_model, tmp_path, rollouts="endpoint", endpoint_url="http://127.0.0.1:9/v1")
     with pytest.raises(ConfigError, match="known are local, endpoint"):
-        grpo(base, tmp_path, rollouts="elsewhere")
+        grpo(tiny_model, tmp_path, rollouts="elsewhere")
     with pytest.raises(ConfigError, match="set rollouts to endpoint"):
-        grpo(base, tmp_path, endpoint_url="http://127.0.0.1:9/v1")
+        grpo(tiny_model, tmp_path, endpoint_url="http://127.0.0.1:9/v1")
 
 
 @pytest.mark.slow
 def test_a_server_that_cannot_be_learned_from_ends_the_run_with_its_name(
-    base: Path, tmp_path: Path, monkeypatch: Any
+    tiny_model: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr("thumbwheel.llm.client.FIRST_WAIT", 0.01)
     server = Uniform()
     options = {"rollouts": "endpoint", "endpoint_model": "theirs"}
     with FakeServer(server) as fake:
         server.silent = True
-        assembly = grpo(base, tmp_path, endpoint_url=fake.url, **options)
+        assembly = grpo(tiny_model, tmp_path, endpoint_url=fake.url, **options)
         with pytest.raises(
             ModelError, match="no log-probability for every sampled token"
         ) as refused:
@@ -232,15 +237,15 @@ def test_a_server_that_cannot_be_learned_from_ends_the_run_with_its_name(
         assert fake.url in str(refused.value)
         assembly.runner.close()
         without_logprobs = grpo(
-            base, tmp_path, endpoint_url=fake.url, endpoint_logprobs="none", **options
+            tiny_model, tmp_path, endpoint_url=fake.url, endpoint_logprobs="none", **options
         )
         assert not drawn(without_logprobs).off_policy
         without_logprobs.runner.close()
-        warm = grpo(base, tmp_path, endpoint_url=fake.url, temperature=0.7, **options)
+        warm = grpo(tiny_model, tmp_path, endpoint_url=fake.url, temperature=0.7, **options)
         with pytest.raises(ConfigError, match=r"temperature 0\.7.*endpoint_logprobs: processed"):
             drawn(warm)
         warm.runner.close()
-    gone = grpo(base, tmp_path, endpoint_url=fake.url, **options)
+    gone = grpo(tiny_model, tmp_path, endpoint_url=fake.url, **options)
     with pytest.raises(ModelError, match="4 attempts failed") as down:
         drawn(gone)
     assert fake.url in str(down.value) and "Check that the server runs" in down.value.fix

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 
 from tests.training_rows import QUICK, frozen
 from thumbwheel.core import ids
-from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import (
     ConfigError,
     Conflict,
@@ -38,25 +36,19 @@ from thumbwheel.training.train import dry_run, environment, resume, run_of, runs
 from thumbwheel.training.types import RunSpec, RunState, Status
 
 
-@pytest.fixture
-def ws(tmp_path: Path) -> Iterator[Workspace]:
-    with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as opened:
-        yield opened
-
-
 def nothing_left(ws: Workspace) -> None:
     assert runs(ws, Agent.named("a")) == [] and versions(ws, Agent.named("a")) == []
     assert list(ws.home.runs.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_dry_run_counts_and_keeps_nothing(ws: Workspace, base: Path) -> None:
-    dataset = frozen(ws, "a", "pairs", 30, 4)
+def test_dry_run_counts_and_keeps_nothing(empty_ws: Workspace, tiny_model: Path) -> None:
+    dataset = frozen(empty_ws, "a", "pairs", 30, 4)
     estimated = dry_run(
-        ws,
+        empty_ws,
         Agent.named("a"),
         "dpo",
-        find_base(str(base), ws.home.cache),
+        find_base(str(tiny_model), empty_ws.home.cache),
         dataset=dataset,
         options=QUICK,
     )
@@ -82,7 +74,7 @@ def test_dry_run_counts_and_keeps_nothing(ws: Workspace, base: Path) -> None:
         and parts["weights"] > 0 < parts["activations"]
     )
     assert (estimated.held_out_rows, estimated.detectable_gain, estimated.changes) == (0, None, [])
-    nothing_left(ws)
+    nothing_left(empty_ws)
 
 
 @pytest.mark.parametrize(
@@ -97,84 +89,108 @@ def test_dry_run_counts_and_keeps_nothing(ws: Workspace, base: Path) -> None:
     ],
 )
 def test_an_unknown_base(
-    ws: Workspace, base_name: str, why: str, monkeypatch: pytest.MonkeyPatch
+    empty_ws: Workspace, base_name: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ModelError, match=why):
-        find_base(base_name, ws.home.cache)
+        find_base(base_name, empty_ws.home.cache)
 
 
-def test_an_empty_folder_is_no_base(ws: Workspace, tmp_path: Path) -> None:
+def test_an_empty_folder_is_no_base(empty_ws: Workspace, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError):
-        find_base(str(tmp_path / "empty"), ws.home.cache)
+        find_base(str(tmp_path / "empty"), empty_ws.home.cache)
 
 
-def test_what_the_data_cannot_support(ws: Workspace, base: Path) -> None:
-    pairs, empty = frozen(ws, "a", "pairs", 4), frozen(ws, "a", "pairs", 0, 2)
-    one_class = frozen(ws, "a", "labels", 5, label=True)
+def test_what_the_data_cannot_support(empty_ws: Workspace, tiny_model: Path) -> None:
+    pairs, empty = frozen(empty_ws, "a", "pairs", 4), frozen(empty_ws, "a", "pairs", 0, 2)
+    one_class = frozen(empty_ws, "a", "labels", 5, label=True)
     with pytest.raises(DataError, match="it has pairs, and kto learns from labels"):
-        train(ws, Agent.named("a"), "kto", find_base(str(base), ws.home.cache), dataset=pairs)
+        train(
+            empty_ws,
+            Agent.named("a"),
+            "kto",
+            find_base(str(tiny_model), empty_ws.home.cache),
+            dataset=pairs,
+        )
     with pytest.raises(DataError, match="no training rows"):
-        train(ws, Agent.named("a"), "dpo", find_base(str(base), ws.home.cache), dataset=empty)
+        train(
+            empty_ws,
+            Agent.named("a"),
+            "dpo",
+            find_base(str(tiny_model), empty_ws.home.cache),
+            dataset=empty,
+        )
     with pytest.raises(DataError, match="all of them are good"):
-        train(ws, Agent.named("a"), "kto", find_base(str(base), ws.home.cache), dataset=one_class)
+        train(
+            empty_ws,
+            Agent.named("a"),
+            "kto",
+            find_base(str(tiny_model), empty_ws.home.cache),
+            dataset=one_class,
+        )
     with pytest.raises(
         DataError,
         match=r"it has 4 training rows, and a run of dpo begins with 10 or more.*--min-rows 1",
     ):
-        train(ws, Agent.named("a"), "dpo", find_base(str(base), ws.home.cache), dataset=pairs)
-    with pytest.raises(DataError, match="a run of dpo begins with 5 or more"):
         train(
-            ws,
+            empty_ws,
             Agent.named("a"),
             "dpo",
-            find_base(str(base), ws.home.cache),
+            find_base(str(tiny_model), empty_ws.home.cache),
+            dataset=pairs,
+        )
+    with pytest.raises(DataError, match="a run of dpo begins with 5 or more"):
+        train(
+            empty_ws,
+            Agent.named("a"),
+            "dpo",
+            find_base(str(tiny_model), empty_ws.home.cache),
             dataset=pairs,
             options={"min_rows": 5},
         )
     with pytest.raises(DataError):  # nothing is recorded to build from
-        train(ws, Agent.named("a"), "dpo", find_base(str(base), ws.home.cache))
-    nothing_left(ws)
+        train(empty_ws, Agent.named("a"), "dpo", find_base(str(tiny_model), empty_ws.home.cache))
+    nothing_left(empty_ws)
 
 
-def test_what_was_asked_wrongly(ws: Workspace, base: Path) -> None:
-    ensure_agent(ws, "a")
+def test_what_was_asked_wrongly(empty_ws: Workspace, tiny_model: Path) -> None:
+    ensure_agent(empty_ws, "a")
     with pytest.raises(InputError, match="no base model was named"):
-        find_base(None, ws.home.cache)
+        find_base(None, empty_ws.home.cache)
     with pytest.raises(NotFound, match=r"algorithm 'dop'.*Did you mean 'dpo'"):
-        train(ws, Agent.named("a"), "dop", find_base(str(base), ws.home.cache))
+        train(empty_ws, Agent.named("a"), "dop", find_base(str(tiny_model), empty_ws.home.cache))
     with pytest.raises(ConfigError, match=r"learning_rat.*Did you mean 'learning_rate'"):
         train(
-            ws,
+            empty_ws,
             Agent.named("a"),
             "dpo",
-            find_base(str(base), ws.home.cache),
+            find_base(str(tiny_model), empty_ws.home.cache),
             options={"learning_rat": 1},
         )
     with pytest.raises(ConfigError, match="batch_size"):
         train(
-            ws,
+            empty_ws,
             Agent.named("a"),
             "dpo",
-            find_base(str(base), ws.home.cache),
+            find_base(str(tiny_model), empty_ws.home.cache),
             options={"batch_size": 0},
         )
     with pytest.raises(NotFound, match=r"run '\.\./\.\./etc'"):
-        run_of(ws, Agent.named("a"), "../../etc")
-    nothing_left(ws)
+        run_of(empty_ws, Agent.named("a"), "../../etc")
+    nothing_left(empty_ws)
 
 
 def test_training_without_torch_names_the_extra(
-    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+    empty_ws: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "thumbwheel.models.base.find_spec", lambda name: None if name == "torch" else object()
     )
     with pytest.raises(MissingExtra, match=r"thumbwheel\[train\]"):
-        train(ws, Agent.named("a"), "dpo", Base("x", Path("x"), "f"))
+        train(empty_ws, Agent.named("a"), "dpo", Base("x", Path("x"), "f"))
     with pytest.raises(MissingExtra, match=r"thumbwheel\[train\]"):
-        find_base("x", ws.home.cache)
+        find_base("x", empty_ws.home.cache)
 
 
 def spec_of(folder: Path) -> RunDir:
@@ -198,19 +214,19 @@ def test_a_run_has_one_process(tmp_path: Path) -> None:
 
 
 def test_a_run_reads_the_files_of_its_dataset_and_refuses_changed_ones(
-    ws: Workspace, tmp_path: Path
+    empty_ws: Workspace, tmp_path: Path
 ) -> None:
-    dataset = frozen(ws, "a", "chats", 3, 2, completion="ü\u2028")
+    dataset = frozen(empty_ws, "a", "chats", 3, 2, completion="ü\u2028")
     run = spec_of(tmp_path)
     files = {split: dataset.manifest["files"][split] for split in ("train", "dev")}
-    spec = replace(run.spec(), blobs=str(ws.home.blobs), files=files)
+    spec = replace(run.spec(), blobs=str(empty_ws.home.blobs), files=files)
     rows = open_rows(spec)
     assert {split: len(of_split) for split, of_split in rows.items()} == {"train": 3, "dev": 2}
     for _ in range(2):  # as often as needed
-        expected = [asdict(row) for row in load_rows(ws, dataset.id, "train")]
+        expected = [asdict(row) for row in load_rows(empty_ws, dataset.id, "train")]
         assert list(rows["train"]) == expected and expected[0]["completion"] == "ü\u2028"
 
-    path = Artifacts(ws.home.blobs).path(files["dev"])
+    path = Artifacts(empty_ws.home.blobs).path(files["dev"])
     path.write_bytes(path.read_bytes() + b"x")
     with pytest.raises(StorageError, match=r"not those that the run started with.*new run"):
         open_rows(spec)
@@ -219,8 +235,8 @@ def test_a_run_reads_the_files_of_its_dataset_and_refuses_changed_ones(
         open_rows(spec)
 
 
-def test_a_run_over_erased_data_does_not_go_on(ws: Workspace) -> None:
-    dataset = frozen(ws, "a", "chats", 3)
+def test_a_run_over_erased_data_does_not_go_on(empty_ws: Workspace) -> None:
+    dataset = frozen(empty_ws, "a", "chats", 3)
     values = {
         "agent_id": ids.derived("agt", "a"),
         "algorithm": "sft",
@@ -231,12 +247,12 @@ def test_a_run_over_erased_data_does_not_go_on(ws: Workspace) -> None:
         "environment": {},
         "seed": 1,
     }
-    ws.db.write(lambda connection: store.add(connection, {"id": "run_1", **values}))
+    empty_ws.db.write(lambda connection: store.add(connection, {"id": "run_1", **values}))
     reason = "data that it was trained on was erased"
     tainted = {"tainted": True}
-    ws.db.write(lambda c: store.end(c, "run_1", RunState.FAILED, reason, tainted))
+    empty_ws.db.write(lambda c: store.end(c, "run_1", RunState.FAILED, reason, tainted))
     with pytest.raises(Conflict, match=r"tainted.*Start a new run"):
-        resume(ws, run_of(ws, Agent.named("a"), "run_1"))
+        resume(empty_ws, run_of(empty_ws, Agent.named("a"), "run_1"))
 
 
 def test_a_damaged_spec(tmp_path: Path) -> None:
@@ -285,22 +301,22 @@ def test_the_environment_is_locked_in() -> None:
 
 
 @pytest.mark.slow
-def test_the_command(ws: Workspace, base: Path) -> None:
+def test_the_command(empty_ws: Workspace, tiny_model: Path) -> None:
     from tests.opened_home import invoked
     from thumbwheel.loop.cycle_commands import train as group
 
-    dataset = frozen(ws, "a", "chats", 12, 2)
+    dataset = frozen(empty_ws, "a", "chats", 12, 2)
     options = ("--batch-size", "4", "--lora-r", "2", "--num-train-epochs", "2", "--min-steps", "1")
-    named = ("--agent", "a", "--base", str(base), "--dataset", dataset.id)
+    named = ("--agent", "a", "--base", str(tiny_model), "--dataset", dataset.id)
     arguments = ("sft", *named, *options)
-    outcome = invoked(ws, group, *arguments, "--dry-run", "--json")
+    outcome = invoked(empty_ws, group, *arguments, "--dry-run", "--json")
     plan: dict[str, Any] = json.loads(outcome.stdout)
     assert plan["steps"] == 6 and plan["trainable_parameters"] == 2048
-    shown = invoked(ws, group, *arguments, "--dry-run")
+    shown = invoked(empty_ws, group, *arguments, "--dry-run")
     assert "nothing was trained" in shown.stdout and "matched modules" in shown.stdout
     with pytest.raises(ModelError):
-        invoked(ws, group, "sft", "--agent", "a", "--base", "./nowhere")
-    told_help = invoked(ws, group, "dpo", "--help", columns=200).stdout
+        invoked(empty_ws, group, "sft", "--agent", "a", "--base", "./nowhere")
+    told_help = invoked(empty_ws, group, "dpo", "--help", columns=200).stdout
     assert (
         "--label-smoothing" in told_help
         and "--learning-rate" in told_help
