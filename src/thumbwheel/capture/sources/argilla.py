@@ -32,7 +32,7 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """A record with fields and the responses to its questions."""
+    """Return whether the row is a record with fields and the responses to its questions."""
     fields, responses = unpacked(row.get("fields")), unpacked(row.get("responses"))
     return isinstance(fields, dict) and isinstance(responses, dict | list)
 
@@ -124,5 +124,11 @@ def parse(record: dict[str, Any], mapping: ColumnMapping | None = None) -> list[
     return Records(records.values(), dict.fromkeys(remarks))
 
 
-SOURCE = Argilla(parse, claims, EXAMPLE, about="records of Argilla with people's responses")
+SOURCE = Argilla(
+    parse,
+    claims,
+    EXAMPLE,
+    about="records of Argilla with people's responses",
+    reason="a record with fields and the responses to its questions",
+)
 """The source."""
