@@ -29,12 +29,14 @@ from thumbwheel.capture.regular_file import file_error
 from thumbwheel.capture.rowfile import container_of, read_rows
 from thumbwheel.capture.server_api import Key
 from thumbwheel.capture.source import (
+    DEFAULT_REASON,
     Addressed,
     Line,
     Mappable,
     OfAgents,
     Rated,
     ReadsLocations,
+    Recognised,
     Reviewable,
     Source,
     Tabular,
@@ -320,9 +322,8 @@ def _mapping(path: Path, name: str, options: Options | None) -> list[str]:
 
 
 def _reason(source: Source) -> str:
-    """Return why a source claims a row: the first line of the docstring of its `claims`."""
-    reason = (source.claims.__doc__ or "its keys").strip().splitlines()[0].rstrip(".")
-    return reason[:1].lower() + reason[1:]
+    """Return why a source claims a row, in its own words if it has any."""
+    return source.reason if isinstance(source, Recognised) else DEFAULT_REASON
 
 
 def _zone(name: str) -> tzinfo:

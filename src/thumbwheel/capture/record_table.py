@@ -16,7 +16,7 @@ from thumbwheel.capture.lines import OnPosition, ignore_position
 from thumbwheel.capture.mapping import ColumnMapping, TableColumns, map_columns, row_records
 from thumbwheel.capture.marks import Scales
 from thumbwheel.capture.rowfile import read_rows
-from thumbwheel.capture.source import Item, JsonLines, Row
+from thumbwheel.capture.source import DEFAULT_REASON, Item, JsonLines, Row
 from thumbwheel.capture.types import AnyRecord, Records, Unreadable
 from thumbwheel.core.errors import InputError
 
@@ -34,11 +34,16 @@ class RecordTable(JsonLines):
 
     @classmethod
     def of(
-        cls, rows_of: RowsOf, claims: Callable[[Row], bool], example: str, about: str = ""
+        cls,
+        rows_of: RowsOf,
+        claims: Callable[[Row], bool],
+        example: str,
+        about: str = "",
+        reason: str = DEFAULT_REASON,
     ) -> RecordTable:
         """Return the source of these records; a record that is read alone is a table of its own."""
         parse = partial(_records, rows_of=rows_of)
-        return cls(parse, claims, example, about=about, rows_of=rows_of)
+        return cls(parse, claims, example, about=about, reason=reason, rows_of=rows_of)
 
     def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> RecordTable:
         return replace(self, columns=columns, scales=scales)

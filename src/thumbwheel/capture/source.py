@@ -4,9 +4,9 @@ every line that is not blank.
 Lives here: the items, the protocols, and what most sources are, a meaning of the keys of a row. Not
 here: the meanings (`sources/`), what holds the rows, be it JSON lines, an array, CSV or Parquet
 (`rowfile.py`), what is done with the items (`ingest.py`). To add a source: one file in `sources/`
-with a `Source`, usually `JsonLines(parse, claims, example)`, and a line in the table of that
-folder. What else a source may offer is a protocol of its own below: it has the method, or it has
-not.
+with a `Source`, usually `JsonLines(parse, claims, example, reason=...)`, and a line in the table of
+that folder. What else a source may offer is a protocol of its own below: it has the method, or it
+has not.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from thumbwheel.capture.server_api import Connection
 from thumbwheel.capture.types import AnyRecord, Records, Unreadable, explain
 
 __all__ = [
+    "DEFAULT_REASON",
     "HOPELESS",
     "AnyRecord",
     "Item",
@@ -50,6 +51,8 @@ __all__ = [
     "text_of",
 ]
 
+DEFAULT_REASON = "its keys"
+"""The reason of a source that gives none of its own (`Recognised`)."""
 Row = Mapping[str, Any]
 Parse = Callable[[dict[str, Any]], list[AnyRecord]]
 """The records of a row, `Records` where there is something to remark; raises Unreadable or
@@ -164,6 +167,15 @@ class Source(Protocol):
 
 
 @runtime_checkable
+class Recognised(Protocol):
+    """A source that gives a reason for the rows that it claims."""
+
+    reason: str
+    """Follows the source's name if a file is recognised, such as "an instruction with its
+    output"."""
+
+
+@runtime_checkable
 class ReadsLocations(Protocol):
     """A source that reads folders, or the address of a database (`location.Address`), beside files
     or in place of them. Its `read` gets that path; for a folder it is usually `items_of_files` of
@@ -254,6 +266,7 @@ class JsonLines:
     beside: Callable[[Path], Parse] | None = None
     missing: Callable[[Path], str | None] | None = None
     about: str = ""
+    reason: str = DEFAULT_REASON
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
         parse = self.beside(path) if self.beside else self.parse

@@ -39,7 +39,7 @@ from thumbwheel.capture.messages import (
     without_old_thoughts,
 )
 from thumbwheel.capture.rowfile import FileRow, read_rows
-from thumbwheel.capture.source import Item, JsonLines
+from thumbwheel.capture.source import DEFAULT_REASON, Item, JsonLines
 from thumbwheel.capture.types import AnyRecord, FeedbackRecord, TraceRecord, Unreadable
 from thumbwheel.core.errors import InputError
 
@@ -417,6 +417,7 @@ class TrainingRows(JsonLines):
         example: str,
         about: str = "",
         skip: Collection[str] = (),
+        reason: str = DEFAULT_REASON,
     ) -> TrainingRows:
         """Return a source of these rows; a row that is read alone has its own marks only."""
 
@@ -424,7 +425,13 @@ class TrainingRows(JsonLines):
             return parse(row, marks_of_rows([row], skip))
 
         return cls(
-            parse_alone, claims, example, about=about, skip=frozenset(skip), parse_marked=parse
+            parse_alone,
+            claims,
+            example,
+            about=about,
+            reason=reason,
+            skip=frozenset(skip),
+            parse_marked=parse,
         )
 
     def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> TrainingRows:

@@ -80,7 +80,7 @@ class Tail:
     _offset: int = 0
 
     def new(self) -> list[dict[str, Any]]:
-        """The lines since the last call."""
+        """Return the complete lines since the last call; empty if there is no file."""
         try:
             with self.path.open("rb") as stream:
                 inode = os.fstat(stream.fileno()).st_ino

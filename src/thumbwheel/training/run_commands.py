@@ -18,7 +18,7 @@ run = typer.Typer(help="Recorded training runs: train one again and compare.")
 
 @run.callback()
 def _group() -> None:
-    """Makes `reproduce` a subcommand."""
+    """Make `reproduce` a subcommand."""
 
 
 @run.command()

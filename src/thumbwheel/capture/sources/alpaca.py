@@ -29,7 +29,7 @@ EXAMPLE = '{"instruction": "Translate into German.", "input": "the house", "outp
 
 
 def claims(row: Row) -> bool:
-    """An instruction with its output."""
+    """Return whether the row has an instruction and its output."""
     others = {"response1", "prompt", "response", "messages", "completions"}
     return row.keys() >= ROW and not others & row.keys() and not has_side(row)
 
@@ -53,6 +53,10 @@ def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
 
 
 SOURCE = TrainingRows.of(
-    parse, claims, EXAMPLE, about="instruction, input and output, as Alpaca's files have them"
+    parse,
+    claims,
+    EXAMPLE,
+    about="instruction, input and output, as Alpaca's files have them",
+    reason="an instruction with its output",
 )
 """The source."""

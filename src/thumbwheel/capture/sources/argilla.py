@@ -30,7 +30,7 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """A record with fields and the responses to its questions."""
+    """Return whether the row is a record with fields and the responses to its questions."""
     fields, responses = unpacked(row.get("fields")), unpacked(row.get("responses"))
     if isinstance(fields, dict) and isinstance(responses, dict | list):
         return True
@@ -108,6 +108,10 @@ def _answers(responses: Any) -> Iterator[tuple[str, str, Any]]:
 
 
 SOURCE = RecordTable.of(
-    rows_of, claims, EXAMPLE, about="records of Argilla with people's responses"
+    rows_of,
+    claims,
+    EXAMPLE,
+    about="records of Argilla with people's responses",
+    reason="a record with fields and the responses to its questions",
 )
 """The source."""

@@ -318,7 +318,8 @@ def _log_of(row: Row) -> CallLog | None:
 
 
 def claims(row: Row) -> bool:
-    """A call, or a run of an app, as a proxy or tracing tool exports it."""
+    """Return whether the row is a call, or a run of an app, as a proxy or tracing tool exports
+    it."""
     return _log_of(row) is not None
 
 
@@ -429,5 +430,11 @@ def _parse(row: dict[str, Any]) -> list[AnyRecord]:
     return SOURCE.records(row)
 
 
-SOURCE = CallLogs(_parse, claims, EXAMPLE, about=f"exported calls: {', '.join(LOGS)}")
+SOURCE = CallLogs(
+    _parse,
+    claims,
+    EXAMPLE,
+    about=f"exported calls: {', '.join(LOGS)}",
+    reason="a call, or a run of an app, as a proxy or tracing tool exports it",
+)
 """The source."""

@@ -32,7 +32,7 @@ class Columns:
     scales: Scales = field(default_factory=dict)
 
     def claims(self, row: Row) -> bool:
-        """Nothing by itself: a table that another source knows is that source's."""
+        """Return False: a table is read by its columns if no other source claims its rows."""
         return False
 
     def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> Columns:

@@ -37,7 +37,8 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """A question in messages or in an object, with its right answer and no answer of a model."""
+    """Return whether the row has a question in messages or in an object, with its right answer and
+    no answer of a model."""
     asked = _asked(row)
     is_structured = isinstance(asked, dict) or (
         is_chat(asked) and asked[-1].get("role") != "assistant"
@@ -71,5 +72,11 @@ def _reference(row: Row) -> Any:
     return next((unpacked(row[key]) for key in REFERENCES if row.get(key) is not None), None)
 
 
-SOURCE = JsonLines(parse, claims, EXAMPLE, about="questions with their right answers, as cases")
+SOURCE = JsonLines(
+    parse,
+    claims,
+    EXAMPLE,
+    about="questions with their right answers, as cases",
+    reason="a question in messages or in an object, with its right answer and no answer of a model",
+)
 """The source."""

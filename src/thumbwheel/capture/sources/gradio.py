@@ -25,7 +25,7 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """A sample with its flag, and who flagged it when."""
+    """Return whether the row is a sample with its flag, and who flagged it when."""
     return row.keys() >= LOG
 
 
@@ -51,5 +51,11 @@ def _turn(record: Row) -> dict[str, Any]:
     return {"prompt": messages[:position], "response": messages[position]}
 
 
-SOURCE = RecordTable.of(rows_of, claims, EXAMPLE, about="Gradio's log of flagged samples")
+SOURCE = RecordTable.of(
+    rows_of,
+    claims,
+    EXAMPLE,
+    about="Gradio's log of flagged samples",
+    reason="a sample with its flag, and who flagged it when",
+)
 """The source."""

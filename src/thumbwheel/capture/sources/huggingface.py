@@ -41,7 +41,7 @@ class HuggingFace:
     about: str = "a dataset folder (Parquet, Arrow, JSON lines), or hf://USER/NAME"
 
     def claims(self, row: Row) -> bool:
-        """A dataset is known by its folder, never by a row."""
+        """Return False: a dataset is known by its folder, never by a row."""
         return False
 
     def claims_location(self, path: Path) -> bool:

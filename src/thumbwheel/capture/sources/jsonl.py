@@ -40,7 +40,7 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """Our own lines say their type."""
+    """Return whether the row has a type of Thumbwheel's own lines."""
     return isinstance(row.get("type"), str) and row["type"] in KINDS
 
 
@@ -174,4 +174,4 @@ KINDS: dict[str, Callable[[dict[str, Any]], AnyRecord]] = {
 }
 
 
-SOURCE = JsonLines(parse, claims, EXAMPLE)
+SOURCE = JsonLines(parse, claims, EXAMPLE, reason="our own lines say their type")

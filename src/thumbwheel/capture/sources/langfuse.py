@@ -132,7 +132,8 @@ SCORE_VALUES = frozenset({"value", "stringValue", "dataType"})
 
 
 def claims(row: Row) -> bool:
-    """A trace with its observations, a row of one of the tables, or a page of the API."""
+    """Return whether the row is a trace with its observations, a row of one of the tables, or a
+    page of the API."""
     keys = {_camel(key) for key in row}
     if {"trace", "observations"} <= keys:
         return True
@@ -485,4 +486,9 @@ def _step(row: Row) -> dict[str, Any]:
     }
 
 
-SOURCE = Langfuse(Langfuse.records, claims, EXAMPLE).with_mapping({}, {})  # type: ignore[arg-type]
+SOURCE = Langfuse(
+    Langfuse.records,  # type: ignore[arg-type]
+    claims,
+    EXAMPLE,
+    reason="a trace with its observations, a row of one of the tables, or a page of the API",
+).with_mapping({}, {})

@@ -37,7 +37,7 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """A conversation whose messages say whether the user created them."""
+    """Return whether the row is a conversation whose messages say whether the user created them."""
     messages = _top_messages(row)
     if not isinstance(messages, list) or not messages or not isinstance(messages[0], dict):
         return False
@@ -183,5 +183,11 @@ def _turn(message: Mapping[str, Any]) -> AssistantTurn:
     return turn
 
 
-SOURCE = JsonLines(parse, claims, EXAMPLE, about="conversations exported from LibreChat")
+SOURCE = JsonLines(
+    parse,
+    claims,
+    EXAMPLE,
+    about="conversations exported from LibreChat",
+    reason="a conversation whose messages say whether the user created them",
+)
 """The source."""

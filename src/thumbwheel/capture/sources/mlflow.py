@@ -80,9 +80,10 @@ class Mlflow:
         "traces and assessments of a running MLflow: thumbwheel import mlflow "
         "http://127.0.0.1:5000 --agent AGENT --key NAME"
     )
+    reason: str = "a trace with its info and spans, or a row of search_traces"
 
     def claims(self, row: Row) -> bool:
-        """A trace with its info and spans, or a row of search_traces."""
+        """Return whether the row is a trace with its info and spans, or a row of search_traces."""
         info = row.get("info")
         if isinstance(info, dict) and isinstance(row.get("data"), dict):
             return bool({"trace_id", "request_id"} & info.keys())

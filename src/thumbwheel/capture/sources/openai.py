@@ -69,7 +69,7 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """A chat, or a prompt with both outputs."""
+    """Return whether the row is a chat, or a prompt with both outputs."""
     about = row.get("metadata")
     if isinstance(about, dict) and "decisionId" in about:
         return False  # an exported decision, which says more
@@ -170,4 +170,4 @@ def _output(row: Row, key: str) -> dict[str, Any]:
     raise Unreadable(f"{key} is not one message of the assistant")
 
 
-SOURCE = TrainingRows.of(parse, claims, EXAMPLE)
+SOURCE = TrainingRows.of(parse, claims, EXAMPLE, reason="a chat, or a prompt with both outputs")

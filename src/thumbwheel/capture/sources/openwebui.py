@@ -95,7 +95,7 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """Feedback about a message of a chat, or a chat with its history."""
+    """Return whether the row is feedback about a message of a chat, or a chat with its history."""
     meta, chat = row.get("meta"), row.get("chat")
     if isinstance(chat, dict) and isinstance(chat.get("history"), dict):
         return True
@@ -493,4 +493,10 @@ def _without_recorded(line: Line, recorded: Mapping[str, SourceAnswer]) -> Item:
     return replace(line, records=records)
 
 
-SOURCE = OpenWebUi(parse, claims, EXAMPLE, about=ABOUT)
+SOURCE = OpenWebUi(
+    parse,
+    claims,
+    EXAMPLE,
+    about=ABOUT,
+    reason="feedback about a message of a chat, or a chat with its history",
+)

@@ -46,7 +46,7 @@ OPENINFERENCE_EXAMPLE = (
 
 
 def claims_otlp(row: Row) -> bool:
-    """Export requests of OTLP, or a file with `spans`."""
+    """Return whether the row is an export request of OTLP, or a file with `spans`."""
     spans = row.get("spans")
     is_file = isinstance(spans, list) and bool(spans) and isinstance(spans[0], dict)
     if "request" in row and "response" in row:
@@ -55,7 +55,7 @@ def claims_otlp(row: Row) -> bool:
 
 
 def claims_spans(row: Row) -> bool:
-    """Span objects of an SDK, one a line."""
+    """Return whether the row is a span object of an SDK."""
     if "context.trace_id" in row and "name" in row:
         return True  # a row of Phoenix's dataframe of spans
     has_context = isinstance(row.get("spanContext", row.get("context")), dict)
@@ -78,6 +78,7 @@ class SpanFile:
     claims: Callable[[Row], bool]
     example: str
     about: str
+    reason: str
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
         waiting: dict[str, _WaitingTrace] = {}
@@ -139,8 +140,14 @@ def _put_together(trace_id: str, trace: _WaitingTrace) -> Item:
 
 
 OTLP = SpanFile(
-    claims_otlp, OTLP_EXAMPLE, "OTLP/JSON of OpenTelemetry: a run with its steps, evaluations"
+    claims_otlp,
+    OTLP_EXAMPLE,
+    "OTLP/JSON of OpenTelemetry: a run with its steps, evaluations",
+    reason="export requests of OTLP, or a file with `spans`",
 )
 OPENINFERENCE = SpanFile(
-    claims_spans, OPENINFERENCE_EXAMPLE, "span objects of SDKs, OpenInference, Vercel's AI SDK"
+    claims_spans,
+    OPENINFERENCE_EXAMPLE,
+    "span objects of SDKs, OpenInference, Vercel's AI SDK",
+    reason="span objects of an SDK, one a line",
 )

@@ -56,7 +56,7 @@ class Phoenix:
     )
 
     def claims(self, row: Row) -> bool:
-        """Nothing: it reads servers."""
+        """Return False: the source reads servers only."""
         return False
 
     def claims_location(self, path: Path) -> bool:

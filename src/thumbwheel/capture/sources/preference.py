@@ -42,7 +42,7 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """A pair has chosen and rejected, or two responses with annotators."""
+    """Return whether the row is a pair: chosen and rejected, or two responses with annotators."""
     if "conversations" in row:
         return False  # ShareGPT's: what was asked is there
     if {"chosen", "rejected"} <= row.keys():
@@ -91,4 +91,9 @@ def _text(row: Row, key: str) -> str:
     return str(value)
 
 
-SOURCE = JsonLines(parse, claims, EXAMPLE)
+SOURCE = JsonLines(
+    parse,
+    claims,
+    EXAMPLE,
+    reason="a pair has chosen and rejected, or two responses with annotators",
+)

@@ -24,7 +24,7 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """An annotated example with what was decided about it."""
+    """Return whether the row is an annotated example with a decision about it."""
     if is_chat(row.get("messages")) or is_chat(row.get("conversations")):
         return False  # training data, in which the decision is a mark
     if {"prompt", "completion"} <= row.keys() or {"instruction", "output"} <= row.keys():
@@ -63,5 +63,11 @@ def rows_of(record: Row) -> list[dict[str, Any]]:
     return [{**fields, **about, "thumb": thumb}]
 
 
-SOURCE = RecordTable.of(rows_of, claims, EXAMPLE, about="annotated examples of Prodigy")
+SOURCE = RecordTable.of(
+    rows_of,
+    claims,
+    EXAMPLE,
+    about="annotated examples of Prodigy",
+    reason="an annotated example with what was decided about it",
+)
 """The source."""

@@ -94,7 +94,7 @@ class TwoAnswers:
 
 
 def claims(row: Row) -> bool:
-    """Several answers to a prompt with their scores, ranks or a verdict."""
+    """Return whether the row has several answers to a prompt with scores, ranks or a verdict."""
     if {"chosen", "rejected"} & row.keys():
         return False
     if _candidates(row) is not None:
@@ -381,6 +381,10 @@ def _prompt(row: Row) -> Messages:
 
 
 SOURCE = JsonLines(
-    parse, claims, EXAMPLE, about="several answers to a prompt with scores, ranks or a verdict"
+    parse,
+    claims,
+    EXAMPLE,
+    about="several answers to a prompt with scores, ranks or a verdict",
+    reason="several answers to a prompt with their scores, ranks or a verdict",
 )
 """The source."""

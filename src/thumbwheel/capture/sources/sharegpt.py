@@ -46,7 +46,7 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """A list `conversations` of turns."""
+    """Return whether the row has a list `conversations` of turns."""
     turns = row.get("conversations")
     if not isinstance(turns, list) or not turns or not isinstance(turns[0], dict):
         return False
@@ -82,6 +82,10 @@ def _answer(row: Row, key: str) -> dict[str, Any]:
 
 
 SOURCE = TrainingRows.of(
-    parse, claims, EXAMPLE, about="conversations of from and value turns, also with chosen/rejected"
+    parse,
+    claims,
+    EXAMPLE,
+    about="conversations of from and value turns, also with chosen/rejected",
+    reason="a list `conversations` of turns",
 )
 """The source."""

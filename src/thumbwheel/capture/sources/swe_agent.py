@@ -25,7 +25,7 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """A trajectory with its history."""
+    """Return whether the row has a trajectory and its history."""
     return {"trajectory", "history"} <= row.keys()
 
 
@@ -80,5 +80,11 @@ def _steps(row: Row, model: str | None) -> list[dict[str, Any]]:
     return steps
 
 
-SOURCE = JsonLines(parse, claims, EXAMPLE, about="trajectories of the coding agent SWE-agent")
+SOURCE = JsonLines(
+    parse,
+    claims,
+    EXAMPLE,
+    about="trajectories of the coding agent SWE-agent",
+    reason="a trajectory with its history",
+)
 """The source."""

@@ -65,7 +65,7 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """A prompt with what completes it, or a text of language modelling."""
+    """Return whether the row has a prompt and its completion, or a text of language modelling."""
     metadata = row.get("metadata")
     if isinstance(metadata, dict) and "decisionId" in metadata:
         return False  # an exported decision, which says more
@@ -146,4 +146,9 @@ def _stepwise(row: Row, about: dict[str, Any]) -> list[AnyRecord]:
     return records
 
 
-SOURCE = TrainingRows.of(parse, claims, EXAMPLE)
+SOURCE = TrainingRows.of(
+    parse,
+    claims,
+    EXAMPLE,
+    reason="a prompt with what completes it, or a text of language modelling",
+)

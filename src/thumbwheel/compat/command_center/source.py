@@ -91,7 +91,7 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """An entry, or the file of a run."""
+    """Return whether the row is an entry, or the file of a run."""
     if {"entry_id", "scenario", "fixture"} <= row.keys():
         return True
     return "run_id" in row and isinstance(row.get("entries"), list)
@@ -567,4 +567,5 @@ SOURCE = Widgets(
     EXAMPLE,
     about="rated widgets: exhaustive_data.json with the ratings beside it, or a folder of "
     "such runs.",
+    reason="an entry, or the file of a run",
 )

@@ -84,7 +84,7 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """A trace file has a trace_id and a user_query."""
+    """Return whether the row is a trace file, which has a trace_id and a user_query."""
     return {"trace_id", "user_query"} <= row.keys()
 
 
@@ -580,4 +580,5 @@ SOURCE = FlowAgent(
     claims,
     EXAMPLE,
     about="trace files and checkpoints (.pkl) of an agent: one, or a folder of them.",
+    reason="a trace file has a trace_id and a user_query",
 )

@@ -41,7 +41,7 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """A scored answer of a run, or a dataset of the server."""
+    """Return whether the row is a scored answer of a run, or a dataset of the server."""
     if {"examples", "max_length"} <= row.keys():
         return True
     return {"prompt", "response", "score"} <= row.keys() and bool({"runId", "run_id"} & row.keys())
@@ -137,4 +137,10 @@ def _demand_one_agent(path: Path) -> None:
         )
 
 
-SOURCE = N3(parse, claims, EXAMPLE, about="feedback rows of the n3 server.")
+SOURCE = N3(
+    parse,
+    claims,
+    EXAMPLE,
+    about="feedback rows of the n3 server.",
+    reason="a scored answer of a run, or a dataset of the server",
+)

@@ -120,8 +120,8 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """An export line has a reward and a decisionId; a row of the table has agentType, state and
-    action."""
+    """Return whether the row is an export line, which has a reward and a decisionId, or a row of
+    the table, which has agentType, state and action."""
     about = row.get("metadata")
     exported = "reward" in row and isinstance(about, dict) and "decisionId" in about
     return exported or {"agentType", "state", "action"} <= row.keys()
@@ -681,4 +681,6 @@ SOURCE = Decisions(
     about="decisions of agents: JSON lines, or postgresql://... with that table, without PATH "
     "the one in DATABASE_URL. --agent-type FILER takes one agent's; with --gold its lines are "
     "cases.",
+    reason="an export line has a reward and a decisionId; a row of the table has agentType, state "
+    "and action",
 )

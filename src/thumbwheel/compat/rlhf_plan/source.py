@@ -27,7 +27,7 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """A query with the kind of feedback."""
+    """Return whether the row has a query and the kind of its feedback."""
     return {"query", "feedback_type"} <= row.keys()
 
 
@@ -80,4 +80,10 @@ def _signals(row: Row) -> list[dict[str, Any]]:
     return signals
 
 
-SOURCE = JsonLines(parse, claims, EXAMPLE, about="the lines of a FeedbackCollector.")
+SOURCE = JsonLines(
+    parse,
+    claims,
+    EXAMPLE,
+    about="the lines of a FeedbackCollector.",
+    reason="a query with the kind of feedback",
+)

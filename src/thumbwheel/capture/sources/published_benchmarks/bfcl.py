@@ -38,7 +38,8 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """A question of turns with functions, or of turns with the classes that they need."""
+    """Return whether the row is a question of turns with functions, or with the classes that the
+    turns need."""
     question = row.get("question")
     return (
         isinstance(question, list)
@@ -185,4 +186,10 @@ def _parsed_call(text: str) -> dict[str, Any]:
         raise Unreadable(f"expected call {clip(text)} is no call of a function") from None
 
 
-SOURCE = JsonLines(parse, claims, EXAMPLE, beside)
+SOURCE = JsonLines(
+    parse,
+    claims,
+    EXAMPLE,
+    beside,
+    reason="a question of turns with functions, or of turns with the classes that they need",
+)

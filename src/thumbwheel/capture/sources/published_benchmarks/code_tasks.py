@@ -34,7 +34,7 @@ HUMANEVAL_EXAMPLE = (
 
 
 def claims_mbpp(row: Row) -> bool:
-    """A task with a list of tests."""
+    """Return whether the row is a task with a list of tests."""
     return {"task_id", "code", "test_list"} <= row.keys()
 
 
@@ -134,7 +134,7 @@ def _outer(tree: ast.AST, names: set[str]) -> set[str]:
 
 
 def claims_humaneval(row: Row) -> bool:
-    """A task with the name of its function and its test."""
+    """Return whether the row is a task with the name of its function and its test."""
     return {"task_id", "prompt", "entry_point", "test"} <= row.keys()
 
 
@@ -184,5 +184,10 @@ def _records(name: str, prompt: str, reference: Row, solution: str) -> list[AnyR
     return [CaseRecord.model_validate(case), TraceRecord.model_validate(trace)]
 
 
-MBPP = JsonLines(parse_mbpp, claims_mbpp, MBPP_EXAMPLE)
-HUMANEVAL = JsonLines(parse_humaneval, claims_humaneval, HUMANEVAL_EXAMPLE)
+MBPP = JsonLines(parse_mbpp, claims_mbpp, MBPP_EXAMPLE, reason="a task with a list of tests")
+HUMANEVAL = JsonLines(
+    parse_humaneval,
+    claims_humaneval,
+    HUMANEVAL_EXAMPLE,
+    reason="a task with the name of its function and its test",
+)

@@ -37,7 +37,8 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """A question with an answer that ends in '#### answer' or 'A: answer'."""
+    """Return whether the row has a question and an answer that ends in '#### answer' or 'A:
+    answer'."""
     answer = row.get("ground_truth", row.get("answer"))
     return (
         isinstance(row.get("question"), str) and isinstance(answer, str) and bool(_marked(answer))
@@ -141,4 +142,9 @@ def _comparable(answer: str) -> Decimal | str:
         return " ".join(text.split())
 
 
-SOURCE = Graded(parse, claims, EXAMPLE)
+SOURCE = Graded(
+    parse,
+    claims,
+    EXAMPLE,
+    reason="a question with an answer that ends in '#### answer' or 'A: answer'",
+)

@@ -38,7 +38,7 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """A comparison of two models."""
+    """Return whether the row is a comparison of two models."""
     return {"prompt", "model_x", "model_y", "winner"} <= row.keys()
 
 
@@ -131,4 +131,4 @@ def _trace(answer: Row, prompts: Row) -> TraceRecord:
     return TraceRecord.model_validate(fields | {"metadata": {"model": answer.get("name")}})
 
 
-SOURCE = JsonLines(parse, claims, EXAMPLE, beside, missing)
+SOURCE = JsonLines(parse, claims, EXAMPLE, beside, missing, reason="a comparison of two models")

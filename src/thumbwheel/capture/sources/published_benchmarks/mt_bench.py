@@ -21,7 +21,7 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """A question of turns."""
+    """Return whether the row is a question of turns."""
     return {"question_id", "turns"} <= row.keys()
 
 
@@ -54,4 +54,4 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
     return cases
 
 
-SOURCE = JsonLines(parse, claims, EXAMPLE)
+SOURCE = JsonLines(parse, claims, EXAMPLE, reason="a question of turns")

@@ -44,7 +44,7 @@ EXAMPLE = (
 
 
 def claims(row: Row) -> bool:
-    """A task with its trajectory and reward."""
+    """Return whether the row is a task with its trajectory and reward."""
     return {"task_id", "reward", "traj"} <= row.keys()
 
 
@@ -147,4 +147,4 @@ def _tool(message: Row, function: Row) -> StepRecord:
     )
 
 
-SOURCE = JsonLines(parse, claims, EXAMPLE)
+SOURCE = JsonLines(parse, claims, EXAMPLE, reason="a task with its trajectory and reward")
