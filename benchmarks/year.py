@@ -366,10 +366,10 @@ class Year:
             return
         live = versions.by_id(self.ws, self.live_id())
         table = dict(self.wheel.served_table(self.ws, live))
-        known = [topic for topic, text in self.right.items() if table[topic] == text]
-        count = min(self.draw.choice(SPOILED), len(known))
+        right_topics = [topic for topic, text in self.right.items() if table[topic] == text]
+        count = min(self.draw.choice(SPOILED), len(right_topics))
         self.wheel.served_instead = table | dict.fromkeys(
-            self.draw.sample(known, count), answer(WRONG)
+            self.draw.sample(right_topics, count), answer(WRONG)
         )
 
     def is_spoiled_arm(self) -> bool:

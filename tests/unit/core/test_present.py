@@ -28,11 +28,11 @@ class Whole:
 
 @dataclass(frozen=True)
 class Moment:
-    at: datetime
+    when: datetime
 
 
 class MomentModel(BaseModel):
-    at: datetime
+    when: datetime
 
 
 PARTS = [Part("a", Path("/x")), Part("b", Path("/y"))]
@@ -58,8 +58,10 @@ def test_json_has_the_fields_or_what_the_command_promises(
 def test_times_in_json_are_of_rfc_3339_in_dataclasses_and_in_models() -> None:
     noon = datetime(2026, 1, 5, 12, tzinfo=UTC)
     in_india = noon.astimezone(timezone(timedelta(hours=5.5)))
-    spelled = json.loads(present.json_text([Moment(noon), MomentModel(at=noon), Moment(in_india)]))
-    assert [moment["at"] for moment in spelled] == [
+    spelled = json.loads(
+        present.json_text([Moment(noon), MomentModel(when=noon), Moment(in_india)])
+    )
+    assert [moment["when"] for moment in spelled] == [
         "2026-01-05T12:00:00Z",
         "2026-01-05T12:00:00Z",
         "2026-01-05T17:30:00+05:30",
