@@ -121,8 +121,7 @@ class CommandCenterDPOTrainer:
         """Train on rows of prompt, chosen, rejected and question_id; the adapter goes to `final` in
         `output_dir`.
 
-        Rows of `eval_dataset` are never trained on. Of the others, a part of the questions is held
-        out too.
+        Rows of `eval_dataset` are never trained on. A part of the other questions is held out too.
         """
         train_rows, eval_rows = list(train_dataset), list(eval_dataset or ())
         result = TrainingResult(False, train_samples=len(train_rows), eval_samples=len(eval_rows))

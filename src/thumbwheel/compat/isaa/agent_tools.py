@@ -63,7 +63,9 @@ class RLTrainingManager:
         num_epochs: float = 3,
         learning_rate: float = 5e-5,
     ) -> dict[str, Any]:
-        """Start a training, or go on with that of the name, and return at once.
+        """Start a training, or continue the one of this name, and return at once. Raises
+        ConfigError for an unknown method, Conflict while another training runs or if the name is in
+        use.
 
         Raises ConfigError for a method that is none, Conflict while another one runs or where the
         name is in use.
