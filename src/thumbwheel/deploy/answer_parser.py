@@ -180,7 +180,7 @@ def calls_in(text: str, names: Collection[str] | None = None) -> list[ParsedCall
     call of none of the tools `names`.
 
     >>> calls_in('{"name": "move", "parameters": {"to": "A"}}', ["move"])
-    [Call(name='move', arguments='{"to": "A"}')]
+    [ParsedCall(name='move', arguments='{"to": "A"}')]
     >>> calls_in('{"name": "Ann"}', ["move"])
     []
     """

@@ -172,9 +172,9 @@ def read_next_turn(question: str, message: str) -> NextTurn:
     answer.
 
     >>> read_next_turn("Where is it?", "Thanks, that helped!").reading
-    <Reading.THANKS: 'thanks'>
+    <ReplyReading.THANKS: 'thanks'>
     >>> read_next_turn("Wo liegt es?", "Nein, es ist in Berlin, nicht in Bonn.")
-    NextTurn(reading=<Reading.CORRECTION: 'correction'>, hint=True)
+    NextTurn(reading=<ReplyReading.CORRECTION: 'correction'>, hint=True)
     >>> read_next_turn("Where is it?", "And how do I get there?").reading is None
     True
     """

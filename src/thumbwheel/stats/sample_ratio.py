@@ -50,7 +50,7 @@ class ShareStratum:
 def chi_squared_p(stratum: ShareStratum) -> float:
     """Return the p value of Pearson's test, for one look; 1 without units.
 
-    >>> round(chi_squared_p(Stratum([1000, 1100], [0.5, 0.5])), 9)
+    >>> round(chi_squared_p(ShareStratum([1000, 1100], [0.5, 0.5])), 9)
     0.029096332
     """
     from scipy import stats

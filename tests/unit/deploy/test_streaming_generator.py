@@ -40,9 +40,9 @@ def say(generator, name, **settings):
     [{}, {"temperature": 1.0, "seed": 5}, {"temperature": 1.0, "top_p": 0.8, "top_k": 20}],
 )
 def test_tokens_and_log_probabilities_are_those_of_the_sampler(
-    generator, base, adapters, name, index, settings
+    generator, tiny_model, adapters, name, index, settings
 ):
-    model, tokenizer = load_base(str(base), "float32")
+    model, tokenizer = load_base(str(tiny_model), "float32")
     model = model if index is None else load_adapter(model, adapters[index])
     sampling = Sampling(
         **{"max_new_tokens": 12, "temperature": 0.0, "stop_ids": generator.builder.stop_ids}
