@@ -68,7 +68,7 @@ def add_key(
 
 @keys.command("list")
 def list_keys(ctx: typer.Context) -> present.Answer[list[ShownKey]]:
-    """The keys: how each begins, what it may, until when, and when it was last used."""
+    """List the keys: how each begins, what it may do, until when, and when it was last used."""
     from thumbwheel.access import keys as verbs
     from thumbwheel.access.presented import keys_answer
 
@@ -125,7 +125,7 @@ def add_user(
 
 @users.command("list")
 def list_users(ctx: typer.Context) -> present.Answer[list[ShownUser]]:
-    """The users, what they are for which agent, and how they log in."""
+    """List the users with their roles for each agent and how they log in."""
     from thumbwheel.access import users as verbs
     from thumbwheel.access.presented import users_answer
 
@@ -188,7 +188,7 @@ def list_audit(
         int | None, typer.Option(help="Only rows with numbers below this one.")
     ] = None,
 ) -> present.Answer[list[ShownAuditEntry]]:
-    """Who did what, the newest first. `local` is whoever used the command line or the token of the
+    """List who did what, newest first. `local` is whoever used the command line or the token of the
     home; a person without a name here was removed."""
     from thumbwheel.access.presented import audit_answer
 
@@ -198,8 +198,9 @@ def list_audit(
 
 @audit.command("verify")
 def verify_audit(ctx: typer.Context) -> present.Answer[ShownAuditVerdict]:
-    """Whether the audit log is as it was written: each row is sealed together with the one before,
-    and the newest is signed in a file of the home. Fails where a row was changed, moved or removed.
+    """Check that the audit log is as it was written: each row is sealed together with the one
+    before, and the newest is signed in a file of the home. Fails where a row was changed, moved or
+    removed.
     """
     from thumbwheel.access import audit as verbs
     from thumbwheel.access.presented import verdict_answer

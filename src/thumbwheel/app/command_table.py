@@ -17,12 +17,12 @@ import typer
 COMMANDS = {
     "plan": (
         "thumbwheel.training.dataset_commands:plan",
-        "What a file of feedback would teach; nothing is stored.",
+        "Tell what a file of feedback would teach; nothing is stored.",
     ),
     "import": ("thumbwheel.capture.commands:import_", "Bring traces and feedback in from a file."),
     "traces": (
         "thumbwheel.capture.trace_commands:traces",
-        "What was asked and answered: list by filters, show one with its steps and feedback.",
+        "List recorded traces by filters; show one with its steps and feedback.",
     ),
     "feedback": ("thumbwheel.capture.commands:feedback", "Add, list and count feedback."),
     "case": (
@@ -31,7 +31,7 @@ COMMANDS = {
     ),
     "reward": (
         "thumbwheel.rewards.commands:reward",
-        "What recorded answers were worth: judge, list, explain, weigh.",
+        "Judge recorded answers; list, explain and weigh their rewards.",
     ),
     "label": (
         "thumbwheel.rewards.label_commands:label",
@@ -39,7 +39,7 @@ COMMANDS = {
     ),
     "queue": (
         "thumbwheel.review.commands:queue",
-        "What people rate, and who: make queues, rate, compare blind, review gold.",
+        "Let people rate: make queues, rate, compare blind, review gold.",
     ),
     "dataset": (
         "thumbwheel.training.dataset_commands:dataset",
@@ -51,7 +51,7 @@ COMMANDS = {
     ),
     "hardware": (
         "thumbwheel.training.commands:hardware",
-        "What this machine has, and the preset that suits it.",
+        "Show this machine's hardware, and the preset that suits it.",
     ),
     "train": (
         "thumbwheel.loop.cycle_commands:train",
@@ -71,7 +71,7 @@ COMMANDS = {
     ),
     "gate": (
         "thumbwheel.evaluation.gate_commands:gate",
-        "What a candidate must show: declared once for each agent.",
+        "Declare what a candidate must show, once for each agent.",
     ),
     "reward-model": (
         "thumbwheel.training.reward_commands:reward_model",
@@ -91,7 +91,7 @@ COMMANDS = {
     ),
     "deployments": (
         "thumbwheel.deploy.commands:deployments",
-        "What is deployed, whether it answers, and which alias points at it.",
+        "List the deployments: whether each answers, and which alias points at it.",
     ),
     "promote": (
         "thumbwheel.deploy.commands:promote",
@@ -116,7 +116,7 @@ COMMANDS = {
     ),
     "serve": (
         "thumbwheel.server.commands:serve",
-        "Answer for all agents on one port, and record what is asked and answered.",
+        "Answer for all agents on one port, and record the calls.",
     ),
     "open": (
         "thumbwheel.server.commands:open_",
@@ -132,7 +132,7 @@ COMMANDS = {
     ),
     "audit": (
         "thumbwheel.access.commands:audit",
-        "Who did what: list it, and check that nothing was changed or left out.",
+        "Read the audit log, and check that nothing was changed or left out.",
     ),
     "jobs": (
         "thumbwheel.app.job_commands:jobs",
@@ -144,15 +144,15 @@ COMMANDS = {
     ),
     "schedule": (
         "thumbwheel.app.job_commands:schedule",
-        "Jobs that the clock asks for: list, add, pause, remove.",
+        "Schedule jobs: list, add, pause, remove.",
     ),
     "notify": (
         "thumbwheel.notify.commands:notify",
-        "Webhooks, Slack and e-mail for what waits for a person: list, test, send.",
+        "Send notices by webhook, Slack and e-mail: list, test, send.",
     ),
     "report": (
         "thumbwheel.loop.commands:report",
-        "The model change report of a version: one HTML file and JSON.",
+        "Write the model change report of a version: one HTML file and JSON.",
     ),
     "erase": (
         "thumbwheel.loop.erase_commands:erase",
@@ -172,7 +172,7 @@ COMMANDS = {
     ),
     "tools": (
         "thumbwheel.llm.commands:tools",
-        "The programs of llama.cpp that GGUF needs: what is here, and getting them.",
+        "Show and install the programs of llama.cpp that GGUF needs.",
     ),
     "settings": (
         "thumbwheel.compat.commands:settings",
@@ -180,13 +180,13 @@ COMMANDS = {
     ),
     "widgets": (
         "thumbwheel.compat.commands:widgets",
-        "Every variation of a catalogue of widgets, to be rated as cards.",
+        "List every variation of a catalogue of widgets, to be rated as cards.",
     ),
     "sandbox": (
         "thumbwheel.sandbox.commands:sandbox",
-        "Whether code of answers may run on this machine: levels and attacks.",
+        "Check whether code of answers may run on this machine: levels and attacks.",
     ),
-    "demo": ("thumbwheel.demo.commands:demo", "One turn of the wheel on an embedded model."),
+    "demo": ("thumbwheel.demo.commands:demo", "Play one turn of the wheel on an embedded model."),
 }
 
 WITHIN = {

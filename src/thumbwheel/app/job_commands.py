@@ -39,7 +39,7 @@ def list_(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")] = 50,
 ) -> present.Answer[JobPage]:
-    """What was asked for and what became of it, the newest first, and who works.
+    """List the jobs and their states, newest first, and the workers.
 
     Example: thumbwheel jobs list --state running --state queued
     """
@@ -102,7 +102,7 @@ def _progress(job: Job) -> str:
 
 @jobs.command()
 def show(ctx: typer.Context, job: JobId) -> present.Answer[Job]:
-    """One job: what was asked, how far it is, its result or why it failed.
+    """Show a job: its request, its progress, and its result or why it failed.
 
     Example: thumbwheel jobs show job_06h1
     """
@@ -148,7 +148,8 @@ def logs(
         int, typer.Option(min=0, help="Only what came after the event of this number.")
     ] = 0,
 ) -> present.Answer[list[JobEvent]] | present.Lines[JobEvent]:
-    """What a job said and how far it came, in order. With --follow --json one event a line.
+    """Show the messages and the progress of a job, in order. With --follow --json, one event a
+    line.
 
     Example: thumbwheel jobs logs job_06h1 --follow
     """
@@ -256,7 +257,7 @@ def list_schedules(
     ctx: typer.Context,
     of_agent: Annotated[str | None, typer.Option(help="Only of this agent.")] = None,
 ) -> present.Answer[Sequence[Schedule]]:
-    """The schedules, and when each comes next.
+    """List the schedules, and when each fires next.
 
     Example: thumbwheel schedule list
     """

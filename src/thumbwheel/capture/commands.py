@@ -392,7 +392,7 @@ def feedback_list(
     limit: Limit = 20,
     after: After = None,
 ) -> present.Answer[list[ListedFeedback]]:
-    """The newest feedback."""
+    """List the newest feedback."""
     from thumbwheel.capture.feedback import list_feedback
     from thumbwheel.capture.traces import said_for
 
@@ -430,7 +430,7 @@ def feedback_stats(
         str, typer.Option(help="The share of positive feedback by day, week or month.")
     ] = "week",
 ) -> present.Answer[FeedbackFigures]:
-    """How much feedback there is, by kind and by rater, how positive it is, and what waits for its
+    """Count the feedback by kind and by rater: how positive it is, and how much waits for its
     trace.
 
     What people called good or bad is also shown over time and by the model version that gave the
@@ -550,7 +550,7 @@ def case_list(
     limit: Limit = 20,
     after: After = None,
 ) -> present.Answer[CasePage]:
-    """The newest cases and how many there are of each basis."""
+    """List the newest cases, and count those of each basis."""
     from thumbwheel.capture.cases import list_cases
 
     with ctx.obj() as ws:

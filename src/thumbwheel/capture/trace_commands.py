@@ -47,7 +47,7 @@ def traces_list(
     limit: Limit = 20,
     after: Annotated[str | None, typer.Option(help="Go on after this page's cursor.")] = None,
 ) -> present.Answer[TracePage]:
-    """The newest traces, with what was said about them.
+    """List the newest traces with the feedback about them.
 
     Example: thumbwheel traces list --agent support --unrated --since 2026-07-01
     """
@@ -93,7 +93,7 @@ def traces_show(
     trace: Annotated[str, typer.Argument(help="Our id, its beginning, or the id of its source.")],
     agent: Agent,
 ) -> present.Answer[Any]:
-    """A trace: what was asked, every step, the answer, and the feedback about it.
+    """Show a trace: the question, every step, the answer, and the feedback about it.
 
     Example: thumbwheel traces show trc_8f2k --agent support
     """

@@ -40,7 +40,7 @@ def show(
     split: Annotated[str, typer.Option(help="Of which split: train, dev or gate.")] = "train",
     skip: Annotated[int, typer.Option(min=0, help="Rows of the split to pass over.")] = 0,
 ) -> present.Answer[ShownDataset]:
-    """One dataset: counts, what was left out and why, weights, and rows of it.
+    """Show a dataset: its counts, the rows left out and why, its weights, and some rows.
 
     Example: thumbwheel dataset show latest --agent support --split dev --skip 20 --rows 20
     """
@@ -102,7 +102,7 @@ def health(
 
 @dataset.command("list")
 def list_(ctx: typer.Context, agent: Agent) -> present.Answer[list[ListedDataset]]:
-    """All datasets of an agent, oldest first."""
+    """List all datasets of an agent, oldest first."""
     from thumbwheel.datasets.build import datasets
     from thumbwheel.datasets.stale import stale
     from thumbwheel.models.versions import require_agent

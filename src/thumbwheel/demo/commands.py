@@ -48,8 +48,8 @@ def demo(
         typer.Option(help="Only write the world's plain files (and the base) into this folder."),
     ] = None,
 ) -> None:
-    """One turn of the wheel on an embedded model: a mail filer, and a person with private habits
-    who rates it.
+    """Play one turn of the wheel on an embedded model: a mail filer, and a person with private
+    habits who rates it.
 
     Import, plan, build, train, choose, evaluate, gate, export, deploy, roll back, report; about
     four minutes on two cores, no network. Exit code 0 only if the gate approved. Try the controls:

@@ -188,7 +188,7 @@ def deployments(
         bool, typer.Option("--history", help="Show the switches of all aliases too.")
     ] = False,
 ) -> present.Answer[list[ListedDeployment] | DeploymentHistory]:
-    """What is deployed, whether it answers, and which alias points at it.
+    """List the deployments: whether each answers, and which alias points at it.
 
     Example: thumbwheel deployments --agent support --history
     """

@@ -42,7 +42,7 @@ def list_(
     ctx: typer.Context,
     of_agent: Annotated[str | None, typer.Option(help="Only those of this agent.")] = None,
 ) -> present.Answer[Sequence[ListedSecret]]:
-    """The names of the stored secrets, and which versions need them."""
+    """List the names of the stored secrets, and which versions need them."""
     from thumbwheel.core.secret_store import stored_secrets
     from thumbwheel.models import versions
 

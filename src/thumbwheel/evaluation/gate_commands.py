@@ -42,7 +42,7 @@ def declare(
 
 @gate.command()
 def show(ctx: typer.Context, agent: Agent) -> present.Answer[GateState]:
-    """What the gate asks of an agent's candidates, and how that was changed.
+    """Show the gate's requirements for an agent's candidates, and how they were changed.
 
     Example: thumbwheel gate show --agent support
     """

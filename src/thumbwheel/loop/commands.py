@@ -26,7 +26,7 @@ Version = Annotated[str, typer.Argument(help="v3, an alias, or latest.")]
 
 @models.command("list")
 def list_(ctx: typer.Context, agent: Agent) -> present.Answer[list[ListedVersion]]:
-    """All versions of an agent, oldest first."""
+    """List all versions of an agent, oldest first."""
 
     from thumbwheel.models import versions
 
@@ -198,7 +198,7 @@ def add(
 
 @models.command()
 def show(ctx: typer.Context, version: Version, agent: Agent) -> present.Answer[Any]:
-    """One version: what it is made of, what was measured and decided.
+    """Show a version: its parts, its measurements, and the decisions about it.
 
     Example: thumbwheel models show latest --agent support
     """
@@ -250,8 +250,8 @@ def lineage(
         typer.Option(help="A feedback, trace or subject id instead: what learned from it?"),
     ] = None,
 ) -> present.Answer[Lineage | list[NamedUse]]:
-    """From a version back to the feedback; or with --of, from a piece of feedback to the versions
-    that learned from it."""
+    """Trace a version back to its feedback; or, with --of, a piece of feedback to the versions that
+    learned from it."""
     from thumbwheel.core.errors import InputError
     from thumbwheel.loop import lineage as verbs
     from thumbwheel.models import versions
@@ -332,7 +332,7 @@ def report(
         Path | None, typer.Option("--json", help="Also write the values as JSON to this file.")
     ] = None,
 ) -> None:
-    """The model change report of a version: one HTML file that fetches nothing, and JSON.
+    """Write the model change report of a version: one HTML file that fetches nothing, and JSON.
 
     Example: thumbwheel report latest --agent support --to report.html
     """

@@ -19,8 +19,8 @@ def why(
         typer.Option("--subjects", help="Name the subjects in --json instead of keyed hashes."),
     ] = False,
 ) -> present.Answer[Any]:
-    """Why a row is in a dataset: the traces, feedback, subjects, case, rule and rewards that it
-    came from."""
+    """Explain why a row is in a dataset: the traces, feedback, subjects, case, rule and rewards
+    that it came from."""
     from thumbwheel.loop import row_lineage
 
     with ctx.obj() as ws:
@@ -42,8 +42,8 @@ def used_in(
         str | None, typer.Option("--agent", "-a", help="The agent, unless the id is our own.")
     ] = None,
 ) -> present.Answer[Any]:
-    """Where a piece of feedback ended up: datasets and their rows, runs, versions, reward models,
-    evaluations, exports."""
+    """Show where a piece of feedback ended up: datasets and their rows, runs, versions, reward
+    models, evaluations, exports."""
     from thumbwheel.loop import row_lineage
 
     with ctx.obj() as ws:

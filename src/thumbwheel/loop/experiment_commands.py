@@ -138,8 +138,8 @@ def list_(
 
 @experiment.command()
 def show(ctx: typer.Context, id: Id, agent: OfAgent = None) -> present.Answer[Any]:
-    """What is known now, of each arm and each guard, and what happened. Looking costs nothing, at
-    any time.
+    """Show the figures of each arm and each guard, and the events. You may look at any
+    time: the verdict stays valid.
 
     Example: thumbwheel experiment show exp_06gk
     """

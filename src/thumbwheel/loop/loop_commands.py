@@ -62,8 +62,8 @@ def status(
         bool, typer.Option("--why", help="Also what would happen now, and the newest checks.")
     ] = False,
 ) -> present.Answer[LoopStatus]:
-    """How the loop of an agent stands: its settings, what is new, its last turns, what live traffic
-    decided, what waits for a person.
+    """Show the state of an agent's loop: its settings, the new feedback, its last turns, the
+    verdicts of live traffic, and the decisions that wait for a person.
 
     Example: thumbwheel loop status --agent support --why
     """
@@ -114,7 +114,7 @@ def decisions(
     agent: AgentName,
     every: Annotated[bool, typer.Option("--all", help="Also what was answered.")] = False,
 ) -> present.Answer[Sequence[Pending]]:
-    """What waits for a person before a turn goes on with it.
+    """List the decisions that a turn of the loop waits for.
 
     Example: thumbwheel loop decisions --agent support
     """
@@ -161,7 +161,7 @@ def approve(
 
     With --alias canary, the question whether it goes live goes on waiting.
 
-    No check of the gate is passed by. What is out of date, as a newer version is live, is refused
+    No gate check is skipped. What is out of date, as a newer version is live, is refused
     and marked moot.
 
     Example: thumbwheel loop approve dec_01k3 --agent support --by anna

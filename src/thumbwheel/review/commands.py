@@ -152,7 +152,7 @@ def list_(
     agent: AgentName,
     every: Annotated[bool, typer.Option("--all", help="Closed ones too.")] = False,
 ) -> present.Answer[Sequence[ListedQueue]]:
-    """The queues of an agent, newest first.
+    """List the queues of an agent, newest first.
 
     Example: thumbwheel queue list --agent support
     """
@@ -176,7 +176,7 @@ def list_(
 
 @queue.command("show")
 def show_(ctx: typer.Context, queue: QueueName, agent: AgentName) -> present.Answer[ListedQueue]:
-    """How a queue asks, and how far it is.
+    """Show the settings and the progress of a queue.
 
     Example: thumbwheel queue show july --agent support
     """
@@ -195,7 +195,7 @@ def _resolved(ws: Any, agent: str, name: str) -> tuple[Agent, Queue]:
 
 @queue.command("raters")
 def raters_(ctx: typer.Context, queue: QueueName, agent: AgentName) -> present.Answer[QueueReport]:
-    """How the raters of a queue do: how much, how fast, how far they agree, and how that moved.
+    """Show how the raters of a queue do: how much, how fast, how far they agree, and the trend.
 
     Example: thumbwheel queue raters july --agent support
     """

@@ -95,7 +95,7 @@ def list_(
         int, typer.Option(min=0, help="Show so many traces with the lowest reward.")
     ] = 5,
 ) -> present.Answer[RewardSummary]:
-    """The rewards of an agent: what each component said how often, their means, and the combined
+    """Show the rewards of an agent: the values of each component, their means, and the combined
     reward.
 
     What does not apply, is pending, failed or is blocked has no value and takes no part in a mean.
@@ -157,8 +157,8 @@ def explain(
     agent: Agent,
     as_of: AsOf = None,
 ) -> present.Answer[RewardExplanation]:
-    """Why a trace has the reward that it has: every component's value, weight, status, evidence,
-    and the feedback behind it.
+    """Explain the reward of a trace: every component's value, weight, status, evidence, and the
+    feedback behind it.
 
     Example: thumbwheel reward explain t-1042 --agent support
     """
@@ -184,8 +184,7 @@ def reweight(
         typer.Option(help=f"Start from this preset instead: {', '.join(PRESETS.names())}."),
     ] = None,
 ) -> present.Answer[Reweighed]:
-    """What other weights would make of the rewards; no reward function is run, and nothing is
-    stored.
+    """Compute the rewards with other weights; no reward function is run, and nothing is stored.
 
     The reward is combined when it is read. To keep the weights, put the lines that are printed into
     thumbwheel.yaml: from then on every command uses them, and datasets that were built with the old

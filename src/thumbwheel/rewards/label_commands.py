@@ -165,8 +165,8 @@ def questions_(
         bool, typer.Option("--show", help="Show what is suggested, too; that sways people.")
     ] = False,
 ) -> present.Answer[list[ShownQuestion]]:
-    """The suggestions that nobody has decided on, to be decided one by one: `label decide`. It is
-    `label review` for a page or a script.
+    """List the suggestions that nobody has decided on; decide them one by one with `label decide`.
+    It is `label review` for a page or a script.
 
     Example: thumbwheel label questions --agent support --limit 5
     """
@@ -303,8 +303,8 @@ def _status_page(counts: Mapping[str, Any], agent: str) -> Iterator[present.Part
 
 @label.command("agreement")
 def agreement_(ctx: typer.Context, agent: Agent) -> present.Answer[Any]:
-    """How far raters agree beyond chance: all people, each against the crowd of the others, and
-    judging models against the people.
+    """Measure how far raters agree beyond chance: all people, each against the crowd of the others,
+    and judging models against the people.
 
     Example: thumbwheel label agreement --agent support
     """

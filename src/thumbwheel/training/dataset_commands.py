@@ -48,8 +48,8 @@ def plan(
     scale: ScaleOptions = None,
     timezone: TimezoneOption = None,
 ) -> present.Answer[ConcludedPlan]:
-    """What a file of feedback is good for: which methods it permits, what is missing, whether to
-    train at all.
+    """Tell what a file of feedback is good for: which methods it permits, what is missing, whether
+    to train at all.
 
     Reads any export that a source reads: Open WebUI, Langfuse, OpenAI, TRL, CSV, Parquet and more
     (thumbwheel import --help). Nothing is stored and no model is needed. Example: thumbwheel plan
@@ -69,8 +69,8 @@ def plan(
 def plan_agent(
     ctx: typer.Context, agent: Agent, options: dict[str, Any]
 ) -> present.Answer[ConcludedPlan]:
-    """The data plan of an agent: its feedback, which methods it permits, contradictions, what is
-    missing, the recommended method."""
+    """Show the data plan of an agent: its feedback, the methods that it permits, contradictions,
+    the missing data, and the recommended method."""
     from thumbwheel.training.data_plan import data_plan
 
     with ctx.obj() as ws:

@@ -29,7 +29,7 @@ ANSWERS = ("answer", "chosen", "rejected")
 
 @reward_model.command("list")
 def list_(ctx: typer.Context, agent: Agent) -> present.Answer[list[NamedRewardModel]]:
-    """All reward models of an agent, oldest first."""
+    """List all reward models of an agent, oldest first."""
     from thumbwheel.models import reward_models
 
     with ctx.obj() as ws:
@@ -40,8 +40,7 @@ def list_(ctx: typer.Context, agent: Agent) -> present.Answer[list[NamedRewardMo
 
 @reward_model.command()
 def show(ctx: typer.Context, name: Name, agent: Agent) -> present.Answer[NamedRewardModel]:
-    """One reward model: what it is made of, and its figures on dev rows, while it learned and at
-    the end.
+    """Show a reward model: its parts, and its figures on dev rows while it learned and at the end.
 
     Example: thumbwheel reward-model show latest --agent support
     """
@@ -81,7 +80,7 @@ def score(
         ),
     ] = None,
 ) -> present.Answer[Any]:
-    """What a reward model gives answers: in raw units after regression, a chance of being good
+    """Score answers by a reward model: in raw units after regression, as the chance of being good
     after classification.
 
     Example: thumbwheel reward-model score rm1 --agent support --prompt "Where is my parcel?"
