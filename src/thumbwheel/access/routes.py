@@ -125,7 +125,7 @@ def _add_keys(routes: APIRouter, gate: AccessGate) -> None:
         **_giving("/api/keys/{name}", "/0/name"),
     )
     def list_keys(request: Request) -> Response:
-        """The keys, without the keys themselves."""
+        """List the keys, without their secret parts."""
         principal: Principal = request.state.principal
         owned = [key for key in keys.listed(ws) if _owns(principal, key)]
         return respond(request, keys_answer(owned))
@@ -184,7 +184,7 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
         **_giving("/api/users/{name}", "/0/name"),
     )
     def list_users(request: Request) -> Response:
-        """The users with their roles."""
+        """List the users with their roles."""
         principal: Principal = request.state.principal
         owned = [
             _with_roles_of(principal, user)
@@ -281,7 +281,7 @@ def _add_audit(routes: APIRouter, gate: AccessGate) -> None:
         limit: Annotated[int, Query(ge=1, le=1000)] = 50,
         before: Annotated[int | None, Query(ge=1, le=LARGEST)] = None,
     ) -> Response:
-        """Who did what, the newest first."""
+        """List who did what, newest first."""
         return respond(request, audit_answer(gate.ws, limit, before))
 
     @routes.get(
@@ -292,7 +292,7 @@ def _add_audit(routes: APIRouter, gate: AccessGate) -> None:
         **ANSWERED,
     )
     def verify_audit(request: Request) -> Response:
-        """Whether the log is as it was written, from its beginning to its end."""
+        """Check that the log is as it was written, from its beginning to its end."""
         return respond(request, verdict_answer(audit.verify(gate.ws)))
 
 

@@ -408,7 +408,7 @@ def _trace_of_token(row: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _script() -> Response:
-    """What a web page needs to judge an answer."""
+    """Return the script by which a web page sends feedback."""
     script = Path(sdk.__file__).with_name("feedback.js").read_bytes()
     return Response(script, 200, {"cache-control": "max-age=3600"}, "text/javascript")
 

@@ -15,7 +15,7 @@ widgets = typer.Typer()
 
 @settings.callback()
 def group() -> None:
-    """Settings of a replaced system."""
+    """Convert the settings of a replaced system."""
 
 
 @settings.command("convert")

@@ -17,7 +17,7 @@ db = typer.Typer()
 
 @db.callback()
 def _group() -> None:
-    """The rows of a home: move them to another database, remove old ones."""
+    """Move the rows of a home to another database, or remove old ones."""
 
 
 @db.command()

@@ -11,7 +11,7 @@ from thumbwheel.core import present
 REFUSED = 3
 """Exit code where code may not run."""
 
-sandbox = typer.Typer(help="Whether code of answers may run on this machine.")
+sandbox = typer.Typer(help="Check whether code of answers may run on this machine.")
 
 
 @sandbox.callback()

@@ -89,7 +89,7 @@ def _add_entrance(routes: APIRouter, gate: AccessGate) -> None:
 
     @routes.get("/api/whoami", operation_id="whoami", dependencies=[needs(None)])
     def whoami(request: Request) -> dict[str, Any]:
-        """Who asks, and what they may do."""
+        """Return who the caller is, and what they may do."""
         identity: Identity = request.state.identity
         principal = identity.principal
         return {

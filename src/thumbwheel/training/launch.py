@@ -123,7 +123,7 @@ def launch(run: RunDir, lock: int) -> Status:
 
 
 def environment(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Of a child: `given`, offline and quiet."""
+    """Return the environment of a child: `inherited`, offline and quiet."""
     quiet = {
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_HUB_OFFLINE": "1",

@@ -154,12 +154,12 @@ def add_routes(routes: APIRouter) -> None:
 
 
 def list_ratings(request: Request) -> Any:
-    """Of all agents that whoever asks may read."""
+    """List the ratings of all agents that the caller may read."""
     return _listed(request, None)
 
 
 def list_ratings_of(request: Request, agent: AgentName) -> Any:
-    """Of one agent."""
+    """List the ratings of one agent."""
     return _listed(request, agent)
 
 
@@ -184,12 +184,12 @@ def rate_many_of(request: Request, agent: AgentName, body: Ratings) -> Any:
 
 
 def list_feedback(request: Request) -> Any:
-    """Of all agents that whoever asks may read."""
+    """List the feedback of all agents that the caller may read."""
     return _listed_feedback(request, None)
 
 
 def list_feedback_of(request: Request, agent: AgentName) -> Any:
-    """Of one agent."""
+    """List the feedback of one agent."""
     return _listed_feedback(request, agent)
 
 

@@ -348,7 +348,7 @@ def _refusal(status: HTTPStatus, detail: str) -> Response:
 
 
 def list_policies(request: Request, agent: AgentName) -> Any:
-    """The trained versions; none of an agent that does not exist."""
+    """List the trained versions; none for an unknown agent."""
     ws: Workspace = request.app.state.workspace
     try:
         policies = policy_versions(ws, ids.slug_of(agent))

@@ -192,7 +192,7 @@ def _statement(shared: Mapping[str, Any], kind: str, value: Any) -> Row:
 
 
 def list_decisions(request: Request, wanted: Annotated[DecisionFilter, Query()]) -> list[Row]:
-    """The newest first."""
+    """List the decisions, newest first."""
     decisions = _readable(request, wanted.agent_type)
     return [_row(decision) for decision in wanted.of(decisions)]
 
@@ -221,7 +221,7 @@ def judge(request: Request, body: DecisionIds) -> Row:
 
 
 def stats(request: Request, agent_type: OptionalType = None) -> Row:
-    """Of all decisions, or of one agent's."""
+    """Count all decisions, or one agent's."""
     decisions = list(_readable(request, None))
     by_type = Counter(decision.record.agent_type for decision in decisions)
     records = [decision.record for decision in decisions]
@@ -306,7 +306,7 @@ def _metadata(decision: AgentDecision) -> Row:
 
 
 def pending(request: Request) -> Row:
-    """How many decisions `POST` would look at."""
+    """Count the decisions that `POST` would look at."""
     ws: Workspace = request.app.state.workspace
     count = 0
     for agent in _agents_with_decisions(request, "read"):
@@ -431,7 +431,7 @@ def _outcome_rows(
 
 
 def ab_test_of(request: Request, agent_type: RequiredType) -> Row:
-    """What became of each version; the arms of a running experiment are the registry."""
+    """Return the figures of each version; the arms of a running experiment are the registry."""
     ws: Workspace = request.app.state.workspace
     decisions = list(_readable(request, agent_type))
     slugs = {decision.agent for decision in decisions}

@@ -159,7 +159,7 @@ def router() -> APIRouter:
     async def job_events(
         request: Request, job: Name, after: After = None, last: LastEvent = None
     ) -> Response:
-        """What happens to a job: its states, its progress, its lines."""
+        """Stream the states, the progress and the lines of a job."""
         ws: Workspace = request.app.state.workspace
 
         def look(after: str | None) -> News:
@@ -185,7 +185,7 @@ def router() -> APIRouter:
         tags=["train"],
     )
     def list_runs(request: Request, agent: Name) -> Response:
-        """All training runs of an agent, oldest first."""
+        """List all training runs of an agent, oldest first."""
         ws: Workspace = request.app.state.workspace
         rows = [asdict(run) for run in runs(ws, require_agent(ws, slug_of(agent)))]
         return Response(present.json_text(rows, indent=None), media_type="application/json")
@@ -205,7 +205,7 @@ def router() -> APIRouter:
         metric: Annotated[list[str] | None, Query()] = None,
         points: Annotated[int, Query(ge=10, le=2000)] = 200,
     ) -> Response:
-        """The metrics of several runs as curves of at most so many points each."""
+        """Return the metrics of several runs as curves of at most so many points each."""
         ws: Workspace = request.app.state.workspace
         learner = require_agent(ws, slug_of(agent))
         by_id = {recorded.id: recorded for recorded in runs(ws, learner)}
@@ -226,7 +226,7 @@ def router() -> APIRouter:
     async def run_metrics(
         request: Request, agent: Name, run: Name, after: After = None, last: LastEvent = None
     ) -> Response:
-        """The steps and evaluations of a run, while it trains."""
+        """Stream the steps and evaluations of a run, while it trains."""
         ws: Workspace = request.app.state.workspace
 
         def look(after: str | None) -> News:
@@ -248,7 +248,7 @@ def router() -> APIRouter:
     async def list_decisions(
         request: Request, agent: Name, after: After = None, last: LastEvent = None
     ) -> Response:
-        """The decisions of the gate about an agent's versions, oldest first."""
+        """List the gate's decisions about an agent's versions, oldest first."""
         ws: Workspace = request.app.state.workspace
 
         def look(after: str | None) -> News:

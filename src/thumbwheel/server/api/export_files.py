@@ -41,7 +41,7 @@ def router() -> APIRouter:
         tags=["export"],
     )
     def list_exports(request: Request, agent: Name, version: Name) -> Response:
-        """The exports of a version with their files, oldest first."""
+        """List the exports of a version with their files, oldest first."""
         rows = [_as_json(each) for each in _exports(request, agent, version)]
         return Response(present.json_text(rows, indent=None), media_type="application/json")
 
@@ -60,7 +60,7 @@ def router() -> APIRouter:
     def read_file(
         request: Request, agent: Name, version: Name, export: Name, file: Name
     ) -> Response:
-        """A file of an export; its ETag is its SHA-256."""
+        """Return a file of an export; its ETag is its SHA-256."""
         listed = {each.id: each for each in _exports(request, agent, version)}
         if export not in listed:
             raise NotFound(
