@@ -178,10 +178,10 @@ CHILD = """
 import sys
 from pathlib import Path
 from thumbwheel.export.merge import merge
-from thumbwheel.export.types import Source
+from thumbwheel.export.types import ExportSource
 def merged(base, adapter, out):
     Path(out).mkdir()
-    merge(Source(base, Path(adapter), base), Path(out))
+    merge(ExportSource(base, Path(adapter), base), Path(out))
 def memory(name):
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))

@@ -210,8 +210,8 @@ def test_no_process_is_left_when_the_pool_is_closed(report):
 def test_no_process_is_left_when_the_host_is_killed(report):
     code = (
         "import sys, psutil, time\nfrom thumbwheel.sandbox.pool import Pool\nfrom "
-        "thumbwheel.sandbox.types import Job, Level\n"
-        f"pool = Pool(workers=1, level=Level({str(report.level)!r}))\npool.run([Job('1')])\n"
+        "thumbwheel.sandbox.types import Level, SandboxJob\n"
+        f"pool = Pool(workers=1, level=Level({str(report.level)!r}))\npool.run([SandboxJob('1')])\n"
         "print(*[child.pid for child in psutil.Process().children(recursive=True)], "
         "flush=True)\ntime.sleep(60)"
     )

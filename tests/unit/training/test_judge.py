@@ -259,8 +259,8 @@ def test_a_killed_parent_leaves_no_process_behind():
     work = """
 import os, time
 from test_judge import ask
-from thumbwheel.training.judge import Judge
-judge = Judge({"user_rewards:hostile": 1.0}, timeout=60.0)
+from thumbwheel.training.judge import RewardJudge
+judge = RewardJudge({"user_rewards:hostile": 1.0}, timeout=60.0)
 judge.start(ask("spin"))
 time.sleep(0.5)
 print(judge._processes[0]._child.pid, flush=True)
