@@ -124,7 +124,7 @@ OUTSIDE = {
 of it reaches. A page of the docs reaches the test that runs it, a test itself, and a module of
 the tests those that import it."""
 
-TOUCHED_SECONDS = 300
+TOUCHED_SECONDS = 200
 """Of slow tests that a change reaches, CI runs so many seconds' worth, nearest first; what does not
 fit is left to `make test-touched` and `make test-all`."""
 UNKNOWN_SECONDS = 10.0
