@@ -26,7 +26,7 @@ PICTURED: dict[Scheme, list[str]] = {"light": NAMES, "dark": ["trace", "traces"]
 
 
 @pytest.fixture(scope="module")
-def full_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
     """A server over a home that has something for every page."""
     with running_operations(tmp_path_factory.mktemp("operations")) as world:
         yield world
@@ -50,12 +50,12 @@ REPEAT = (pytest.mark.slow, pytest.mark.repeat)
     ],
 )
 def test_every_page_is_accessible(
-    browser: Browser, full_pages: PagesWorld, scheme: Scheme, size: tuple[int, int]
+    browser: Browser, pages: PagesWorld, scheme: Scheme, size: tuple[int, int]
 ) -> None:
     objections: dict[str, object] = {}
-    with visitor(browser, full_pages.url, scheme, size, full_pages.code) as person:
+    with visitor(browser, pages.url, scheme, size, pages.code) as person:
         for name, url in URLS.items():
-            page = person.open(url.format(**full_pages.parts))
+            page = person.open(url.format(**pages.parts))
             expect(page.locator("main h1")).to_be_visible()
             if complaints := person.axe():
                 objections[name] = complaints
@@ -65,8 +65,8 @@ def test_every_page_is_accessible(
     assert objections == {}
 
 
-def test_the_login_page_is_accessible_and_logs_in(browser: Browser, full_pages: PagesWorld) -> None:
-    with visitor(browser, full_pages.url, size=NARROW) as stranger:
+def test_the_login_page_is_accessible_and_logs_in(browser: Browser, pages: PagesWorld) -> None:
+    with visitor(browser, pages.url, size=NARROW) as stranger:
         page = stranger.open("/agents/support/traces")
         expect(page.get_by_role("button", name="Log in")).to_be_visible()
         assert stranger.axe() == []
@@ -77,18 +77,16 @@ def test_the_login_page_is_accessible_and_logs_in(browser: Browser, full_pages: 
         stranger.check()
 
 
-def test_pictures_of_every_page(
-    browser: Browser, full_pages: PagesWorld, pictures: Path | None
-) -> None:
+def test_pictures_of_every_page(browser: Browser, pages: PagesWorld, pictures: Path | None) -> None:
     """Written on demand, and looked at by people."""
     if pictures is None:
         return
     for scheme, names in PICTURED.items():
-        with visitor(browser, full_pages.url, scheme, WIDE, full_pages.code) as person:
+        with visitor(browser, pages.url, scheme, WIDE, pages.code) as person:
             for name in names:
                 suffix = "" if scheme == "light" else "-dark"
                 picture = pictures / f"{name}{suffix}.png"
-                page = person.open(URLS[name].format(**full_pages.parts))
+                page = person.open(URLS[name].format(**pages.parts))
                 page.wait_for_timeout(DRAWN)
                 page.screenshot(path=picture)
                 shrink(picture)

@@ -53,7 +53,7 @@ def trained(ws: Workspace, folder: Path) -> ModelVersion:
 
 
 @pytest.fixture(scope="module")
-def trained_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
     folder = tmp_path_factory.mktemp("lineage")
     lines = []
     for person in range(PEOPLE):
@@ -73,10 +73,8 @@ def trained_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWor
         yield world
 
 
-def test_from_an_answer_to_the_feedback_that_taught_it(
-    browser: Browser, trained_pages: PagesWorld
-) -> None:
-    with visitor(browser, trained_pages.url, code=trained_pages.code) as person:
+def test_from_an_answer_to_the_feedback_that_taught_it(browser: Browser, pages: PagesWorld) -> None:
+    with visitor(browser, pages.url, code=pages.code) as person:
         page = person.open(f"/agents/{AGENT}/traces/answered")
         about = page.get_by_label("About")
         expect(about).to_contain_text("v1")
@@ -92,9 +90,9 @@ def test_from_an_answer_to_the_feedback_that_taught_it(
 
 
 def test_from_a_trace_to_what_learned_from_it_and_what_is_erased(
-    browser: Browser, trained_pages: PagesWorld
+    browser: Browser, pages: PagesWorld
 ) -> None:
-    with visitor(browser, trained_pages.url, code=trained_pages.code) as person:
+    with visitor(browser, pages.url, code=pages.code) as person:
         page = person.open(f"/agents/{AGENT}/traces/t0-{word(3)}/lineage")
         forward = page.get_by_label("What learned from this trace")
         expect(forward).to_contain_text("labels")
@@ -110,10 +108,10 @@ def test_from_a_trace_to_what_learned_from_it_and_what_is_erased(
         person.check()
 
 
-def test_pages_show_to_each_what_they_may(browser: Browser, trained_pages: PagesWorld) -> None:
-    users.add(trained_pages.ws, "rita", password=PASSWORD, role="rater", agent=AGENT)
-    users.add(trained_pages.ws, "vera", password=PASSWORD, role="viewer", agent=AGENT)
-    with visitor(browser, trained_pages.url) as person:
+def test_pages_show_to_each_what_they_may(browser: Browser, pages: PagesWorld) -> None:
+    users.add(pages.ws, "rita", password=PASSWORD, role="rater", agent=AGENT)
+    users.add(pages.ws, "vera", password=PASSWORD, role="viewer", agent=AGENT)
+    with visitor(browser, pages.url) as person:
         page = person.open(f"/agents/{AGENT}/traces/t0-{word(1)}")
         page.get_by_label("Name").fill("rita")
         page.get_by_label("Password").fill(PASSWORD)
@@ -140,9 +138,9 @@ def test_pages_show_to_each_what_they_may(browser: Browser, trained_pages: Pages
 
 
 def test_a_session_that_ends_in_the_midst_says_so_and_loses_nothing(
-    browser: Browser, trained_pages: PagesWorld
+    browser: Browser, pages: PagesWorld
 ) -> None:
-    with visitor(browser, trained_pages.url, code=trained_pages.code) as person:
+    with visitor(browser, pages.url, code=pages.code) as person:
         page = person.open(f"/agents/{AGENT}/traces/t0-{word(2)}")
         page.get_by_text("Write a better answer").click()
         page.get_by_label("What it should have said").fill("Press twice.")
@@ -158,9 +156,9 @@ def test_a_session_that_ends_in_the_midst_says_so_and_loses_nothing(
 
 
 def test_a_lost_network_says_so_and_the_same_click_works_later(
-    browser: Browser, trained_pages: PagesWorld
+    browser: Browser, pages: PagesWorld
 ) -> None:
-    with visitor(browser, trained_pages.url, code=trained_pages.code) as person:
+    with visitor(browser, pages.url, code=pages.code) as person:
         page = person.open(f"/agents/{AGENT}/traces/t0-{word(4)}")
         person.context.set_offline(True)
         page.get_by_role("button", name="Bad").click()

@@ -19,15 +19,15 @@ from thumbwheel.capture.feedback import list_feedback
 
 
 @pytest.fixture(scope="module")
-def empty_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
     """An empty home."""
     with running_pages(tmp_path_factory.mktemp("first"), lines=()) as world:
         yield world
 
 
 @pytest.fixture
-def stranger(browser: Browser, empty_pages: PagesWorld) -> Iterator[Visitor]:
-    with visitor(browser, empty_pages.url, code=empty_pages.code) as stranger:
+def stranger(browser: Browser, pages: PagesWorld) -> Iterator[Visitor]:
+    with visitor(browser, pages.url, code=pages.code) as stranger:
         yield stranger
         stranger.check()
 
@@ -38,7 +38,7 @@ def rate_down(page: Page) -> None:
 
 
 def test_an_empty_home_leads_to_a_recorded_and_rated_answer(
-    stranger: Visitor, empty_pages: PagesWorld
+    stranger: Visitor, pages: PagesWorld
 ) -> None:
     with ScriptedUpstream() as upstream:
         page = stranger.open("/")
@@ -50,20 +50,20 @@ def test_an_empty_home_leads_to_a_recorded_and_rated_answer(
         form.get_by_label("Model", exact=True).fill("large")
         form.get_by_role("button", name="Connect").click()
         expect(page.locator("#record-next pre").first).to_have_text(
-            f"export OPENAI_BASE_URL={empty_pages.url}/a/desk/v1"
+            f"export OPENAI_BASE_URL={pages.url}/a/desk/v1"
         )
         body = {"model": "desk", "messages": [{"role": "user", "content": "Is it open?"}]}
-        answer = httpx2.post(f"{empty_pages.url}/a/desk/v1/chat/completions", json=body, timeout=30)
+        answer = httpx2.post(f"{pages.url}/a/desk/v1/chat/completions", json=body, timeout=30)
         assert answer.status_code == 200
         page.wait_for_url("**/agents/desk/traces/trc_*")
         expect(page.get_by_role("heading", level=1)).to_have_text("Is it open?")
         rate_down(page)
-    (judgement,) = list_feedback(empty_pages.ws, "desk")
+    (judgement,) = list_feedback(pages.ws, "desk")
     assert (judgement["kind"], judgement["value"]) == ("thumb", False)
 
 
 def test_a_file_is_uploaded_and_its_answer_rated(
-    stranger: Visitor, empty_pages: PagesWorld, tmp_path: Path
+    stranger: Visitor, pages: PagesWorld, tmp_path: Path
 ) -> None:
     file = tmp_path / "my ratings (1).jsonl"
     rows = [{"frage": "Where is it?", "antwort": f"In room {n}."} for n in range(3)]
@@ -82,10 +82,10 @@ def test_a_file_is_uploaded_and_its_answer_rated(
     page.wait_for_url("**/agents/files/*")
     stranger.open("/agents/files/traces").get_by_role("link", name="Where is it?").click()
     rate_down(page)
-    assert {word["kind"] for word in list_feedback(empty_pages.ws, "files")} == {"rating", "thumb"}
+    assert {word["kind"] for word in list_feedback(pages.ws, "files")} == {"rating", "thumb"}
 
 
-def test_the_example_is_loaded_by_one_click(stranger: Visitor, empty_pages: PagesWorld) -> None:
+def test_the_example_is_loaded_by_one_click(stranger: Visitor, pages: PagesWorld) -> None:
     page = stranger.open("/start")
     page.get_by_role("button", name="Load the example").click()
     page.wait_for_url("**/agents/example/*")

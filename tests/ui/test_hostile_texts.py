@@ -99,7 +99,7 @@ def long_home() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def hostile_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
     folder = tmp_path_factory.mktemp("hostile")
     with running_operations(folder, lines=hostile_home()) as world:
         fill(world.ws, folder, long_home())
@@ -134,12 +134,10 @@ def check_inert(page: Page) -> None:
     assert page.evaluate("window.pwned") is None
 
 
-def test_two_hundred_payloads_do_nothing_on_any_page(
-    browser: Browser, hostile_pages: PagesWorld
-) -> None:
+def test_two_hundred_payloads_do_nothing_on_any_page(browser: Browser, pages: PagesWorld) -> None:
     assert len(payloads()) == 200
     foreign: list[str] = []
-    with visitor(browser, hostile_pages.url, code=hostile_pages.code) as person:
+    with visitor(browser, pages.url, code=pages.code) as person:
         page = person.page
         page.on("dialog", lambda dialog: foreign.append(dialog.message))
         page.on("request", lambda request: foreign.append(request.url))
@@ -154,27 +152,27 @@ def test_two_hundred_payloads_do_nothing_on_any_page(
             address = None if address is None else f"{LIST}{address}"
         assert listed > 200
         everything = f"{LIST}/everything"
-        addresses = [url.format(**hostile_pages.parts) for url in URLS.values()]
+        addresses = [url.format(**pages.parts) for url in URLS.values()]
         addresses += [f"{everything}?steps={first}" for first in (0, 100, 200, 300)]
         for path in addresses:
             person.open(path)
             page.evaluate("for (const all of document.querySelectorAll('details')) all.open = true")
             check_inert(page)
-        for trace in list_traces(hostile_pages.ws, AGENT, limit=8).traces:
+        for trace in list_traces(pages.ws, AGENT, limit=8).traces:
             person.open(f"{LIST}/{trace.id}")
             check_inert(page)
             person.open(f"{LIST}/{trace.id}/lineage")
             check_inert(page)
         person.check()
-    assert [url for url in foreign if not url.startswith(hostile_pages.url)] == []
-    assert SERVER not in hostile_pages.url
+    assert [url for url in foreign if not url.startswith(pages.url)] == []
+    assert SERVER not in pages.url
 
 
 @pytest.mark.parametrize("name", ["mega", "unbroken", "rtl", "marks", "emoji", "steps"])
 def test_long_and_strange_texts_leave_a_page_that_can_be_used(
-    browser: Browser, hostile_pages: PagesWorld, name: str
+    browser: Browser, pages: PagesWorld, name: str
 ) -> None:
-    with visitor(browser, hostile_pages.url, size=NARROW, code=hostile_pages.code) as person:
+    with visitor(browser, pages.url, size=NARROW, code=pages.code) as person:
         answer = person.page.goto(f"{LIST}/{name}")
         assert answer is not None and len(answer.body()) < MOST_HTML
         assert not person.is_too_wide()
@@ -184,10 +182,8 @@ def test_long_and_strange_texts_leave_a_page_that_can_be_used(
         person.check()
 
 
-def test_the_rest_of_a_long_answer_comes_on_demand(
-    browser: Browser, hostile_pages: PagesWorld
-) -> None:
-    with visitor(browser, hostile_pages.url, code=hostile_pages.code) as person:
+def test_the_rest_of_a_long_answer_comes_on_demand(browser: Browser, pages: PagesWorld) -> None:
+    with visitor(browser, pages.url, code=pages.code) as person:
         page = person.open(f"{LIST}/mega")
         button = page.get_by_role("button", name="Show all of the answer")
         button.click()
@@ -197,8 +193,8 @@ def test_the_rest_of_a_long_answer_comes_on_demand(
         person.check()
 
 
-def test_ten_thousand_steps_come_in_parts(browser: Browser, hostile_pages: PagesWorld) -> None:
-    with visitor(browser, hostile_pages.url, code=hostile_pages.code) as person:
+def test_ten_thousand_steps_come_in_parts(browser: Browser, pages: PagesWorld) -> None:
+    with visitor(browser, pages.url, code=pages.code) as person:
         page = person.open(f"{LIST}/steps")
         assert page.locator(".timeline > li").count() == 100
         page.get_by_role("link", name="Next steps").click()
@@ -208,8 +204,8 @@ def test_ten_thousand_steps_come_in_parts(browser: Browser, hostile_pages: Pages
         person.check()
 
 
-def test_pages_of_a_list_are_small(hostile_pages: PagesWorld) -> None:
-    headers = {"authorization": f"Bearer {hostile_pages.token}", "accept": "text/html"}
-    answer = httpx2.get(f"{hostile_pages.url}{LIST}", headers=headers, timeout=60)
+def test_pages_of_a_list_are_small(pages: PagesWorld) -> None:
+    headers = {"authorization": f"Bearer {pages.token}", "accept": "text/html"}
+    answer = httpx2.get(f"{pages.url}{LIST}", headers=headers, timeout=60)
     assert answer.status_code == 200
     assert len(answer.content) < 150_000

@@ -29,7 +29,7 @@ PAGES = "/agents/support"
 
 
 @pytest.fixture(scope="module")
-def full_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
     """A server over a home that has something for every page."""
     with running_operations(tmp_path_factory.mktemp("operations")) as world:
         yield world
@@ -45,14 +45,14 @@ def live(world: PagesWorld) -> str:
     return versions.by_id(world.ws, version_id).name
 
 
-def test_curves_go_on_while_a_run_trains(person: Visitor, full_pages: PagesWorld) -> None:
+def test_curves_go_on_while_a_run_trains(person: Visitor, pages: PagesWorld) -> None:
     page = person.open(f"{PAGES}/runs")
     panels = page.locator("#curves figure")
     expect(panels).to_have_count(4)
     expect(page.locator("#curves")).to_have_attribute("data-drawn", "3")
     page.get_by_label("Draw sft run_sft").uncheck()
     expect(page.locator("#curves")).to_have_attribute("data-drawn", "2")
-    with RunDir(full_pages.ws.home.runs / "run_kto").metrics.open("a") as stream:
+    with RunDir(pages.ws.home.runs / "run_kto").metrics.open("a") as stream:
         stream.write(json.dumps({"step": 121, "loss": 0.0625}) + "\n")
     drawing = page.get_by_role("img", name="Loss")
     expect(drawing).to_have_attribute("aria-label", _ending("kto train", "0.0625"))
@@ -77,14 +77,12 @@ def test_a_training_begins_with_the_settings_of_an_earlier_run(person: Visitor) 
     assert sent[0]["learning_rate"] == 0.0005 and sent[0]["seed"] == 7
 
 
-def test_a_run_that_trains_says_how_long_it_takes_on(
-    person: Visitor, full_pages: PagesWorld
-) -> None:
+def test_a_run_that_trains_says_how_long_it_takes_on(person: Visitor, pages: PagesWorld) -> None:
     page = person.open(f"{PAGES}/runs/run_kto")
     progress = page.locator("#progress")
     expect(progress).to_contain_text(re.compile(r"step 1\d\d of 400"))
     expect(page.get_by_role("img", name="Learning rate")).to_be_visible()
-    with RunDir(full_pages.ws.home.runs / "run_kto").metrics.open("a") as stream:
+    with RunDir(pages.ws.home.runs / "run_kto").metrics.open("a") as stream:
         for step in range(191, 201):
             line = {"step": step, "loss": 0.0625, "step_seconds": 3.0}
             stream.write(json.dumps(line) + "\n")
@@ -96,34 +94,32 @@ def _ending(curve: str, value: str) -> re.Pattern[str]:
     return re.compile(rf"{curve} from \S+ to {re.escape(value)}")
 
 
-def test_a_double_click_does_it_once(person: Visitor, full_pages: PagesWorld) -> None:
-    before = len(status(full_pages.ws, AGENT).checks)
+def test_a_double_click_does_it_once(person: Visitor, pages: PagesWorld) -> None:
+    before = len(status(pages.ws, AGENT).checks)
     page = person.open(f"{PAGES}/loop")
     with page.expect_navigation():
         page.get_by_role("button", name="Look now whether a turn is due").dblclick()
     expect(page.get_by_role("table", name="Newest looks")).to_be_visible()
-    assert len(status(full_pages.ws, AGENT).checks) == before + 1
+    assert len(status(pages.ws, AGENT).checks) == before + 1
 
 
-def test_what_is_refused_is_said_at_its_field(person: Visitor, full_pages: PagesWorld) -> None:
+def test_what_is_refused_is_said_at_its_field(person: Visitor, pages: PagesWorld) -> None:
     page = person.open(f"{PAGES}/loop")
     zone = page.get_by_label("Timezone")
     zone.fill("Mars/Base")
     page.get_by_role("button", name="Enable the loop").click()
     expect(zone).to_have_attribute("aria-invalid", "true")
     expect(page.locator(".objection")).to_contain_text("no time zone 'Mars/Base'")
-    assert not status(full_pages.ws, AGENT).enabled
+    assert not status(pages.ws, AGENT).enabled
     zone.fill("Europe/Berlin")
     expect(page.locator(".objection")).to_have_count(0)
 
 
-def test_two_people_change_the_gate(
-    browser: Browser, person: Visitor, full_pages: PagesWorld
-) -> None:
+def test_two_people_change_the_gate(browser: Browser, person: Visitor, pages: PagesWorld) -> None:
     page = person.open(f"{PAGES}/gate")
     page.get_by_label("Min cases").fill("77")
     page.get_by_label("Why").fill("more cases have come")
-    with visitor(browser, full_pages.url, code=full_pages.code) as other:
+    with visitor(browser, pages.url, code=pages.code) as other:
         other_page = other.open(f"{PAGES}/gate")
         other_page.get_by_label("Alpha").fill("0.01")
         other_page.get_by_label("Why").fill("we have been wrong once")
@@ -133,26 +129,26 @@ def test_two_people_change_the_gate(
     page.get_by_role("button", name="gate").click()
     expect(page.get_by_role("status")).to_contain_text("Somebody else has changed this")
     expect(page.get_by_label("Min cases")).to_have_value("77")
-    assert policy_of(full_pages.ws, AGENT).min_cases != 77
-    assert len(declarations(full_pages.ws, AGENT)) == 2
+    assert policy_of(pages.ws, AGENT).min_cases != 77
+    assert len(declarations(pages.ws, AGENT)) == 2
     page.reload()
     expect(page.get_by_label("Alpha")).to_have_value("0.01")
 
 
-def test_a_session_that_has_ended_loses_nothing(person: Visitor, full_pages: PagesWorld) -> None:
+def test_a_session_that_has_ended_loses_nothing(person: Visitor, pages: PagesWorld) -> None:
     page = person.open("/keys")
     page.get_by_label("Name").fill("late")
     person.context.clear_cookies()
     page.get_by_role("button", name="Make the key").click()
     expect(page.get_by_role("status")).to_contain_text("You are logged out")
     expect(page.get_by_label("Name")).to_have_value("late")
-    person.context.new_page().goto(f"/login?code={full_pages.code}")
+    person.context.new_page().goto(f"/login?code={pages.code}")
     page.get_by_role("button", name="Make the key").click()
     expect(page.locator("#new-key code")).to_contain_text("tw_")
-    assert [key.name for key in keys.listed(full_pages.ws)].count("late") == 1
+    assert [key.name for key in keys.listed(pages.ws)].count("late") == 1
 
 
-def test_a_key_is_shown_once_and_revoked(person: Visitor, full_pages: PagesWorld) -> None:
+def test_a_key_is_shown_once_and_revoked(person: Visitor, pages: PagesWorld) -> None:
     page = person.open("/keys")
     page.get_by_label("Name").fill("nightly")
     page.get_by_role("button", name="Make the key").click()
@@ -165,13 +161,13 @@ def test_a_key_is_shown_once_and_revoked(person: Visitor, full_pages: PagesWorld
     expect(page.get_by_role("dialog")).to_contain_text("Whoever uses nightly is shut out")
     with page.expect_navigation():
         confirm(page, "Revoke nightly")
-    assert "nightly" not in [key.name for key in keys.listed(full_pages.ws)]
+    assert "nightly" not in [key.name for key in keys.listed(pages.ws)]
 
 
 def test_an_export_is_downloaded_and_another_one_asked_for(
-    person: Visitor, full_pages: PagesWorld
+    person: Visitor, pages: PagesWorld
 ) -> None:
-    page = person.open(f"{PAGES}/models/{full_pages.parts['candidate']}")
+    page = person.open(f"{PAGES}/models/{pages.parts['candidate']}")
     page.get_by_text("Files to download").click()
     with page.expect_download() as download:
         page.get_by_role("link", name="model.gguf").click()
@@ -182,10 +178,8 @@ def test_an_export_is_downloaded_and_another_one_asked_for(
     assert asked.value.method == "POST" and asked.value.post_data_json == {"format": "adapter"}
 
 
-def test_answers_that_got_worse_are_shown_word_by_word(
-    person: Visitor, full_pages: PagesWorld
-) -> None:
-    page = person.open(f"{PAGES}/evaluations/{full_pages.parts['candidate']}")
+def test_answers_that_got_worse_are_shown_word_by_word(person: Visitor, pages: PagesWorld) -> None:
+    page = person.open(f"{PAGES}/evaluations/{pages.parts['candidate']}")
     examples = page.locator("article[data-change]")
     count = examples.count()
     changes = {examples.nth(number).get_attribute("data-change") for number in range(count)}
@@ -200,27 +194,27 @@ def test_answers_that_got_worse_are_shown_word_by_word(
     expect(page.locator("#shown")).to_have_text(f"{worse.count()} of {count}")
 
 
-def test_a_version_goes_live_and_back(person: Visitor, full_pages: PagesWorld) -> None:
+def test_a_version_goes_live_and_back(person: Visitor, pages: PagesWorld) -> None:
     page = person.open(f"{PAGES}/models/v1")
     page.get_by_role("button", name="Make live").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("moves from v0 to v1 in one step")
     dialog.get_by_role("button", name="Cancel").click()
-    assert live(full_pages) == "v0"
+    assert live(pages) == "v0"
     page.get_by_role("button", name="Make live").click()
     with page.expect_navigation():
         confirm(page, "Make v1 live")
-    assert live(full_pages) == "v1"
+    assert live(pages) == "v1"
     page.goto(f"{PAGES}/deployments")
     page.get_by_role("button", name="Roll back to v0").click()
     expect(page.get_by_role("dialog")).to_contain_text("from v1 back to v0")
     with page.expect_navigation():
         confirm(page, "Roll back to v0")
-    assert live(full_pages) == "v0"
+    assert live(pages) == "v0"
 
 
-def test_an_experiment_is_paused_and_goes_on(person: Visitor, full_pages: PagesWorld) -> None:
-    experiment = full_pages.parts["experiment"]
+def test_an_experiment_is_paused_and_goes_on(person: Visitor, pages: PagesWorld) -> None:
+    experiment = pages.parts["experiment"]
     page = person.open(f"{PAGES}/experiments/{experiment}")
     expect(page.get_by_role("img", name="Gain of v1 in thumb")).to_be_visible()
     for word, state in (("Pause", "paused"), ("Go on", "running")):
@@ -228,7 +222,7 @@ def test_an_experiment_is_paused_and_goes_on(person: Visitor, full_pages: PagesW
         page.get_by_role("button", name=word, exact=True).click()
         with page.expect_navigation():
             confirm(page, word)
-        assert controller.find(full_pages.ws, experiment).state == state
+        assert controller.find(pages.ws, experiment).state == state
     page.goto(f"{PAGES}/loop")
     decided = page.get_by_role("link", name="v0 against v1")
     expect(decided).to_have_attribute("href", f"{PAGES}/experiments/{experiment}")
@@ -243,8 +237,8 @@ def test_held_feedback_is_released(person: Visitor) -> None:
     expect(page.get_by_role("heading", name="Held feedback")).to_have_count(0)
 
 
-def test_a_job_is_followed_cancelled_and_resumed(person: Visitor, full_pages: PagesWorld) -> None:
-    job_id = full_pages.parts["job"]
+def test_a_job_is_followed_cancelled_and_resumed(person: Visitor, pages: PagesWorld) -> None:
+    job_id = pages.parts["job"]
     page = person.open(f"/jobs/{job_id}")
     page.get_by_role("button", name="Cancel the job").click()
     confirm(page, "Cancel the job")
@@ -253,16 +247,14 @@ def test_a_job_is_followed_cancelled_and_resumed(person: Visitor, full_pages: Pa
     page.wait_for_load_state("networkidle")  # the click and the job's own event both load it anew
     page.get_by_role("button", name="Resume").click()
     expect(page.get_by_role("button", name="Cancel the job")).to_be_visible()
-    assert queue.job(full_pages.ws, job_id).state == "queued"
+    assert queue.job(pages.ws, job_id).state == "queued"
     # Somebody else cancels it: the page follows.
-    queue.cancel(full_pages.ws, job_id)
+    queue.cancel(pages.ws, job_id)
     expect(page.get_by_role("button", name="Resume")).to_be_visible()
 
 
-def test_rows_are_paged_and_the_way_back_is_as_it_was(
-    person: Visitor, full_pages: PagesWorld
-) -> None:
-    page = person.open(f"{PAGES}/datasets/{full_pages.parts['dataset']}")
+def test_rows_are_paged_and_the_way_back_is_as_it_was(person: Visitor, pages: PagesWorld) -> None:
+    page = person.open(f"{PAGES}/datasets/{pages.parts['dataset']}")
     expect(page.get_by_text(re.compile(r"^1 of 25 "))).to_be_visible()
     page.get_by_role("link", name="Next rows").click()
     expect(page.get_by_text(re.compile(r"^21 of 25 "))).to_be_visible()

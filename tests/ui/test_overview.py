@@ -22,7 +22,7 @@ PASSWORD = "correct horse battery"
 
 
 @pytest.fixture(scope="module")
-def full_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
     """A server over a home that has something for every page."""
     with running_operations(tmp_path_factory.mktemp("operations")) as world:
         for name, role in (("lea", "approver"), ("vic", "viewer")):
@@ -66,8 +66,8 @@ def test_a_decision_is_one_card_in_a_readers_words(person: Visitor) -> None:
     expect(card.locator(".checks .badge.good")).to_have_count(0)
 
 
-def test_a_viewer_reads_who_may_decide(browser: Browser, full_pages: PagesWorld) -> None:
-    with visitor(browser, full_pages.url) as person:
+def test_a_viewer_reads_who_may_decide(browser: Browser, pages: PagesWorld) -> None:
+    with visitor(browser, pages.url) as person:
         page = logged_in(person, "vic")
         expect(page).to_have_title("support – Thumbwheel")
         card = page.locator(".decision")
@@ -78,7 +78,7 @@ def test_a_viewer_reads_who_may_decide(browser: Browser, full_pages: PagesWorld)
 
 
 def test_an_approver_answers_with_a_note_and_for_live_or_canary(
-    browser: Browser, full_pages: PagesWorld
+    browser: Browser, pages: PagesWorld
 ) -> None:
     sent: list[tuple[str, Any]] = []
 
@@ -86,7 +86,7 @@ def test_an_approver_answers_with_a_note_and_for_live_or_canary(
         sent.append((route.request.url.rpartition("/")[2], route.request.post_data_json))
         route.fulfill(json={})
 
-    with visitor(browser, full_pages.url) as person:
+    with visitor(browser, pages.url) as person:
         page = logged_in(person, "lea")
         expect(page).to_have_title("(2) support – Thumbwheel")
         page.route("**/approval?wait=30", answer)
@@ -107,5 +107,5 @@ def test_an_approver_answers_with_a_note_and_for_live_or_canary(
         expect(page.locator(".decision")).to_have_count(0)
         expect(page).to_have_title("(1) support – Thumbwheel")
         person.check()
-    (declined,) = decisions(full_pages.ws, AGENT, every=True)
+    (declined,) = decisions(pages.ws, AGENT, every=True)
     assert (declined.answered_by, declined.reason) == ("lea", "the tone is off")

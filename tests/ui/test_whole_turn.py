@@ -35,7 +35,7 @@ def write_lines(path: Path, rows: list[dict[str, object]]) -> Path:
 
 
 @pytest.fixture
-def foxes_and_dogs(tmp_path: Path) -> Iterator[PagesWorld]:
+def pages(tmp_path: Path) -> Iterator[PagesWorld]:
     """A home with fifteen recorded answers that nobody rated, sixty gold cases, and a random base:
     foxes live in the den, dogs in the yard."""
     traces: list[dict[str, object]] = []
@@ -62,10 +62,8 @@ def foxes_and_dogs(tmp_path: Path) -> Iterator[PagesWorld]:
 
 
 @pytest.mark.slow
-def test_fifteen_ratings_become_what_everybody_gets(
-    browser: Browser, foxes_and_dogs: PagesWorld
-) -> None:
-    with visitor(browser, foxes_and_dogs.url, code=foxes_and_dogs.code) as person:
+def test_fifteen_ratings_become_what_everybody_gets(browser: Browser, pages: PagesWorld) -> None:
+    with visitor(browser, pages.url, code=pages.code) as person:
         page = person.page
         rate(page)
         train(page)
@@ -73,14 +71,14 @@ def test_fifteen_ratings_become_what_everybody_gets(
         deploy(page, "v0", "live")
         deploy(page, "v1", "none")
         start_experiment(page)
-        people_ask(foxes_and_dogs)
+        people_ask(pages)
         page.get_by_role("link", name="Experiments", exact=True).click()
         expect(decided(page).get_by_role("cell", name="won", exact=True)).to_be_visible()
         page.get_by_role("link", name="Deployments").click()
         expect(page.get_by_role("listitem").filter(has_text="live").first).to_contain_text("v1")
         person.check()
-    live = versions.aliases_of(foxes_and_dogs.ws, Agent.named(AGENT))["live"]
-    assert versions.by_id(foxes_and_dogs.ws, live).name == "v1"
+    live = versions.aliases_of(pages.ws, Agent.named(AGENT))["live"]
+    assert versions.by_id(pages.ws, live).name == "v1"
 
 
 def rate(page: Page) -> None:
