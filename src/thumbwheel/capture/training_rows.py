@@ -54,8 +54,19 @@ IGNORED = "metadata"
 
 TAGS = ("tags", "tag", "flags")
 """Keys of lists in which an opinion may stand beside other words."""
-NOT_OF_ANSWER = frozenset({"tools", "functions", "function_call", "tool_calls", "tool_choice"})
-NOT_OF_ANSWER |= {"response_format", "schema", "parameters", "usage"}
+NOT_OF_ANSWER = frozenset(
+    {
+        "tools",
+        "functions",
+        "function_call",
+        "tool_calls",
+        "tool_choice",
+        "response_format",
+        "schema",
+        "parameters",
+        "usage",
+    }
+)
 """Keys of objects in which no mark stands."""
 KINDS_IN = ("type", "name")
 """Keys of an object called feedback under which people write thumbs_down."""

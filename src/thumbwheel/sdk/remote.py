@@ -22,7 +22,7 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import SplitResult, urlsplit
 
 from thumbwheel.sdk.segment import Segment
@@ -255,10 +255,11 @@ class Remote:
             return
         if not 200 <= status < 300:
             raise Unreachable(f"{self._url} answers {status}: {_detail(content)}")
-        if not _names_all(content, len(batch)):
+        answer = _acknowledgement(content, len(batch))
+        if answer is None:
             raise Unreachable(f"{self._url} answers {status}, but not as a Thumbwheel server does")
         self._complaint, self._down_until = "", 0.0
-        for index, reason in _refusals(content):
+        for index, reason in _refusals(answer):
             batch[index].fail(ValueError(f"the server refuses it: {reason}"))
         for parcel in batch:
             parcel.arrive()
@@ -442,17 +443,19 @@ def _detail(content: bytes) -> str:
     return content[:100].decode("utf-8", "replace").strip() or "it says nothing else"
 
 
-def _names_all(content: bytes, count: int) -> bool:
-    """Return whether an answer has an id for each of `count` lines. Another program that listens at
-    the address, and says 200 to everything, stored none of them."""
+def _acknowledgement(content: bytes, count: int) -> dict[str, Any] | None:
+    """Return the answer if it has an id for each of `count` lines, else None: another program that
+    listens at the address, and says 200 to everything, stored none of them."""
     with suppress(ValueError, TypeError, KeyError):
-        return len(json.loads(content)["ids"]) == count
-    return False
+        answer = json.loads(content)
+        if len(answer["ids"]) == count:
+            return dict(answer)
+    return None
 
 
-def _refusals(content: bytes) -> list[tuple[int, str]]:
+def _refusals(answer: Mapping[str, Any]) -> list[tuple[int, str]]:
     """Return (index, reason) of the lines that a server refused although it stored others."""
     with suppress(ValueError, TypeError, KeyError, AttributeError):
-        refused = json.loads(content).get("refused", [])
+        refused = answer.get("refused", [])
         return [(int(refusal["index"]), str(refusal["reason"])) for refusal in refused]
     return []

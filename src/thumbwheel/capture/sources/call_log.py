@@ -42,9 +42,9 @@ EXAMPLE = (
 )
 NOTE = "wandb.note.1"
 OPINION = "user-feedback"
-PROPERTIES = ("properties", "request_properties")
-"""Keys of what an app says of a call of Helicone, also what people said of it."""
 """Name of a product's own thumb."""
+PROPERTIES = ("properties", "request_properties")
+"""Keys of an app's own properties of a call of Helicone, feedback among them."""
 
 
 class LoggedScore(NamedTuple):

@@ -28,8 +28,9 @@ from thumbwheel.capture.source import JsonLines, Row
 from thumbwheel.capture.types import AnyRecord, Rater, Unreadable
 
 ANNOTATOR = re.compile(r"annotator_?\d+")
-USED = frozenset({*PROMPTS, *CHATS, *SYSTEMS, "context", "history", "tools", "images", "chosen"})
-USED |= {"rejected"}
+USED = frozenset(
+    {*PROMPTS, *CHATS, *SYSTEMS, "context", "history", "tools", "images", "chosen", "rejected"}
+)
 PANDALM = ("instruction", "input", "response1", "response2")
 VERDICTS = {0: [[0, 1]], 1: [[0], [1]], 2: [[1], [0]]}
 EXAMPLE = (
