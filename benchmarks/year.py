@@ -357,12 +357,8 @@ class Year:
     def spoil(self, week: int) -> None:
         """Have the versions of this quarter answer users worse than the live one does, until one of
         them is an arm of an experiment."""
-        if week % DRIFT_EVERY == 0:
-            self.wheel.served_instead = {}
-        if self.wheel.served_instead is None:
-            return
-        if week % DRIFT_EVERY and self.is_spoiled_arm():
-            self.wheel.served_instead = None
+        self.wheel.served_instead = None
+        if self.is_spoiled_arm(since_week=week - week % DRIFT_EVERY):
             return
         live = versions.by_id(self.ws, self.live_id())
         table = dict(self.wheel.served_table(self.ws, live))
@@ -372,9 +368,9 @@ class Year:
             self.draw.sample(right_topics, count), answer(WRONG)
         )
 
-    def is_spoiled_arm(self) -> bool:
-        """Return whether the latest experiment of this quarter has a spoiled arm."""
-        since = START + timedelta(days=7 * (len(self.truths) - len(self.truths) % DRIFT_EVERY))
+    def is_spoiled_arm(self, since_week: int) -> bool:
+        """Return whether an experiment that began in this week or later has a spoiled arm."""
+        since = START + timedelta(days=7 * since_week)
         return any(
             self.wheel.is_served_otherwise(self.ws, versions.by_id(self.ws, arm.version_id))
             for experiment in controller.experiments_of(self.ws, self.agent)

@@ -84,10 +84,7 @@ class Wheel:
     def served_table(self, ws: Workspace, version: ModelVersion) -> Table:
         """The answers that users of a version get."""
         path = self._served_path(ws, version)
-        if not path.exists():
-            return self.table(ws, version)
-        content: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
-        return content
+        return _table_in(path) if path.exists() else self.table(ws, version)
 
     def is_served_otherwise(self, ws: Workspace, version: ModelVersion) -> bool:
         """Return whether users of a version get other answers than its evaluation."""
@@ -102,8 +99,7 @@ class Wheel:
             path = Path(version.base) / FILE
         else:
             path = ws.home.path / "answers" / f"{version.id}.json"
-        content: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
-        return content
+        return _table_in(path)
 
     def _keep(self, ws: Workspace, version: ModelVersion, table: Table) -> None:
         path = ws.home.path / "answers" / f"{version.id}.json"
@@ -204,6 +200,11 @@ class Wheel:
         deployment = by_id(ws, deployment_id)
         switch = promote(ws, version, alias, reason="deployed", deployment=deployment)
         return deploying.DeployResult(deployment, canary, switch)
+
+
+def _table_in(path: Path) -> Table:
+    content: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+    return content
 
 
 def learned(start: Table, rows: Sequence[Any]) -> dict[str, str]:
