@@ -136,6 +136,11 @@ def unpacked(value: Any) -> Any:
     return value
 
 
+def is_number(value: Any) -> bool:
+    """Return whether the value is a number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def is_empty(value: Any) -> bool:
     """Return whether there is nothing: null, or a text, an object or a list without content."""
     return value in (None, "", {}, [])

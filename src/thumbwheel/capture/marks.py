@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from thumbwheel.capture.fields import is_number
 from thumbwheel.capture.mark_words import (
     AGAINST_AN_ANSWER,
     FOR_AN_ANSWER,
@@ -487,16 +488,12 @@ def number_of_scale(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     by_name = {plain(str(name)): part for name, part in value.items()}
-    most = [by_name[name] for name in ENDS if _is_number(by_name.get(name))]
-    numbers = [by_name[name] for name in NUMBERS if _is_number(by_name.get(name))]
+    most = [by_name[name] for name in ENDS if is_number(by_name.get(name))]
+    numbers = [by_name[name] for name in NUMBERS if is_number(by_name.get(name))]
     least = [by_name[name] for name in STARTS if by_name.get(name) is not None]
     if len(most) != 1 or len(numbers) != 1 or (least and least[0] not in (0, 1)):
         return value
     return f"{numbers[0]}/{most[0]}"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _number(text: str) -> float:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from thumbwheel.capture.fields import clip, number_of
+from thumbwheel.capture.fields import clip, is_number, number_of
 from thumbwheel.capture.marks import (
     AGAINST,
     RATINGS,
@@ -88,13 +88,13 @@ def judgement(
         return {"kind": "label", "name": name, "value": _label(name, score, text)}
     stated = _of_name(name, opinion, scales or {})
     mark = _mark_of_words(text, stated.get(name))
-    is_number = isinstance(score, int | float) and not isinstance(score, bool)
-    if text is not None and mark is None and not is_number:
+    has_number = is_number(score)
+    if text is not None and mark is None and not has_number:
         return {"kind": "label", "name": name, "value": text}
     value = score
     is_word = mark is not None and mark.number is None
     is_of_words = isinstance(stated.get(name), Words)
-    if is_word and (opinion == "thumb" or not is_number or is_of_words):
+    if is_word and (opinion == "thumb" or not has_number or is_of_words):
         value = text
     elif score is None or isinstance(score, str):
         value = text if text is not None else number_of(score, f"score {name}")

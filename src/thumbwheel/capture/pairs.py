@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from thumbwheel.capture.fields import content_text, unpacked
+from thumbwheel.capture.fields import content_text, is_number, unpacked
 from thumbwheel.capture.marks import RANKS, Mark, kind_of_name, read_mark
 from thumbwheel.capture.messages import (
     Messages,
@@ -188,8 +188,7 @@ def _scores_of_sides(row: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     scores: dict[str, dict[str, float]] = {}
     for key, value in row.items():
         match = CHOSEN_MARK.fullmatch(key.casefold())
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if match is None or not is_number:
+        if match is None or not is_number(value):
             continue
         name = match[1] or match[2]
         if name in RANKS or kind_of_name(name, in_training_data=True) in ("rating", "score"):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from thumbwheel.capture.fields import is_empty, moment, name_of, unpacked
+from thumbwheel.capture.fields import is_empty, is_number, moment, name_of, unpacked
 from thumbwheel.capture.gateway.chat_messages import objects
 from thumbwheel.capture.lines import OnPosition, ignore_position
 from thumbwheel.capture.marks import MarkColumn, Scales, plain
@@ -138,7 +138,7 @@ def _scores_of_langsmith(row: Row) -> Iterator[LoggedScore]:
         mean, words = counts.get("avg"), counts.get("values")
         if mean is None and isinstance(words, dict) and len(words) == 1:
             yield LoggedScore(name, next(iter(words)))
-        elif _is_number(mean) and (number == 1 or _are_alike(mean, counts.get("stdev"))):
+        elif is_number(mean) and (number == 1 or _are_alike(mean, counts.get("stdev"))):
             yield LoggedScore(name, mean)
         else:
             problem = f"{name} is the mean of {number} voices, which were not the same"
@@ -147,13 +147,9 @@ def _scores_of_langsmith(row: Row) -> Iterator[LoggedScore]:
 
 def _are_alike(mean: float, deviation: Any) -> bool:
     """Return whether all voices of a mean said the same: a 3 may be that of a 1 and a 5."""
-    if _is_number(deviation):
+    if is_number(deviation):
         return bool(deviation == 0)
     return mean in (0, 1)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _objects(value: Any) -> list[Mapping[str, Any]]:
