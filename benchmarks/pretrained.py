@@ -72,6 +72,7 @@ def main() -> None:
             print(
                 f"{row['setting']:22} step {row['step']:3}  gold {100 * row['gold']:5.1f}  "
                 f"general {100 * row['general']:5.1f} of {row['questions']}  "
+                f"unseen {100 * row['unseen']:5.1f} of {row['unseen_questions']}  "
                 f"{row['nats_before']:.2f} -> {row['nats']:.2f} nats  loss {row['loss']:.3f}  "
                 f"{row['seconds']:.0f} s",
                 flush=True,
@@ -146,6 +147,8 @@ def measure(
             ),
             "general": mean(left.solved),
             "questions": len(left.solved),
+            "unseen": mean(left.unseen),
+            "unseen_questions": len(left.unseen),
             "nats_before": skill.before.nats,
             "nats": left.nats,
             "loss": mean(losses[-5:]),

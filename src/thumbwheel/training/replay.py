@@ -1,14 +1,18 @@
-"""Replay: general questions that the base answers itself, trained on beside the rows of a run.
+"""Replay: general questions that the base answers itself, compared with the base beside the rows of
+a run.
 
 A narrow task takes the general skill of a pretrained base within a few steps: after 50 steps of
 routing, everything is answered with the name of a team. The base's own answers to other questions
 hold it (self-synthesized rehearsal, Huang et al. 2024, arXiv 2403.01244). They are written once,
-greedily, and kept in the cache under the identity of the base.
+greedily, and kept in the cache under the identity of the base. At each of their tokens the policy's
+whole distribution is held to the base's, by the Kullback-Leibler divergence: to train on the tokens
+alone would make the base surer of its first choice than it was, also where nothing was lost.
 """
 
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +20,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from thumbwheel.core import ids
+from thumbwheel.core import ids, log
 from thumbwheel.engine.tree import Branch, Example
 
 if TYPE_CHECKING:
@@ -35,7 +39,7 @@ LONGEST_ANSWER = 24
 
 @dataclass(frozen=True)
 class Replay:
-    """General questions with the base's answers, and the weight of their loss."""
+    """General questions with the base's answers, and the weight of their divergence."""
 
     examples: Sequence[Example]
     weight: float
@@ -47,6 +51,7 @@ class Replay:
         key = ids.fingerprint([list(map(str, engine.reference_identity)), prompts, LONGEST_ANSWER])
         file = cache / f"replay-{key[:32]}.json"
         if not file.is_file():
+            log.say(f"the base answers {len(prompts)} general questions, once for all its runs")
             answers = _answers(engine, builder, prompts)
             temporary = file.with_suffix(".tmp")
             temporary.write_text(json.dumps(answers), encoding="utf-8")
@@ -57,6 +62,7 @@ class Replay:
             if answer:
                 branch = Branch(tuple(answer), role=ROLE)
                 examples.append(Example(tuple(prompt), (branch,), f"{ROLE}-{number}"))
+        random.Random(0).shuffle(examples)  # each step has questions of several kinds
         return cls(examples, weight)
 
     def rows(self, step: int) -> list[Example]:
@@ -65,15 +71,13 @@ class Replay:
         return [self.examples[(step * ROWS + number) % count] for number in range(min(ROWS, count))]
 
     def backward(self, engine: ScoreEngine, step: int, token_budget: int) -> float:
-        """Add the gradients of this step's questions; return their loss in nats per token."""
-        from thumbwheel.engine.score import LOGP, Role
-
+        """Add the gradients of this step's questions; return their mean divergence from the base in
+        nats per token."""
         rows = self.rows(step)
         tokens = sum(len(example.branches[0].ids) for example in rows)
 
         def loss(engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Tensor, None]:
-            scores = engine.score(batch.to(engine.device), Role.POLICY, LOGP, True)
-            return -self.weight * scores.logp.sum() / tokens, None
+            return self.weight * engine.divergence(batch).sum() / tokens, None
 
         total = 0.0
         for _, (batch_loss, _) in engine.backward(rows, token_budget, loss):

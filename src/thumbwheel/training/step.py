@@ -52,7 +52,7 @@ class RecordedRunner:
             if self._replay is None:
                 return outcome
             nats = self._replay.backward(self.engine, step, self.budget.tokens)
-            return replace(outcome, metrics=outcome.metrics | {"replay_nll": nats})
+            return replace(outcome, metrics=outcome.metrics | {"replay_kl": nats})
 
         outcome = self.budget.run(items, attempt)
         return replace(outcome, metrics={"grad_norm": apply(outcome.loss)} | outcome.metrics)

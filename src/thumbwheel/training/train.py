@@ -149,7 +149,7 @@ def _from_the_base(config: TrainConfig) -> str:
     replayed = ""
     if config.replay_weight:
         replayed = (
-            f"; the base's own answers to general questions are trained on beside the rows "
+            f"; the model is held to the base on general questions, beside the rows "
             f"(replay weight {config.replay_weight:g})"
         )
     return f"learning rate {config.peak_rate:g}{replayed}"

@@ -55,9 +55,9 @@ class TrainConfig(Config):
     """Peak learning rate of the adapter; unset, the method's rate for the base: lower for wider
     models, and lower for pretrained ones than for small ones that learned one task."""
     replay_weight: float | None = Field(None, ge=0)
-    """Weight of the base's own answers to general questions, which methods of recorded answers
-    train on beside the rows so that general skill stays; unset, by what the base is: 0 for a small
-    one that learned one task, 1 for a pretrained one."""
+    """Weight of the divergence from the base on its own answers to general questions, which methods
+    of recorded answers hold down beside the rows so that general skill stays; unset, by what the
+    base is: 0 for a small one that learned one task, 10 for a pretrained one."""
     batch_size: int = Field(16, ge=1)
     """Rows an optimiser step."""
     num_train_epochs: float = Field(4.0, gt=0)

@@ -88,7 +88,7 @@ def test_no_method_takes_larger_steps_on_a_pretrained_base(method: str) -> None:
 
 @pytest.mark.parametrize(
     ("method", "weight"),
-    [("sft", 1.0), ("kto", 1.0), ("dpo", 1.0), ("reward", 0.0), ("grpo", 0.0), ("ppo", 0.0)],
+    [("sft", 10.0), ("kto", 10.0), ("dpo", 10.0), ("reward", 0.0), ("grpo", 0.0), ("ppo", 0.0)],
 )
 def test_methods_of_recorded_answers_replay(tmp_path: Path, method: str, weight: float) -> None:
     folder = base_folder(tmp_path, hidden=576, vocabulary=49_152)

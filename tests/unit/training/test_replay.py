@@ -1,4 +1,4 @@
-"""Replay: the base's own answers to general questions, trained on beside the rows."""
+"""Replay: the policy is held to the base on the base's own answers to general questions."""
 
 from __future__ import annotations
 
@@ -66,12 +66,18 @@ def test_every_question_has_its_turn_before_one_comes_again(
     assembly.runner.close()
 
 
-def test_its_gradient_is_that_of_the_mean_over_tokens(tiny_model: Path, tmp_path: Path) -> None:
+def test_its_gradient_is_that_of_the_mean_divergence_over_tokens(
+    tiny_model: Path, tmp_path: Path
+) -> None:
     """Against plain transformers on the same adapter, row by row."""
     assembly = assembled("sft", tiny_model, tmp_path, plain_rows("chats", 4), dtype="float32")
     replay = replay_of(assembly, tmp_path, weight=0.5)
-    nats = replay.backward(assembly.engine, 0, 4096)
     trainable = [weight for weight in assembly.model.parameters() if weight.requires_grad]
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in trainable:
+            weight.add_(0.05 * torch.randn(weight.shape, generator=generator))
+    nats = replay.backward(assembly.engine, 0, 4096)
     gradients = [weight.grad.clone() for weight in trainable if weight.grad is not None]
     assembly.engine.zero_grad()
 
@@ -79,13 +85,16 @@ def test_its_gradient_is_that_of_the_mean_over_tokens(tiny_model: Path, tmp_path
     for example in replay.rows(0):
         answer = example.branches[0].ids
         ids = torch.tensor([[*example.prompt, *answer]])
-        logits = assembly.model(input_ids=ids).logits[0, len(example.prompt) - 1 : -1]
-        targets = torch.tensor(answer)
-        total = total + torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
+        predicting = slice(len(example.prompt) - 1, -1)
+        with torch.no_grad(), assembly.model.disable_adapter():
+            base = assembly.model(input_ids=ids).logits[0, predicting].log_softmax(-1)
+        policy = assembly.model(input_ids=ids).logits[0, predicting].log_softmax(-1)
+        total = total + torch.nn.functional.kl_div(policy, base, reduction="sum", log_target=True)
         tokens += len(answer)
     (0.5 * total / tokens).backward()  # type: ignore[no-untyped-call]
 
     assert nats == pytest.approx(float(total.detach()) / tokens, rel=1e-4)
+    assert nats > 0.01
     expected = [weight.grad for weight in trainable if weight.grad is not None]
     assert len(gradients) == len(expected) > 0
     for gradient, wanted in zip(gradients, expected, strict=True):
@@ -93,10 +102,19 @@ def test_its_gradient_is_that_of_the_mean_over_tokens(tiny_model: Path, tmp_path
     assembly.runner.close()
 
 
-def test_what_the_base_answered_stays_likely(tiny_model: Path, tmp_path: Path) -> None:
+def test_the_base_does_not_differ_from_itself(tiny_model: Path, tmp_path: Path) -> None:
+    assembly = assembled("sft", tiny_model, tmp_path, plain_rows("chats", 4), dtype="float32")
+    replay = replay_of(assembly, tmp_path)
+    assert replay.backward(assembly.engine, 0, 4096) == pytest.approx(0.0, abs=1e-6)
+    gradients = [weight.grad for weight in assembly.model.parameters() if weight.grad is not None]
+    assert all(float(gradient.abs().max()) < 1e-6 for gradient in gradients)
+    assembly.runner.close()
+
+
+def test_the_policy_stays_near_the_base(tiny_model: Path, tmp_path: Path) -> None:
     """The same rows at the same rate, with replay and without."""
     after = {}
-    for weight in (0.0, 1.0):
+    for weight in (0.0, 10.0):
         folder = tmp_path / str(weight)
         folder.mkdir()
         assembly = assembled(
@@ -108,8 +126,8 @@ def test_what_the_base_answered_stays_likely(tiny_model: Path, tmp_path: Path) -
             max_steps=12,
             replay_weight=weight,
         )
-        replay = replay_of(assembly, folder)
+        replay = replay_of(assembly, folder, weight=1.0)
         loop_of(assembly, folder).run()
         after[weight] = replay.backward(assembly.engine, 0, 4096)
         assembly.runner.close()
-    assert after[1.0] < after[0.0]
+    assert after[10.0] < after[0.0] / 2
