@@ -356,11 +356,11 @@ def show(row: dict[str, Any]) -> None:
 
 def general_of(row: dict[str, Any]) -> str:
     """The general skill that is left, of a world with a pretrained base."""
-    if "general" not in row:
+    if "unseen" not in row:
         return ""
     return (
-        f"general {100 * row['general']:5.1f}, {row['general_nats_before']:.2f} -> "
-        f"{row['general_nats']:.2f} nats  "
+        f"general {100 * row['general']:5.1f}, unseen {100 * row['unseen']:5.1f}, "
+        f"{row['general_nats_before']:.2f} -> {row['general_nats']:.2f} nats  "
     )
 
 

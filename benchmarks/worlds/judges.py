@@ -41,14 +41,17 @@ def gain_figures(change: Comparison) -> dict[str, float]:
 
 
 def skill_row(skill: GeneralSkill | None, tuned: tuple[Any, Any]) -> dict[str, Any]:
-    """General skill that is left: the share of the base's right answers to general questions that
-    are right still, and nats a token of a general text before and after."""
+    """Return the general skill that is left: the share of the base's right answers to general
+    questions that are right still, those of the gate and others, and nats a token of a general
+    text before and after."""
     if skill is None:
         return {}
     after = skill.of(tuned)
     return {
         "general": mean(after.solved),
         "general_questions": len(after.solved),
+        "unseen": mean(after.unseen),
+        "unseen_questions": len(after.unseen),
         "general_nats_before": skill.before.nats,
         "general_nats": after.nats,
     }
