@@ -379,26 +379,39 @@ class ScoreEngine:
         with self._as_role(role, role_model), nullcontext() if grad else torch.no_grad():
             return self._score(batch.to(self.device), role_model.head, outputs)
 
-    def divergence(self, batch: TreeBatch) -> torch.Tensor:
+    @property
+    def knows_head(self) -> bool:
+        """Whether distributions are computed here from hidden states, and not by the model."""
+        return self._head is not None
+
+    def base_states(self, batch: TreeBatch) -> torch.Tensor:
+        """Return what the base predicts the targets from, for `divergence`: its last hidden states
+        [M, H], or its logits [M, V] where the arithmetic of its head is not known here."""
+        import torch
+
+        with self._as_role(Role.REF, self.role_model(Role.REF)), torch.no_grad():
+            return self._states(batch.to(self.device))
+
+    def divergence(self, batch: TreeBatch, base_states: torch.Tensor) -> torch.Tensor:
         """Return the Kullback-Leibler divergence [M] in nats of the policy's distributions from the
         base's, at each target of `batch`, with a graph for a backward pass."""
         import torch
 
-        batch = batch.to(self.device)
-        base, policy = self.role_model(Role.REF), self.role_model(Role.POLICY)
-        with self._as_role(Role.REF, base), torch.no_grad():
+        reference = base_states.to(self.device)
+        if self._head is not None:
+            with self._as_role(Role.REF, self.role_model(Role.REF)), torch.no_grad():
+                reference = self._head.logits(reference)
+        with self._as_role(Role.POLICY, self.role_model(Role.POLICY)):
+            states = self._states(batch.to(self.device))
             if self._head is None:
-                reference = model_logits(self.model, batch)
-            else:
-                reference = self._head.logits(self._predictors(batch))
-        with self._as_role(Role.POLICY, policy):
-            if self._head is None:
-                return divergence(reference, model_logits(self.model, batch), self.temperature)
-            hidden = self._predictors(batch)
-            return divergence_from(reference, self._head, hidden, self.temperature)
+                return divergence(reference, states, self.temperature)
+            return divergence_from(reference, self._head, states, self.temperature)
 
-    def _predictors(self, batch: TreeBatch) -> torch.Tensor:
-        """Return the last hidden states [M, H] that predict the targets."""
+    def _states(self, batch: TreeBatch) -> torch.Tensor:
+        """Return the last hidden states [M, H] that predict the targets, or the logits [M, V] where
+        the arithmetic of the head is not known here."""
+        if self._head is None:
+            return model_logits(self.model, batch)
         return self._hidden(batch)[batch.pred_index]
 
     def _hidden(self, batch: TreeBatch) -> torch.Tensor:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 ROLE = "replay"
 ROWS = 6
 """Questions a step."""
+STATE_TOKENS = 1024
+"""Tokens of a batch in which the base's states are computed."""
 LONGEST_ANSWER = 24
 """Tokens of an answer; longer ones are cut and teach no end."""
 
@@ -43,6 +45,9 @@ class Replay:
 
     examples: Sequence[Example]
     weight: float
+    base_states: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False)
+    """Group of an example -> what the base predicts its tokens from; empty where that would be
+    logits, which are too large to hold."""
 
     @classmethod
     def of(cls, engine: ScoreEngine, builder: PromptBuilder, weight: float, cache: Path) -> Replay:
@@ -63,7 +68,8 @@ class Replay:
                 branch = Branch(tuple(answer), role=ROLE)
                 examples.append(Example(tuple(prompt), (branch,), f"{ROLE}-{number}"))
         random.Random(0).shuffle(examples)  # each step has questions of several kinds
-        return cls(examples, weight)
+        states = _base_states(engine, examples) if engine.knows_head else {}
+        return cls(examples, weight, states)
 
     def rows(self, step: int) -> list[Example]:
         """Return the questions of a step; every question is used before one comes again."""
@@ -73,16 +79,37 @@ class Replay:
     def backward(self, engine: ScoreEngine, step: int, token_budget: int) -> float:
         """Add the gradients of this step's questions; return their mean divergence from the base in
         nats per token."""
+        import torch
+
         rows = self.rows(step)
         tokens = sum(len(example.branches[0].ids) for example in rows)
 
         def loss(engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Tensor, None]:
-            return self.weight * engine.divergence(batch).sum() / tokens, None
+            if self.base_states:
+                states = torch.cat([self.base_states[each.group] for each in batch.examples])
+            else:
+                states = engine.base_states(batch)
+            divergence = engine.divergence(batch, states)
+            return self.weight * divergence.sum() / tokens, None
 
         total = 0.0
         for _, (batch_loss, _) in engine.backward(rows, token_budget, loss):
             total += float(batch_loss)
         return total / self.weight
+
+
+def _base_states(engine: ScoreEngine, examples: Sequence[Example]) -> dict[str, torch.Tensor]:
+    """Return what the base predicts the tokens of each example from, by its group. They are
+    computed at once and in batches of a fixed size, so that a resumed run has the same ones."""
+    states: dict[str, torch.Tensor] = {}
+
+    def compute(engine: ScoreEngine, batch: TreeBatch) -> torch.Tensor:
+        return engine.base_states(batch)
+
+    for batch, rows in engine.map_batches(examples, STATE_TOKENS, compute):
+        for example, tokens in zip(batch.examples, batch.branch_slices, strict=True):
+            states[example.group] = rows[tokens].clone()
+    return states
 
 
 def _answers(
