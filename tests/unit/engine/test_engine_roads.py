@@ -131,17 +131,62 @@ class TwiceQwen(tf.Qwen2ForCausalLM):
 
 
 def test_an_unknown_head_is_left_to_the_model():
-    torch.manual_seed(0)
-    inner = TwiceQwen(TREE["qwen2"]()).double().requires_grad_(False)
-    config = peft.LoraConfig(
-        r=2, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM"
-    )
-    model = peft.get_peft_model(inner, config).double()
+    model = twice_qwen()
     expected = plain(model, PAIRS, torch.float64)
     engine, logp = _policy(model)
     assert engine.layout.kind == "padded" and "one linear layer" in engine.layout.reason
     torch.testing.assert_close(logp, expected, atol=1e-9, rtol=0)
     assert logp.requires_grad
+
+
+def twice_qwen():
+    """A model under LoRA whose head is not known."""
+    torch.manual_seed(0)
+    inner = TwiceQwen(TREE["qwen2"]()).double().requires_grad_(False)
+    lora_config = peft.LoraConfig(
+        r=2, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM"
+    )
+    return peft.get_peft_model(inner, lora_config).double().eval()
+
+
+def plain_divergence(model):
+    """KL(base || policy) at every target of PAIRS, by the model's own forward row by row."""
+    divergences = []
+    for example in PAIRS:
+        for branch in example.branches:
+            ids = torch.tensor([[*example.prompt, *branch.ids]])
+            predicting = [len(example.prompt) + offset - 1 for offset in branch.targets]
+            with torch.no_grad(), model.disable_adapter():
+                base = model(input_ids=ids).logits[0, predicting].log_softmax(-1)
+            policy = model(input_ids=ids).logits[0, predicting].log_softmax(-1)
+            divergences.append((base.exp() * (base - policy)).sum(-1))
+    return torch.cat(divergences)
+
+
+@pytest.mark.parametrize(
+    "model_of",
+    [
+        lambda: adapted(TREE["gemma2-softcaps"]),
+        lambda: adapted(TREE["phi-head-bias"], targets=["q_proj", "lm_head"]),
+        twice_qwen,
+    ],
+    ids=["frozen head", "adapted head", "unknown head"],
+)
+def test_the_divergence_from_the_base_is_the_plain_one(model_of, monkeypatch):
+    monkeypatch.setattr(head, "COMPARED_ROWS", 5)  # several parts
+    model = model_of()
+    engine = ScoreEngine(copy.deepcopy(model))
+    batch = build(PAIRS, range(len(PAIRS)), engine.layout)
+    divergence = engine.divergence(batch, engine.base_states(batch))
+    expected = plain_divergence(model)
+    assert expected.min() > 0
+    torch.testing.assert_close(divergence, expected, atol=1e-6, rtol=0)
+    divergence.sum().backward()
+    expected.sum().backward()
+    parameters = dict(model.named_parameters())
+    for name, parameter in engine.model.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(parameter.grad, parameters[name].grad, atol=1e-6, rtol=1e-4)
 
 
 class LeakyQwen(tf.Qwen2ForCausalLM):
