@@ -3,7 +3,7 @@
     python benchmarks/pretrained.py --seed 1
 
 One seed of `router`: SmolLM2-135M-Instruct as it comes, corrections of which a tenth are wrong, the
-method's own runner and schedule. A setting is METHOD:RATE:STEPS:REPLAY, as sft:1.3e-3:50:0. After
+method's own runner and schedule. A setting is METHOD:RATE:STEPS:REPLAY, as sft:8e-4:50:10. After
 the last step gold requests are asked, and the general questions that the base answers, and nats of
 a general text are counted. A run's own evaluations and checkpoints are left out: the last weights
 count.
@@ -31,7 +31,7 @@ from thumbwheel.training.assemble import assemble, settings
 from thumbwheel.training.optimizer import prepare
 from worlds import WORLDS
 
-DEFAULT = "sft:1.3e-3:50:0,sft:4e-4:50:0,sft:2e-4:50:0,sft:1e-4:50:0,sft:4e-4:50:1"
+DEFAULT = "sft:1.3e-3:50:0,sft:1.3e-3:50:10,sft:8e-4:50:10,sft:4e-4:50:10,sft:4e-4:50:0"
 
 
 def main() -> None:
@@ -107,6 +107,8 @@ def measure(
         "replay_weight": float(replay),
         "batch_size": batch,
     }
+    if method == "kto":
+        rows = labelled(rows)
     with TemporaryDirectory() as scratch:
         assembly = assemble(
             method,
@@ -156,6 +158,23 @@ def measure(
             "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         }
     ]
+
+
+def labelled(rows: SplitRows) -> SplitRows:
+    """Return the corrections as a liked and a disliked answer each."""
+    answers = []
+    for row in rows:
+        shared = {name: row[name] for name in ("prompt", "weight", "group", "origin")}
+        answers.append(shared | {"completion": row["chosen"], "label": True})
+        answers.append(
+            shared
+            | {
+                "completion": row["rejected"],
+                "finish_reason": row["rejected_finish"],
+                "label": False,
+            }
+        )
+    return answers
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ class Sft(Algorithm[SftConfig]):
     reference: ClassVar[bool] = False
     good_roles: ClassVar[frozenset[str]] = frozenset({GOOD})
     rate: ClassVar[float] = 5e-4
-    pretrained_rate: ClassVar[float | None] = 1.5e-4
+    pretrained_rate: ClassVar[float | None] = 3e-4
     Config: ClassVar[type[TrainConfig]] = SftConfig
 
     @classmethod
