@@ -73,7 +73,7 @@ def test_a_file_is_uploaded_and_its_answer_rated(
     form.get_by_label("Name of the app").fill("files")
     form.get_by_label("File").set_input_files(file)
     form.get_by_role("button", name="Import").click()
-    expect(page.get_by_role("status")).to_contain_text("known to hold the prompt")
+    expect(page.get_by_role("status")).to_contain_text("known to contain the prompt")
     form.get_by_label("Format").select_option("csv")
     file = tmp_path / "ratings.csv"
     file.write_text("question,answer,rating\nWhere is it?,In room 3.,5\n")

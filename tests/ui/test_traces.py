@@ -55,7 +55,7 @@ def test_an_address_that_means_nothing_says_so(person: Visitor) -> None:
         (f"{LIST}?colour=red", "colour"),
         (f"{LIST}?after=%21%21", "after"),
         (f"{LIST}/unknown", "has none of that id"),
-        ("/agents/nobody/traces", "nothing was recorded"),
+        ("/agents/nobody/traces", "no such agent"),
         ("/agents/No%20Name/traces", "no-name"),
     ):
         page = person.open(path)

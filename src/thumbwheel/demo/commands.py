@@ -75,7 +75,7 @@ def demo(
     if online and (flip or shuffle or emit is not None):
         raise InputError(
             "--online with --flip, --shuffle or --emit",
-            "those are about the demo of one turn",
+            "they belong to the demo of one cycle",
             "Leave one of them out",
         )
     try:
