@@ -32,7 +32,7 @@ def open(home: str | Path | None = None, *, config: str | Path | None = None) ->
         config: A file of settings in place of the home's thumbwheel.yaml.
 
     Raises:
-        ConfigError: A setting is wrong, or nothing reads it.
+        ConfigError: A setting is wrong or unknown.
     """
     from thumbwheel.app.python_api import OpenHome
 

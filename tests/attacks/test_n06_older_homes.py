@@ -106,7 +106,7 @@ REFUSED = {
     "of a program without Alembic": ("CREATE TABLE chat (id TEXT);", "another program"),
     "without a version": (
         BEFORE_RELEASE.read_text() + "DROP TABLE alembic_version;",
-        "does not say of which version",
+        "not their version",
     ),
 }
 

@@ -113,5 +113,5 @@ def test_jobs_that_were_cancelled_come_back_within_the_bound(five_jobs_a_key: Wo
         queue.cancel(five_jobs_a_key, job.id)
     for _ in range(5):
         queue.enqueue(five_jobs_a_key, "import", {}, asked_by="key_1")
-    with pytest.raises(Busy, match="wait already"):
+    with pytest.raises(Busy, match="already waiting"):
         queue.resume(five_jobs_a_key, first[0].id)

@@ -63,7 +63,7 @@ def test_every_command_has_an_example_in_its_help(run: Run) -> None:
 @pytest.mark.parametrize(
     ("setting", "why"),
     [
-        ({"THUMBWHEEL_TRIAN__SFT__LORA_R": "3"}, "nothing reads it"),
+        ({"THUMBWHEEL_TRIAN__SFT__LORA_R": "3"}, "no setting has this name"),
         ({"THUMBWHEEL_DATASET__PLAN__KTO_MINN": "3"}, "Did you mean 'kto_min'"),
         ({"THUMBWHEEL_DATASET__DEV": "[1"}, "line 1, column 3"),
     ],
@@ -79,7 +79,7 @@ def test_settings_of_the_environment_are_never_ignored(
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("trian: {}", "nothing reads it"), ("a:\n  - b\n c: 1", "line 3"), ("- a", "no mapping")],
+    [("trian: {}", "no such section"), ("a:\n  - b\n c: 1", "line 3"), ("- a", "not a mapping")],
 )
 def test_a_file_of_settings_is_checked_by_plan_too(
     run: Run, tmp_path: Path, text: str, why: str

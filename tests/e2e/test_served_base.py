@@ -156,7 +156,7 @@ def test_a_prompt_with_other_tokens_is_told_before_anything_is_converted(
     to = tmp_path / "out"
     code, _, err = command_line("export", "latest", *AGENT, "--to", str(to))
     assert code == 5
-    assert "a prompt has others than training saw: '" in err
+    assert "a prompt has tokens that differ from training: '" in err
     assert "in llama.cpp" in err and "Nothing was converted" in err
     assert "finer precision" not in err and "comparing" not in err
     assert not to.exists()

@@ -666,7 +666,7 @@ class TestTyped:
         self, stored_ws: Workspace, write: Write
     ) -> None:
         ingest(stored_ws, "a", "jsonl", write(trace("t1"), trace("t1", source="otel")))
-        with pytest.raises(InputError, match="names several things"):
+        with pytest.raises(InputError, match="matches several"):
             add_feedback(stored_ws, "a", "t1", "thumb", True)
         ours = rows(stored_ws, schema.traces)[0]["id"]
         for kind, value in (
@@ -683,7 +683,7 @@ class TestTyped:
             add_feedback(stored_ws, "a", "t7", "thumb", True)
         with pytest.raises(NotFound, match="no feedback of that id"):
             add_feedback(stored_ws, "a", ours, "thumb", True, supersedes="f9")
-        with pytest.raises(NotFound, match="nothing was recorded"):
+        with pytest.raises(NotFound, match="no such agent"):
             add_feedback(stored_ws, "b", ours, "thumb", True)
         with pytest.raises(NotFound, match="Did you mean 'thumb'"):
             list_feedback(stored_ws, "a", kind="thumbs")

@@ -141,7 +141,7 @@ def test_what_the_target_cannot_hold_is_said_and_nothing_is_copied(
     filled(home, SQLITE, tmp_path)
     with opened(home, SQLITE) as ws:
         ws.db.write(lambda c: c.execute(traces.update().values(output="a\x00b")))
-    with pytest.raises(StorageError, match="cannot hold a row of table 'traces'"):
+    with pytest.raises(StorageError, match="cannot store a row of table 'traces'"):
         move(Home.at(home), SQLITE, url)
     with opened(home, SQLITE) as ws:  # the home is still there
         assert len(rows_of(ws)["agents"]) == 1
@@ -323,7 +323,7 @@ def test_a_backup_goes_into_a_new_home_only_and_replaces_nothing(tmp_path: Path)
     home = Home.at(tmp_path / "home")
     with opened(home.path, SQLITE) as ws:
         back_up(ws, tmp_path / "backup.tar")
-        with pytest.raises(Conflict, match="it exists already"):
+        with pytest.raises(Conflict, match="it already exists"):
             back_up(ws, tmp_path / "backup.tar")
         before = rows_of(ws)
     with pytest.raises(Conflict, match="it is not empty"):

@@ -349,7 +349,7 @@ def test_a_server_that_restarts_under_load_loses_nothing_acknowledged(mode: str)
         assert acknowledged <= names(database)
         assert len(refused) <= 3 * len(threads)
         for message in refused:
-            assert "unknown whether this step was kept" in message
+            assert "unknown whether this step was stored" in message
         database.close()
     finally:
         server.close()
@@ -387,7 +387,7 @@ class TestOwnership:
 
     def test_the_database_of_another_home_is_refused(self, tmp_path: Path, url: str) -> None:
         workspace(tmp_path / "one", url).db.close()
-        with pytest.raises(ConfigError, match="holds the rows of another home"):
+        with pytest.raises(ConfigError, match="contains the rows of another home"):
             workspace(tmp_path / "two", url)
 
     def test_a_server_that_moved_is_recognised(self, tmp_path: Path, url: str) -> None:

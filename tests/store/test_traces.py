@@ -107,7 +107,7 @@ def test_pages_hold_every_trace_once(stored: Workspace) -> None:
             break
         store(stored, {"id": f"late-{len(collected)}", "input": "?", "output": "!"})
     assert collected == ["t4", "t3", "t2", "t1", "t0"]  # what came meanwhile is on no later page
-    with pytest.raises(InputError, match="no cursor of a page"):
+    with pytest.raises(InputError, match="unknown cursor"):
         list_traces(stored, "desk", after="t3")
 
 

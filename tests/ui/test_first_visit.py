@@ -46,7 +46,7 @@ def test_an_empty_home_leads_to_a_recorded_and_rated_answer(
         assert stranger.axe() == []
         form = page.locator("#record-form")
         form.get_by_label("Name of the app").fill("desk")
-        form.get_by_label("Where its model is today").fill(upstream.url)
+        form.get_by_label("Address of its model today").fill(upstream.url)
         form.get_by_label("Model", exact=True).fill("large")
         form.get_by_role("button", name="Connect").click()
         expect(page.locator("#record-next pre").first).to_have_text(
@@ -73,8 +73,8 @@ def test_a_file_is_uploaded_and_its_answer_rated(
     form.get_by_label("Name of the app").fill("files")
     form.get_by_label("File").set_input_files(file)
     form.get_by_role("button", name="Import").click()
-    expect(page.get_by_role("status")).to_contain_text("known to hold the prompt")
-    form.get_by_label("What it is").select_option("csv")
+    expect(page.get_by_role("status")).to_contain_text("known to contain the prompt")
+    form.get_by_label("Format").select_option("csv")
     file = tmp_path / "ratings.csv"
     file.write_text("question,answer,rating\nWhere is it?,In room 3.,5\n")
     form.get_by_label("File").set_input_files(file)

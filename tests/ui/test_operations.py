@@ -98,8 +98,8 @@ def test_a_double_click_does_it_once(person: Visitor, pages: PagesWorld) -> None
     before = len(status(pages.ws, AGENT).checks)
     page = person.open(f"{PAGES}/loop")
     with page.expect_navigation():
-        page.get_by_role("button", name="Look now whether a turn is due").dblclick()
-    expect(page.get_by_role("table", name="Newest looks")).to_be_visible()
+        page.get_by_role("button", name="Check now whether a cycle is due").dblclick()
+    expect(page.get_by_role("table", name="Newest checks")).to_be_visible()
     assert len(status(pages.ws, AGENT).checks) == before + 1
 
 
@@ -118,11 +118,11 @@ def test_what_is_refused_is_said_at_its_field(person: Visitor, pages: PagesWorld
 def test_two_people_change_the_gate(browser: Browser, person: Visitor, pages: PagesWorld) -> None:
     page = person.open(f"{PAGES}/gate")
     page.get_by_label("Min cases").fill("77")
-    page.get_by_label("Why").fill("more cases have come")
+    page.get_by_label("Reason").fill("more cases have come")
     with visitor(browser, pages.url, code=pages.code) as other:
         other_page = other.open(f"{PAGES}/gate")
         other_page.get_by_label("Alpha").fill("0.01")
-        other_page.get_by_label("Why").fill("we have been wrong once")
+        other_page.get_by_label("Reason").fill("we have been wrong once")
         with other_page.expect_navigation():
             other_page.get_by_role("button", name="gate").click()
         other.check()
@@ -187,7 +187,7 @@ def test_answers_that_got_worse_are_shown_word_by_word(person: Visitor, pages: P
     expect(page.locator("[data-side=before] del").first).to_be_visible()
     expect(page.locator("[data-side=after] ins").first).to_be_visible()
     expect(page.locator("[data-side=before] ins, [data-side=after] del")).to_have_count(0)
-    page.get_by_label("Show", exact=True).select_option("what got worse")
+    page.get_by_label("Show", exact=True).select_option("answers that got worse")
     worse = page.locator("article[data-change=worse]")
     expect(worse.first).to_be_visible()
     expect(page.locator("article[data-change=better]").first).to_be_hidden()
@@ -217,8 +217,8 @@ def test_an_experiment_is_paused_and_goes_on(person: Visitor, pages: PagesWorld)
     experiment = pages.parts["experiment"]
     page = person.open(f"{PAGES}/experiments/{experiment}")
     expect(page.get_by_role("img", name="Gain of v1 in thumb")).to_be_visible()
-    for word, state in (("Pause", "paused"), ("Go on", "running")):
-        page.get_by_label("Why; it is kept").fill("the provider is down")
+    for word, state in (("Pause", "paused"), ("Resume", "running")):
+        page.get_by_label("Reason (stored with the experiment)").fill("the provider is down")
         page.get_by_role("button", name=word, exact=True).click()
         with page.expect_navigation():
             confirm(page, word)

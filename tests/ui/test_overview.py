@@ -42,11 +42,11 @@ def logged_in(person: Visitor, name: str) -> Page:
 def test_the_only_agent_is_the_home_page_and_what_waits_is_counted(person: Visitor) -> None:
     page = person.open("/")
     expect(page).to_have_title("(3) support – Thumbwheel")
-    expect(page.locator("main h2").first).to_have_text("Waits for a person")
+    expect(page.locator("main h2").first).to_have_text("Needs attention")
     menu = page.get_by_role("navigation", name="Pages")
     expect(menu.get_by_role("link", name="Loop")).to_contain_text("2")
     expect(menu.get_by_role("link", name="Rate")).to_contain_text("1")
-    expect(page.get_by_text("60 thumbs of visitor-7 are held")).to_be_visible()
+    expect(page.get_by_text("60 thumbs of visitor-7 are held back")).to_be_visible()
     chart = page.get_by_role("img", name="Share of good answers by week and version")
     expect(chart).to_have_attribute("aria-label", re.compile("of 160|v1: .* rated answers good"))
     expect(page.locator(".tiles")).to_contain_text("answers")
@@ -73,7 +73,7 @@ def test_a_viewer_reads_who_may_decide(browser: Browser, pages: PagesWorld) -> N
         card = page.locator(".decision")
         expect(card).to_contain_text("Approvers and owners of support may decide")
         expect(card.get_by_role("button")).to_have_count(0)
-        expect(page.get_by_text("Editors and owners may release it.")).to_be_visible()
+        expect(page.get_by_text("Editors and owners can release it.")).to_be_visible()
         person.check()
 
 

@@ -55,7 +55,7 @@ def test_an_address_that_means_nothing_says_so(person: Visitor) -> None:
         (f"{LIST}?colour=red", "colour"),
         (f"{LIST}?after=%21%21", "after"),
         (f"{LIST}/unknown", "has none of that id"),
-        ("/agents/nobody/traces", "nothing was recorded"),
+        ("/agents/nobody/traces", "no such agent"),
         ("/agents/No%20Name/traces", "no-name"),
     ):
         page = person.open(path)
@@ -123,8 +123,8 @@ def test_what_the_filters_show_becomes_a_queue(person: Visitor, pages: PagesWorl
     expect(page.get_by_label("Text in question or answer")).to_have_value("norway")
     expect(page.get_by_label("Recorded before")).to_have_value("2099-01-02")
     page.get_by_label("Name").fill("norway")
-    page.get_by_label("What is asked of an answer").select_option("Both")
-    page.get_by_role("button", name="Make the queue").click()
+    page.get_by_label("Question for each answer").select_option("Both")
+    page.get_by_role("button", name="Create the queue").click()
     card = page.get_by_role("listitem").filter(has_text="norway")
     expect(card).to_contain_text("0 of 1 answers done")
     queue = require_queue(pages.ws, require_agent(pages.ws, AGENT), "norway")
@@ -132,7 +132,7 @@ def test_what_the_filters_show_becomes_a_queue(person: Visitor, pages: PagesWorl
     card.get_by_role("button", name="Close").click()
     page.get_by_role("dialog").get_by_role("button", name="Close the queue").click()
     expect(card).to_have_count(0)
-    page.get_by_role("link", name="Closed queues too").click()
+    page.get_by_role("link", name="Show closed queues").click()
     expect(card).to_contain_text("closed")
 
 

@@ -129,7 +129,7 @@ def deploy(page: Page, version: str, alias: str) -> None:
     page.get_by_label("Target").select_option("embedded")
     page.get_by_label("Alias").select_option(alias)
     page.get_by_role("button", name="Deploy", exact=True).click()
-    expect(page.get_by_role("dialog")).to_contain_text(f"A canary asks {version}")
+    expect(page.get_by_role("dialog")).to_contain_text(f"A canary check first tests {version}")
     with page.expect_navigation(timeout=PATIENCE):
         confirm(page, "Deploy")
     expect(page.get_by_role("row", name=f"{version} embedded")).to_contain_text("answers")

@@ -61,7 +61,7 @@ def add(
     grants = _grants(agents, verbs)
     if days is not None and not 1 <= days <= LONGEST_DAYS:
         raise InputError(
-            f"{days} days", f"a key lives 1 to {LONGEST_DAYS} days", "Choose another number"
+            f"{days} days", f"a key is valid for 1 to {LONGEST_DAYS} days", "Choose another number"
         )
     now = datetime.now(UTC)
     secret = KEY_PREFIX + secrets.token_urlsafe(32)
@@ -72,7 +72,7 @@ def add(
         if store.key_named(connection, name) is not None:
             raise Conflict(
                 f"key {name!r}",
-                "there is a key of that name",
+                "a key with that name exists",
                 f"Choose another name, or revoke it: thumbwheel keys revoke {name}",
             )
         owner = None if user is None else store.require_user(connection, user)
@@ -106,8 +106,8 @@ def revoke(ws: Workspace, name: str, *, actor: str = audit.COMMAND_LINE) -> ApiK
             names = [existing.name for existing, _ in store.keys(connection)]
             raise NotFound(
                 f"key {name[:80]!r}",
-                "there is no key of that name",
-                f"Here are: {', '.join(names) or 'none'}.{nearest(name, names)}",
+                "no such key",
+                f"Known: {', '.join(names) or 'none'}.{nearest(name, names)}",
                 outside="See: thumbwheel keys list",
             )
         store.delete_key(connection, key.id)

@@ -52,7 +52,7 @@ class LocalToken:
         if not TOKEN.fullmatch(value):
             raise StorageError(
                 f"token {str(path)!r}",
-                "it holds no token",
+                "it contains no token",
                 "Delete it; the next thumbwheel serve makes another",
             )
         return value

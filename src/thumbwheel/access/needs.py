@@ -155,14 +155,14 @@ def _unidentified(gate: AccessGate, credentials: Credentials, request: Request) 
     if not credentials.are_given:
         return Unauthenticated(
             "the request",
-            "it presents neither a key nor a session",
+            "it has neither a key nor a session",
             "Send a key as Authorization: Bearer KEY (thumbwheel keys add), or open the URL that "
             "thumbwheel serve prints",
         )
     gate.limits.count_failure(address_of(request))
     return Unauthenticated(
         "the key or session of the request",
-        "it is not one of this server's, or it was revoked, or has expired",
+        "this server did not issue it, or it was revoked, or it has expired",
         "Make a new key (thumbwheel keys add), or log in again",
     )
 
@@ -192,7 +192,7 @@ def _check_page(identity: Identity, credentials: Credentials, request: Request) 
     if not hmac.compare_digest(identity.csrf.encode(), (credentials.csrf or "").encode()):
         raise Forbidden(
             "the request",
-            "a session changes something only with the header x-csrf-token",
+            "a change from a session needs the header x-csrf-token",
             "Send the value of the cookie thumbwheel_csrf in it",
         )
 

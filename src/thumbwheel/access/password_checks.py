@@ -36,7 +36,9 @@ class PasswordChecks:
         others log in."""
         if self._waiting >= MOST_WAITING:
             raise Busy(
-                "the login", f"{MOST_WAITING} others log in at this moment", "Try again in a second"
+                "the login",
+                f"{MOST_WAITING} others are logging in at the moment",
+                "Try again in a second",
             )
         self._waiting += 1
         try:

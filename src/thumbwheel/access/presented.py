@@ -105,7 +105,7 @@ def verdict_answer(verdict: AuditVerdict) -> present.Answer[ShownAuditVerdict]:
     error = DataError(
         "the audit log",
         verdict.problem,
-        "Compare it with a backup of the home; what it says from there on is not to be trusted",
+        "Compare it with a backup of the home, and do not trust the rows after that point",
     )
     return present.message(content, f"error: {error}").ending(DataError.exit_code)
 

@@ -92,8 +92,8 @@ class RateLimits:
         if self._open[principal.id] >= MOST_OPEN:
             raise Busy(
                 "the key or user",
-                f"{MOST_OPEN} of its requests wait already for what comes",
-                "End some of them, or ask for what there is",
+                f"{MOST_OPEN} of its requests are already waiting",
+                "End some of them, or request the current state",
             )
         self._open[principal.id] += 1
         try:

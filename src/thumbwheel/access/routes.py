@@ -208,7 +208,7 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
         if (asked.password is None) != asked.by_provider:
             raise InputError(
                 "a user with a password and by_provider, or without both",
-                "they log in by one of them",
+                "they log in with one of them",
                 "Send password, or by_provider as true",
             )
         user = users.add(

@@ -82,8 +82,8 @@ def require_user(connection: sa.Connection, name: str) -> User:
         names = [existing.name for existing in all_users(connection)]
         raise NotFound(
             f"user {name[:80]!r}",
-            "there is no user of that name",
-            f"Here are: {', '.join(names) or 'none'}.{nearest(name, names)}",
+            "no such user",
+            f"Known: {', '.join(names) or 'none'}.{nearest(name, names)}",
             outside="See: thumbwheel users list",
         )
     return user

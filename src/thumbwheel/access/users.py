@@ -63,7 +63,7 @@ def add(
         if store.user_named(connection, name) is not None:
             raise Conflict(
                 f"user {name!r}",
-                "there is a user of that name",
+                "a user with that name exists",
                 "Choose another name, or change the role: thumbwheel users role NAME ROLE",
             )
         store.insert_user(connection, user, hashed)
@@ -165,7 +165,7 @@ def of_provider(ws: Workspace, issuer: str, external_id: str, name: str) -> User
     if candidate is None or candidate.has_password or candidate.provider is not None:
         raise Unauthenticated(
             "the login by the provider",
-            "nobody was added here under the name that it gives",
+            "no user was added under the name that it gives",
             "Ask an owner: thumbwheel users add NAME --by-provider",
         )
     _update(ws, candidate, {"issuer": issuer, "external_id": external_id})

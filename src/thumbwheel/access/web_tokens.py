@@ -166,5 +166,5 @@ def _read(path: Path) -> dict[str, SigningKey]:
         raise StorageError(
             f"keys of tokens {str(path)!r}",
             f"they cannot be read ({error})",
-            "Delete the file: tokens that are out are not valid then, and new ones are",
+            "Delete the file. Issued tokens become invalid; new ones work",
         ) from None

@@ -81,7 +81,7 @@ def _state(name: str) -> Any:
         states = [state.value for state in JobState]
         raise InputError(
             f"--state {name!r}",
-            "no job is in such a state",
+            "no such state",
             f"Known: {', '.join(states)}.{nearest(name, states)}",
         ) from None
 
@@ -350,9 +350,7 @@ def _spec_of(kind: str, settings: list[str]) -> dict[str, Any]:
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
-            raise InputError(
-                f"--set {setting!r}", "it is no setting with a value", "Write it as epochs=2"
-            )
+            raise InputError(f"--set {setting!r}", "it has no value", "Write it as epochs=2")
         value = yaml.safe_load(text)
         if name in fields or "options" not in fields:
             spec[name] = value

@@ -331,7 +331,7 @@ def _location(callback: str | type) -> str:
     if callback.__module__ == "__main__" or "." in callback.__qualname__:
         raise InputError(
             f"callback {callback.__qualname__}",
-            "the training is another process, which cannot import a class of a notebook",
+            "the training runs in another process, which cannot import a class from a notebook",
             "Write the class into a file beside it and import it from there",
         )
     return f"{callback.__module__}:{callback.__qualname__}"

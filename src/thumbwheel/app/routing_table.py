@@ -185,10 +185,10 @@ class RoutingTable:
             what = f"model {request.agent}:{request.alias}"
             names = self.names(request.agent)
             fix = f"Known: {', '.join(names)}.{nearest(what[6:], names)}"
-            return NotFound(what[:200], "no version is behind that alias", fix)
+            return NotFound(what[:200], "the alias points at no version", fix)
         return NotFound(
             f"agent {request.agent[:200]!r}",
-            "no alias of an agent of that name points at a version",
+            "no agent with that name has an alias that points at a version",
             f"Known: {', '.join(agents) or 'none yet; see thumbwheel deploy'}. Ask for one as the "
             f"model, or at /a/AGENT/v1.{nearest(request.agent, agents)}",
             outside="Ask for an agent as the model, or at /a/AGENT/v1; GET /v1/models lists yours",

@@ -177,7 +177,7 @@ async def awaited_result(
         if key is not None and not (has_workers or live_workers(ws)):
             raise Conflict(
                 "header idempotency-key",
-                "no worker is alive: the request itself does the work, and is not remembered",
+                "no worker is alive, so the request itself does the work and cannot be repeated",
                 "Send it without the key, or start a worker (thumbwheel worker)",
             )
         checked = checked_spec(kind, spec)

@@ -184,7 +184,7 @@ def import_(
         missing = "SOURCE and PATH" if source is None else "--agent"
         raise InputError(
             f"import without {missing}",
-            "it is not said what goes where",
+            "a source, a path and an agent are needed",
             "Give: thumbwheel import SOURCE PATH --agent AGENT",
         )
     if path is None:
@@ -358,7 +358,7 @@ def _signal(
             "Give exactly one of --thumb, --rating, --score, --correction, --label, --outcome, "
             "--comment"
         )
-        raise InputError(f"signal {typed}", "one judgement carries one signal", fix)
+        raise InputError(f"signal {typed}", "feedback has exactly one signal", fix)
     ((kind, text),) = signals.items()
     if kind in ("rating", "score"):
         return kind, None, number(text, f"--{kind}")
@@ -532,7 +532,7 @@ def case_add(
     if file is not None and any(value is not None for value in typed.values()):
         raise InputError(
             f"--file {str(file)!r}",
-            "the case is given twice, as a file and as options",
+            "the case is given both as a file and as options",
             "Give one of them",
         )
     with ctx.obj() as ws:

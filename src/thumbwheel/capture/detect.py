@@ -123,7 +123,7 @@ def source_of(name: str, options: Options) -> Source:
         if not isinstance(source, OfAgents):
             raise InputError(
                 "--agent-type",
-                f"the data of source {name!r} does not say whose it is",
+                f"the data of source {name!r} does not name an agent type",
                 f"Leave it out; it is for the sources {_names_of(OfAgents)}",
             )
         source = source.of_agent(options.agent)
@@ -159,7 +159,7 @@ def address_of(name: str) -> Path:
             why = f"and neither the environment nor a file {DOTENV} here has {variable}"
         raise InputError(
             "import without PATH",
-            f"it is not said what is read, {why}",
+            f"the path is missing, {why}",
             "Give: thumbwheel import SOURCE PATH --agent AGENT",
         )
     return path_or_address(address)
@@ -283,7 +283,7 @@ def _detect_location(path: Path) -> Detection:
         if is_address:
             fix = "Give postgresql://USER:PASSWORD@HOST/DATABASE"
         readers = _names_of(ReadsLocations)
-        raise InputError(what, f"no source knows it; {readers} read folders or addresses", fix)
+        raise InputError(what, f"no source recognises it; {readers} read folders or addresses", fix)
     return Detection(candidates[0], "by what is there", [])
 
 

@@ -113,7 +113,7 @@ def save_records(
     for result in store.save_lines(connection, scope, lines):
         noun = NOUNS[type(result.line.records[0])]
         if result.erased:
-            raise Conflict(noun, "what it is about was erased", "Nothing was stored")
+            raise Conflict(noun, "its target was erased", "Nothing was stored")
         if result.reason:
             raise InputError(noun, result.reason, "Use another id, or change what is given")
     return [named_record(scope, record).id for record in records]
@@ -128,7 +128,7 @@ def _target(ws: Workspace, agent: str, agent_id: str, name: str) -> TargetRef:
     if len(targets) > 1:
         several = ", ".join(f"{row.id} ({row.kind} of {row.source})" for row in targets)
         raise InputError(
-            f"target {name!r}", f"it names several things: {several}", "Give one of these ids"
+            f"target {name!r}", f"it matches several: {several}", "Give one of these ids"
         )
     (target,) = targets
     return TargetRef(kind=target.kind, id=target.external_id, source=target.source)
@@ -351,6 +351,6 @@ def number(text: str, what: str) -> float:
         value = math.nan
     if not math.isfinite(value):
         raise InputError(
-            f"{what} {text!r}", "it is no finite number", "Give a number such as 4 or 0.7"
+            f"{what} {text!r}", "it is not a finite number", "Give a number such as 4 or 0.7"
         )
     return value

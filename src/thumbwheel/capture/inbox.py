@@ -71,7 +71,7 @@ standing still. Under load lines may wait longer while others become rows."""
 
 @dataclass(frozen=True)
 class Spooled:
-    """A line of the inbox; `agent` is empty where the line does not say whose it is."""
+    """A line of the inbox; `agent` is empty if the line names no agent."""
 
     agent: str
     item: Item

@@ -294,8 +294,8 @@ def _demand_readable(report: ImportReport, readable: bool, path: Path) -> None:
         )
         raise InputError(
             f"file {report.path!r}",
-            f"nothing in it is of the agent that was asked for ({reasons})",
-            "Ask for another one",
+            f"it contains nothing of that agent ({reasons})",
+            "Name another agent",
         )
     first = "; ".join(
         f"line {refusal['number']}: {refusal['reason']}" for refusal in report.refusals[:3]

@@ -324,7 +324,7 @@ def map_columns(table: TableColumns, scales: Scales, where: str) -> ColumnMappin
     if not any(needed <= columns.keys() for needed in ASKED):
         raise InputError(
             where,
-            f"none of its columns {', '.join(names[:20])} is known to hold the prompt",
+            f"none of its columns {', '.join(names[:20])} is known to contain the prompt",
             f"Name it, for example: {_proposal(table)}",
         )
     _demand_pair(columns, where)
@@ -338,7 +338,7 @@ def map_columns(table: TableColumns, scales: Scales, where: str) -> ColumnMappin
         if verdict is not None:
             raise InputError(
                 where,
-                f"its column {verdict} may be what people said of the answers",
+                f"its column {verdict} may be people's feedback on the answers",
                 f"Say it: --column thumb={verdict} (or rating=, score=); or that it is nothing of "
                 f"the kind: --column {LEFT_OUT}={verdict} (or comment=)",
             )
@@ -410,7 +410,8 @@ def _demand_answer(
         may_be = texts[0] if texts else "COLUMN"
         raise InputError(
             where,
-            f"none of its columns {', '.join([*others, *marks][:20])} is known to hold the answer",
+            f"none of its columns {', '.join([*others, *marks][:20])} is known to contain "
+            "the answer",
             f"Name it, for example: --column response={may_be}; for two answers: --column "
             f"chosen=... --column rejected=...; or say what is none: --column {LEFT_OUT}={may_be}",
         )
@@ -487,7 +488,7 @@ def _guessed(
         if len(fits) > 1 and len(exact) != 1:
             raise InputError(
                 where,
-                f"its columns {' and '.join(fits)} could both be the {meaning}",
+                f"its columns {' and '.join(fits)} could both mean {meaning}",
                 f"Say which: --column {meaning}={fits[0]}",
             )
         columns[meaning] = (exact or fits)[0]
@@ -522,7 +523,7 @@ def _demote_free_text(
     if thumbs not in table.sentences:
         raise InputError(
             where,
-            f"its column {thumbs} has words that nobody knows, such as "
+            f"its column {thumbs} contains unknown words, such as "
             f"{shortened(repr(table.first.get(thumbs)))}",
             f"Say what they mean, from the worst to the best: --scale {thumbs}=WORST:BEST; or that "
             f"people wrote what they think: --column comment={thumbs}",

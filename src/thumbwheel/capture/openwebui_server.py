@@ -163,5 +163,5 @@ def whose_chats(parameters: Mapping[str, str]) -> str:
     choice = parameters.get(CHATS, CHOICES[0])
     if choice not in CHOICES:
         listed = ", ".join(f"?{CHATS}={name}" for name in CHOICES)
-        raise InputError(f"?{CHATS}={choice}", "nobody's chats are called so", f"Give: {listed}")
+        raise InputError(f"?{CHATS}={choice}", "unknown value", f"Give: {listed}")
     return choice

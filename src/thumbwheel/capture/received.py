@@ -192,7 +192,7 @@ def langfuse_events(content: bytes) -> list[Row]:
     value = json_value(content)
     events = value.get("batch") if isinstance(value, dict) else None
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
-        raise Unreadable("it is no object with a batch of events")
+        raise Unreadable("it is not an object with a batch of events")
     if len(events) > MOST_ROWS:
         raise Unreadable(f"it holds {len(events):,} events, more than the {MOST_ROWS:,} of one")
     return events

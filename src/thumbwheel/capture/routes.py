@@ -253,10 +253,12 @@ async def _durable(
         # one piece of data for the disk, so that it is all there or not at all
         await asyncio.wrap_future(segment.append_all(lines))
     except Full:
-        raise Busy("the request", "too much waits for the disk", "Send it again") from None
+        raise Busy(
+            "the request", "too many rows are waiting for the disk", "Send it again"
+        ) from None
     except OSError as error:
         why = f"the disk refuses it: {error.strerror or error}"
-        refusal = StorageError("the request", why, "Make room, and send it again")
+        refusal = StorageError("the request", why, "Free space, and send it again")
         raise answered_with(507, refusal) from None
 
 
@@ -372,16 +374,16 @@ def _check_token(tokens: FeedbackTokens, bearer: str, line: dict[str, Any]) -> N
     """Raise Forbidden if the line is about anything but the trace of the token."""
     target = line.get("target")
     if line.get("source") or (isinstance(target, dict) and target.get("source")):
-        raise Forbidden("feedback token", "it speaks for no source", "Leave source out")
+        raise Forbidden("feedback token", "it cannot name a source", "Leave source out")
     trace = name_of(target.get("trace")) if isinstance(target, dict) else None
     if trace is None:
-        raise Forbidden("feedback token", "it judges one trace", "Give its id as trace")
+        raise Forbidden("feedback token", "it is valid for one trace", "Give its id as trace")
     if line.get("retracts") or line.get("supersedes"):
         # what it names may be about another trace
-        raise Forbidden("feedback token", "it takes nothing back", "Send a new judgement")
+        raise Forbidden("feedback token", "it cannot take feedback back", "Send a new judgement")
     objection = tokens.objection(bearer, line["agent"], trace)
     if objection is not None:
-        raise Forbidden("feedback token", objection, "Take the token that was made for the trace")
+        raise Forbidden("feedback token", objection, "Use the token for this trace")
 
 
 async def _token(tokens: FeedbackTokens, request: Request) -> Response:
@@ -389,7 +391,7 @@ async def _token(tokens: FeedbackTokens, request: Request) -> Response:
     principal: Principal = request.state.principal
     if principal.kind == "user":  # each token is a rater, and a user is one
         why = "a user speaks in no name but their own"
-        raise Forbidden("the feedback token", why, "Ask with the key of the app that has the page")
+        raise Forbidden("the feedback token", why, "Use the key of the app that serves the page")
     result = await _received(request, _trace_of_token)
     line = json.loads(result.lines[0])
     trace = str(line["target"]["trace"])  # a number is an id, too
@@ -513,7 +515,7 @@ async def _body(
         return content
     if encoding not in ("gzip", "deflate"):
         refusal = InputError(
-            f"Content-Encoding {encoding!r}", "it is not known here", "Pack by gzip or deflate"
+            f"Content-Encoding {encoding!r}", "it is not supported", "Use gzip or deflate"
         )
         raise answered_with(415, refusal)
     return await run_in_threadpool(_unpacked, content, most_unpacked)

@@ -156,7 +156,7 @@ def _unwrapped(rows: Iterator[FileRow]) -> Iterator[FileRow]:
             if isinstance(element, dict):
                 yield FileRow(number, element, text)
             else:
-                yield FileRow(number, None, text, "it is no object")
+                yield FileRow(number, None, text, "it is not an object")
         shift += len(elements) - 1
 
 

@@ -113,7 +113,7 @@ def require_key(secrets: Path, name: str, path: Path) -> Key:
     """Return the stored secret of this name, for the server at `path`. Raises NotFound, and
     InputError if `path` is not a server."""
     if not is_server(path):
-        raise InputError("--key", f"{str(path)!r} is no server", "Leave it out")
+        raise InputError("--key", f"{str(path)!r} is not a server", "Leave it out")
     return Key(name, SecretStore(secrets).require(name))
 
 
@@ -144,7 +144,7 @@ class ServerUrl:
         example = f"thumbwheel import {product} http://127.0.0.1:5000 --agent AGENT"
         if not is_server(path) or not isinstance(path, Address):
             raise InputError(
-                f"address {str(path)!r}", "it is no address of a server", f"Give: {example}"
+                f"address {str(path)!r}", "it is not the address of a server", f"Give: {example}"
             )
         parts = urlsplit(path.url)
         if not parts.hostname:
@@ -152,7 +152,7 @@ class ServerUrl:
         if "@" in parts.netloc:
             raise InputError(
                 f"address {str(path)!r}",
-                "it holds a password, which shells write into their history",
+                "it contains a password, which shells write into their history",
                 "Store USER:PASSWORD (thumbwheel secrets set NAME) and give --key NAME",
             )
         values = {name: unquote(value[-1]) for name, value in parse_qs(parts.query).items()}

@@ -151,7 +151,9 @@ def _version_number(version: str) -> int:
 
     number = version.removeprefix("v")
     if not number.isdecimal() or len(number) > MOST_DIGITS:
-        raise InputError(f"--version {version[:40]!r}", "it is no version", "Give for example v3")
+        raise InputError(
+            f"--version {version[:40]!r}", "it is not a version", "Give for example v3"
+        )
     return int(number)
 
 

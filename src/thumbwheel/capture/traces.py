@@ -81,7 +81,7 @@ def show_trace(ws: Workspace, agent: str, name: str) -> dict[str, Any]:
         if not rows:
             raise NotFound(
                 f"trace {name!r}",
-                f"agent {agent!r} has none of that id",
+                f"agent {agent!r} has no such trace",
                 f"See: thumbwheel traces list --agent {agent}",
             )
         ids.require_single(name, [row["id"] for row in rows])
@@ -194,5 +194,5 @@ def _cursor(text: str) -> Cursor:
         return Cursor(datetime.fromisoformat(recorded_at), str(row_id))
     except (ValueError, TypeError):
         raise InputError(
-            f"--after {text!r}", "it is no cursor of a page", "Give `after` of the page before"
+            f"--after {text!r}", "unknown cursor", "Give `after` of the page before"
         ) from None

@@ -68,7 +68,7 @@ def uploaded_file(home: Home, upload: str, name: str) -> Path:
     if not UPLOAD_ID.fullmatch(upload) or Path(name).name != name or not path.is_file():
         raise InputError(
             f"file {name[:100]!r}",
-            "what was sent is not here any more: it is removed a day after its import",
+            "the upload no longer exists: it is removed a day after its import",
             "Send it again",
         )
     return path

@@ -88,7 +88,7 @@ class RemoteServer:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
             raise InputError(
-                f"--server {url!r}", "it is no address of a server", "Give http://HOST:8787"
+                f"--server {url!r}", "it is not the address of a server", "Give http://HOST:8787"
             )
         key = environment.get("THUMBWHEEL_KEY") or None
         if key_file is not None:
@@ -343,7 +343,7 @@ def _file(operation: RemoteOperation, values: dict[str, Any]) -> Path | None:
     if path is None or not Path(path).is_file():
         raise InputError(
             f"{operation.upload} {str(path)!r}",
-            "it is no file of this machine, and a server takes no folder and no address",
+            "it is not a file on this machine, and a server accepts no folders or addresses",
             "Name a file",
         )
     values[operation.upload] = Path(path).name
@@ -359,7 +359,7 @@ def _request(
         if name not in operation.names:
             raise InputError(
                 f"--{name.replace('_', '-')}",
-                f"it says what {command} does on its own machine, which a request may not",
+                "it concerns the server's own machine, which a request may not name",
                 "Leave it out, or run the command on the machine of the server",
             )
     for name in path_names(operation.path):
@@ -422,7 +422,7 @@ def _unpack(response: HTTPResponse, folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(
             f"path {str(folder)!r}",
-            "it is no empty folder, and nothing is overwritten",
+            "it is not an empty folder, and existing files are never overwritten",
             "Name a new folder",
         )
     folder.mkdir(parents=True, exist_ok=True)
@@ -439,7 +439,7 @@ def _json(response: HTTPResponse) -> Any:
         return json.loads(response.read())
     except ValueError:
         raise InputError(
-            "the server", "it answers with something else than JSON", "Is it thumbwheel's?"
+            "the server", "its answer is not JSON", "Check that it is a Thumbwheel server"
         ) from None
 
 
@@ -447,7 +447,11 @@ def _error(response: HTTPResponse) -> ThumbwheelError:
     """Return the error in a problem response, of the same class as on the server."""
     content = _json(response)
     if not isinstance(content, dict) or "what" not in content:
-        return InputError("the server", f"it answers HTTP {response.status}", "Is it thumbwheel's?")
+        return InputError(
+            "the server",
+            f"it answers HTTP {response.status}",
+            "Check that it is a Thumbwheel server",
+        )
     name = str(content.get("type", "")).removeprefix(PROBLEM_TYPE)
     cls = getattr(errors, name, ThumbwheelError)
     if not (isinstance(cls, type) and issubclass(cls, ThumbwheelError)):

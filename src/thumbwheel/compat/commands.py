@@ -40,7 +40,7 @@ def convert(
         if out.exists():
             raise InputError(
                 f"--out {str(out)!r}",
-                "it is there already",
+                "it already exists",
                 "Name another file, and put the sections together",
             )
         write_output("--out", out, converted.as_yaml())

@@ -31,7 +31,7 @@ Text = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 """A text that a database takes: without NUL and without half of a surrogate pair."""
 AgentName = Annotated[str, PathParameter(min_length=1, max_length=400, pattern=r"^[^\x00]*$")]
 """An agent in a path."""
-ERASED = "what it is about was erased"
+ERASED = "its target was erased"
 
 
 def store_rows(

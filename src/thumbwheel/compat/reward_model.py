@@ -32,7 +32,7 @@ class SavedRewardModel:
         target = Path(path)
         if target.exists() and any(target.iterdir()):
             raise Conflict(
-                f"folder {str(target)!r}", "something is there already", "Name a new folder"
+                f"folder {str(target)!r}", "it already contains files", "Name a new folder"
             )
         shutil.copytree(self.folder, target, dirs_exist_ok=True)
 

@@ -173,7 +173,7 @@ def _yaml(path: Path) -> dict[str, Any]:
     if content is not None and not isinstance(content, dict):
         raise ConfigError(
             f"configuration file {str(path)!r}",
-            "its top level is no mapping",
+            "its top level is not a mapping",
             "Write sections such as 'train:' at the top level",
         )
     return content or {}
@@ -198,7 +198,7 @@ def check_sections(sources: Sources, classes: Mapping[str, type[Config]]) -> Non
         if is_setting and not name.startswith(tuple(starts)):
             raise ConfigError(
                 f"variable {name}",
-                "nothing reads it",
+                "no setting has this name",
                 f"Sections: {', '.join(sorted(starts))}.{nearest(name, starts)}",
             )
 
@@ -217,7 +217,7 @@ def _check_level(
         else:
             raise ConfigError(
                 f"section {section!r} in {sources.path}",
-                "nothing reads it",
+                "no such section",
                 f"Known: {', '.join(classes)}.{nearest(section, classes)}",
             )
 

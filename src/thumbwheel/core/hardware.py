@@ -245,8 +245,8 @@ def device(asked: Literal["auto"] | Device = "auto") -> Device:
     if asked not in ("cpu", best):
         raise TrainingError(
             f"device {asked!r}",
-            f"torch sees no such accelerator here (it sees: {best})",
-            f"Leave it out, or say {best}",
+            f"torch does not find this accelerator (it finds: {best})",
+            f"Leave it out, or use {best}",
         )
     return asked
 

@@ -75,8 +75,8 @@ def require_single(typed: str, matches: Sequence[str]) -> None:
         several = ", ".join(matches[:5])
         raise InputError(
             f"id {typed!r}",
-            f"it is the beginning of several: {several}",
-            "Give more of its characters",
+            f"several ids begin with it: {several}",
+            "Give more characters",
         )
 
 

@@ -48,7 +48,9 @@ class SecretStore:
             raise StorageError(f"secret {name!r}", why, fix) from error
         if value and not _is_header_value(value):
             # written by hand, or by another program
-            raise StorageError(f"secret {name!r}", "it holds what no HTTP header can", fix)
+            raise StorageError(
+                f"secret {name!r}", "it contains characters that an HTTP header cannot", fix
+            )
         return value or None
 
     def require(self, name: str) -> str:
@@ -58,7 +60,7 @@ class SecretStore:
             whose = "the home" if self.agent is None else f"agent {self.agent!r}"
             raise NotFound(
                 f"secret {name!r}",
-                f"{whose} has none of that name",
+                f"{whose} has no such secret",
                 f"Set it: {self._command(name)}.{nearest(name, self.names())}",
             )
         return value
@@ -70,7 +72,7 @@ class SecretStore:
         if not value or not _is_header_value(value):
             raise InputError(
                 f"the value of secret {name!r}",
-                "it is empty, or holds what no HTTP header can",
+                "it is empty, or contains characters that an HTTP header cannot",
                 "Give one line of printable ASCII",
             )
         try:
@@ -87,7 +89,7 @@ class SecretStore:
         except FileNotFoundError:
             raise NotFound(
                 f"secret {name!r}",
-                "there is no file of that name",
+                "no such secret",
                 f"Stored: {', '.join(self.names()) or 'none'}",
             ) from None
 
@@ -133,7 +135,7 @@ def check_name(name: str) -> None:
     if not NAME.fullmatch(name):
         raise InputError(
             "the name of a secret",
-            f"{len(name)} characters are no name of letters, digits, - and _",
+            f"{len(name)} characters; a name consists of letters, digits, - and _",
             "Choose a name such as OPENAI_API_KEY, and give the value on standard input",
         )
 

@@ -60,9 +60,9 @@ def calibrate_next_turn(
     if fitted < FEWEST:
         raise DataError(
             f"calibration of next_turn for {agent.slug!r}",
-            f"people judged {fitted} answers of training rows after which the user said something "
-            f"about them; {FEWEST} are needed",
-            "Collect more thumbs; until then its chances are assumed, and marked so",
+            f"people judged {fitted} answers of training rows whose next message the "
+            f"rules can read; {FEWEST} are needed",
+            "Collect more thumbs; until then default chances are used, and marked so",
         )
     calibration = Calibration(
         {reading: (count[True], count[False]) for reading, count in counts.items()},

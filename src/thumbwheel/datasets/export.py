@@ -41,7 +41,7 @@ def export(ws: Workspace, dataset_id: str, path: Path, format: str = "jsonl") ->
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InputError(
             f"path {str(path)!r}",
-            "it is no empty folder, and nothing is overwritten",
+            "it is not an empty folder, and existing files are never overwritten",
             "Name a new folder",
         )
     try:

@@ -181,7 +181,7 @@ def require_healthy(findings: Iterable[Finding], allow: Iterable[str], label: st
         raise DataError(
             label,
             f"its rows are not fit for training: {'; '.join(reasons)}",
-            f"Mend the data, or say that you know: {' '.join(options)}",
+            f"Fix the data, or allow it: {' '.join(options)}",
         )
 
 

@@ -65,7 +65,7 @@ def ledger_values(
     if not rewards:
         raise DataError(
             f"rewards of {agent.slug!r}",
-            "the ledger has none",
+            "the ledger has no rewards",
             f"Judge its answers first: thumbwheel reward run --agent {agent.slug}",
         )
     out_of_range = sum(not 0 <= reward.value <= 1 for reward in rewards.values())
@@ -78,7 +78,7 @@ def ledger_values(
             )
         raise DataError(
             f"rewards of {agent.slug!r}",
-            f"{out_of_range} lie outside of 0..1, so that they are no values of answers",
+            f"{out_of_range} are outside 0..1, so they are not values of answers",
             fix,
         )
     return rewards

@@ -400,7 +400,7 @@ SQLITE_ERRORS: Mapping[str, tuple[str, str]] = {
         "Close the program that has it open, then try again",
     ),
     "full": (
-        "the disk is full; nothing of this step was kept",
+        "the disk is full; this step was not stored",
         "Free some space, then run the same command again",
     ),
     "disk I/O": (
@@ -602,7 +602,7 @@ class Postgresql:
         if encoding != "UTF8":
             raise StorageError(
                 self.name,
-                f"its encoding is {encoding}, which cannot hold every text",
+                f"its encoding is {encoding}, which cannot store every text",
                 "Create one with: createdb --encoding=UTF8 --template=template0 NAME",
             )
 
@@ -739,7 +739,7 @@ POSTGRESQL_ERRORS: Mapping[str, tuple[str, str]] = {
         "Let the user own the database: ALTER DATABASE NAME OWNER TO USER",
     ),
     "53100": (
-        "the disk of the server is full; nothing of this step was kept",
+        "the disk of the server is full; this step was not stored",
         "Free some space there, then run the same command again",
     ),
     "53300": (

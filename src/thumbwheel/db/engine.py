@@ -92,7 +92,7 @@ class Database:
             raise StorageError(
                 self.backend.name,
                 "the rows of this home were moved to another database since this program started",
-                "Start it again as `thumbwheel db copy` said; nothing of this step was kept",
+                "Start it again as `thumbwheel db copy` said; this step was not stored",
             )
 
     def oldest_waiting(self) -> float:

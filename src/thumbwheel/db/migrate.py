@@ -94,7 +94,7 @@ def _check(connection: sa.Connection, name: str, revisions: Collection[str]) -> 
     if revision is None:
         raise StorageError(
             name,
-            "it has tables of thumbwheel, and does not say of which version",
+            "it has tables of thumbwheel, but not their version",
             "Restore it from a backup: thumbwheel restore",
         )
     raise StorageError(

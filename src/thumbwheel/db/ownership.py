@@ -84,8 +84,8 @@ def _elsewhere(home: Home, noted: Ownership, name: str) -> ConfigError:
 def _foreign(home: Home, name: str) -> ConfigError:
     return ConfigError(
         f"{name} for home {str(home.path)!r}",
-        "it holds the rows of another home, whose files are not in this folder",
-        "Name that home with --home, or give this one a database of its own",
+        "it contains the rows of another home, whose files are not in this folder",
+        "Name that home with --home, or give this one a separate database",
     )
 
 

@@ -98,7 +98,7 @@ def fill(
                 except DataError as error:
                     raise StorageError(
                         target.name,
-                        f"it cannot hold a row of table {table.name!r} ({error.orig})",
+                        f"it cannot store a row of table {table.name!r} ({error.orig})",
                         "Nothing was copied; erase or correct that row first",
                     ) from None
                 advance(len(rows), table.name)

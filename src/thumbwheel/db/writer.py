@@ -191,8 +191,8 @@ class Writer:
             if is_committing and not error.rolled_back:
                 raise StorageError(
                     error.what,
-                    f"{error.why} during the commit, so it is unknown whether this step was kept",
-                    "Run the same command again: what was kept is recognised",
+                    f"{error.why} during the commit, so it is unknown whether this step was stored",
+                    "Run the same command again: it recognises stored rows",
                 ) from None
             if is_last:
                 raise

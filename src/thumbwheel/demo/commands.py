@@ -75,7 +75,7 @@ def demo(
     if online and (flip or shuffle or emit is not None):
         raise InputError(
             "--online with --flip, --shuffle or --emit",
-            "those are about the demo of one turn",
+            "they belong to the demo of one cycle",
             "Leave one of them out",
         )
     try:
@@ -138,7 +138,7 @@ def outcome_page(outcome: DemoResult) -> Iterator[present.Part]:
     if outcome.before is not None and outcome.after is not None and outcome.gain is not None:
         low, high = 100 * (outcome.gain_low or 0), 100 * (outcome.gain_high or 0)
         rows += [
-            ("before (base)", f"{outcome.before:.1%} of fresh gold messages filed right"),
+            ("before (base)", f"{outcome.before:.1%} of fresh gold messages filed correctly"),
             (f"after ({outcome.version}, {outcome.method})", f"{outcome.after:.1%}"),
             ("gain", f"{100 * outcome.gain:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}"),
         ]

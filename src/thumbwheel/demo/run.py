@@ -73,7 +73,7 @@ def write_world(directory: Path, options: EmitOptions) -> Emitted:
     if directory.exists() and any(directory.iterdir()) and not (directory / WORLD).is_file():
         raise Conflict(
             f"--emit {str(directory)!r}",
-            "it holds something else than a world of the demo",
+            "it contains files that are not a world of the demo",
             "Name a new folder",
         )
     with quiet_transformers():
@@ -195,7 +195,7 @@ def clear_home(home: Path, options: Mapping[str, Any]) -> None:
         if not (home / MARK).exists():
             raise Conflict(
                 f"demo home {str(home)!r}",
-                "it holds something that the demo did not make",
+                "it contains files that the demo did not write",
                 "Name another folder with --home",
             )
         for record in home.rglob(processes.RECORD):

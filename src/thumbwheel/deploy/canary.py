@@ -407,7 +407,7 @@ def _parse(reply: dict[str, Any], endpoint: Endpoint) -> _ServedAnswer:
     except (KeyError, IndexError, TypeError, ValueError):
         raise ModelError(
             f"model {endpoint.model!r} at {endpoint.url}",
-            f"its reply is none of OpenAI's form: {str(reply)[:200]}",
+            f"its reply does not have OpenAI's format: {str(reply)[:200]}",
             "Check what listens at that address",
         ) from None
     return _ServedAnswer(text, logps)

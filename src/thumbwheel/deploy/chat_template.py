@@ -58,7 +58,7 @@ def go_text(package: Package) -> str:
     if package.system and any("system" in note for note in template.notes):
         raise InputError(
             f"system text of {package.name!r}",
-            "the model's chat template shows none",
+            "the model's chat template ignores system texts",
             "Train it with a template that does",
         )
     for note in template.notes:

@@ -120,9 +120,7 @@ def _settings(options: list[str]) -> dict[str, Any]:
     for option in options:
         name, equals, text = option.partition("=")
         if not equals:
-            raise InputError(
-                f"--set {option!r}", "it is no setting with a value", "Write it as threads=2"
-            )
+            raise InputError(f"--set {option!r}", "it has no value", "Write it as threads=2")
         settings[name.strip()] = yaml.safe_load(text)
     return settings
 

@@ -145,7 +145,7 @@ class CompletionRequest(BaseModel):
             function = tool.get("function")
             name = function.get("name") if isinstance(function, dict) else None
             if not isinstance(function, dict) or not isinstance(name, str):
-                raise InputError("a tool", "it is no function with a name", "Leave it out")
+                raise InputError("a tool", "it is not a function with a name", "Leave it out")
             parameters = function.get("parameters")
             offered[name] = parameters if isinstance(parameters, dict) else {"type": "object"}
         return offered
@@ -191,7 +191,7 @@ def _schema_of(response_format: dict[str, Any] | None) -> dict[str, Any] | None:
         return schema
     raise InputError(
         f"response_format {kind!r:.80}",
-        "it is no text, json_object or json_schema with a schema",
+        "it must be text, json_object or json_schema with a schema",
         'Send {"type": "json_schema", "json_schema": {"name": ..., "schema": {...}}}',
     )
 

@@ -64,7 +64,7 @@ def plan(
     if ENDPOINT in kinds:
         raise Conflict(
             f"{model_version.label} on target {target!r}",
-            "that target is for models that somebody else serves, and its weights are here",
+            "that target is for models on other servers, and this version's weights are here",
             "Deploy it on another target, or register the address where it is served: thumbwheel "
             "models endpoint URL",
         )
@@ -77,7 +77,7 @@ def plan(
     if format is None:
         raise Conflict(
             f"version {model_version.name} on target {target!r}",
-            "it takes no quantised files" if quant else "it takes LoRA adapters only",
+            "it accepts no quantised files" if quant else "it accepts LoRA adapters only",
             "Choose another target, or leave --quant out",
         )
     kind = FORMATS.get(format).kind
@@ -267,7 +267,7 @@ def _exported_base(
         if file.sha256 not in (None, actual):
             raise StorageError(
                 f"GGUF file {str(file.path)!r}",
-                f"its hash is sha256:{actual}, and not the one that its name says",
+                f"its hash is sha256:{actual}, which is not the one in its name",
                 "Get the model again",
             )
         return file.path
@@ -297,7 +297,7 @@ def _verify(finished: Export) -> None:
             raise StorageError(
                 f"file {str(path)!r} of the {finished.format} export of {finished.version}",
                 f"it is not the one that was exported ({actual[:40]})",
-                f"Remove the folder {str(finished.path)!r}: the version is then exported anew",
+                f"Remove the folder {str(finished.path)!r}: the version is then exported again",
             )
 
 

@@ -50,13 +50,13 @@ def resolve(ws: Workspace, name: str) -> Deployment:
     if not alias_route.exists:
         raise NotFound(
             what,
-            "no version is behind that name",
+            "that name points at no version",
             f"Deploy one: thumbwheel deploy VERSION --agent {slug} --target TARGET",
         )
     if deployment is None:
         raise Conflict(
             what,
-            "its version is deployed nowhere",
+            "its version is not deployed",
             f"Deploy it, or roll back: thumbwheel rollback --agent {slug}",
         )
     fix = "Roll back, or deploy another version"
@@ -107,7 +107,7 @@ def answering(
     if not accepted:
         raise Conflict(
             model_version.label,
-            "it is deployed nowhere",
+            "it is not deployed",
             f"Run: thumbwheel deploy {model_version.name} --agent {model_version.agent} --target "
             "TARGET --alias none",
         )
@@ -119,7 +119,7 @@ def require_endpoint(deployment: Deployment) -> Endpoint:
     if deployment.endpoint is None:
         raise Conflict(
             f"{deployment.name} on {deployment.target}",
-            f"it is {deployment.state} and answers nowhere",
+            f"it is {deployment.state} and does not answer",
             "Deploy it again",
         )
     return deployment.endpoint

@@ -39,7 +39,7 @@ def promote(
     """Point `alias` at a version that is deployed and passed its canary, in one step; the version
     before it stays warm. `deployment` is preferred to others of the version.
 
-    Raises Conflict if it is deployed nowhere, its canary was inconclusive, or it would become live
+    Raises Conflict if it is not deployed, its canary was inconclusive, or it would become live
     and its target could not have answered last week's calls (`accept`, "name: reason", goes on all
     the same; without `checks_fit` this is not checked), ModelError if it does not answer. The alias
     then stays where it was.
@@ -197,7 +197,7 @@ def _choose_deployment(
     if not warm:
         raise Conflict(
             model_version.label,
-            "it is deployed nowhere",
+            "it is not deployed",
             fix,
         )
     candidates = [deployment for deployment in warm if deployment.is_accepted]

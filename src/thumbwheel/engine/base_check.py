@@ -69,7 +69,7 @@ def locate_unchanged(version: ModelVersion, cache: Path) -> tuple[str, Path]:
     if expected is not None and remembered_fingerprint(folder, cache) != expected:
         raise ModelError(
             f"base {version.base!r} of version {version.name!r}",
-            "its weights are not those that the version was made with",
+            "its weights differ from those that the version was trained on",
             "Restore that base, or register the new one by training on it",
         )
     return name, folder

@@ -439,7 +439,7 @@ def _no_targets(model: Any, settings: LoraSettings, error: Exception) -> ModelEr
     hints = "".join(nearest(name, names) for name in settings.targets)
     return ModelError(
         f"LoRA targets {list(settings.targets)!r}",
-        "no layer of this model has such a name",
+        "no layer of this model has that name",
         f"Known: {', '.join(names)}.{hints}",
     )
 

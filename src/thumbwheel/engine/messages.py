@@ -48,7 +48,7 @@ def _normalize_message(index: int, message: Message, argument_text: bool) -> dic
         raise DataError(
             f"message {index} ({message['role']!r})",
             "it has no content and no tool calls",
-            "Give it a content",
+            "Add content",
         )
     normalized = dict(message) | {"content": _text(index, content)}
     if tool_calls:
@@ -77,7 +77,7 @@ def _normalize_call(index: int, call: Any, argument_text: bool) -> dict[str, Any
     if not isinstance(call, Mapping):
         raise DataError(
             f"message {index}",
-            f"tool call {call!r:.80} is no mapping",
+            f"tool call {call!r:.80} is not a mapping",
             "Give it a function with name and arguments",
         )
     normalized = dict(call)

@@ -27,7 +27,7 @@ class PairBuilder(PromptBuilder):
         if not tokenizer.is_fast:
             raise ModelError(
                 "the tokenizer",
-                "it cannot say which text of a pair a token is from",
+                "it cannot tell from which text of a pair a token is",
                 "Choose a model with a tokenizer.json",
             )
 

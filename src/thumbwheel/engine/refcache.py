@@ -95,7 +95,8 @@ class RefCache:
         return StorageError(
             f"reference cache {str(self.path)!r}",
             str(error),
-            "Free space or release the lock; if the file is damaged delete it, only time is lost",
+            "Free space or release the lock; if the file is damaged, delete it (this costs time "
+            "only)",
         )
 
 

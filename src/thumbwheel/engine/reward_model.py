@@ -137,14 +137,14 @@ class RewardModel:
     @classmethod
     def load(cls, folder: Path, *, device: str, cache: Path | None = None) -> RewardModel:
         """Load the reward model in `folder`, over the base that its adapter names. Raises
-        ModelError, also if the base has other weights by now. `cache` is the home's, which
+        ModelError, also if the base has different weights now. `cache` is the home's, which
         remembers fingerprints."""
         card, base = RewardModelCard.read(folder), loadable(adapter_base(folder))
         model, tokenizer = load_scorer(base, local_only=True)
         if Path(base).is_dir() and _fingerprint(Path(base), cache) != card.base_fingerprint:
             raise ModelError(
                 f"reward model {str(folder)!r}",
-                f"its base {base!r} has other weights by now",
+                f"its base {base!r} has different weights now",
                 "Train it again",
             )
         model = load_adapter(model, folder).requires_grad_(False).to(device)

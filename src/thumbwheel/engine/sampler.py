@@ -315,6 +315,6 @@ def _check_finite(tokens: list[int], vocabulary: int) -> None:
     if vocabulary in tokens:
         raise ModelError(
             "the model",
-            "its logits are not finite, so no token can be drawn",
+            "its logits are not finite, so no token can be sampled",
             "Go back to an earlier checkpoint",
         )

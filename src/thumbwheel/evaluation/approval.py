@@ -36,9 +36,9 @@ def require_approval(ws: Workspace, version: ModelVersion, alias: str) -> None:
         return
     raise Conflict(
         f"version {version.name!r} of agent {version.agent!r}",
-        f"it is marked {version.state} on {version.basis or 'nothing'}, and no decision of the "
+        f"it is marked {version.state} on {version.basis or 'nothing'}, but no decision of the "
         "gate with a fitting signature says so",
-        f"Evaluate it again, which decides anew: thumbwheel evaluate {version.name} --agent "
+        f"Evaluate it again to get a new decision: thumbwheel evaluate {version.name} --agent "
         f"{version.agent}",
     )
 

@@ -98,7 +98,7 @@ def evaluate(
     if compare_base and against is not None:
         raise InputError(
             f"--compare-base and --against {against!r}",
-            "there is one version to compare with",
+            "only one version can be compared with",
             "Give one of the two",
         )
 

@@ -19,7 +19,7 @@ def decisions_after(
         if after is not None and not store.is_decision(connection, agent.id, after):
             raise NotFound(
                 f"decision {after!r}",
-                f"there is none of agent {agent.slug!r}",
-                "Leave the id out, to begin with the first one",
+                f"agent {agent.slug!r} has no such decision",
+                "Leave the id out to start with the first one",
             )
         return store.decisions_after(connection, agent.id, after, limit)

@@ -41,7 +41,7 @@ def declare(
         changed = ", ".join(differences(current, policy))
         raise InputError(
             f"gate of agent {agent.slug!r}",
-            f"it is declared, and this changes it ({changed})",
+            f"it is already declared, and this changes it ({changed})",
             "Say why: --reason TEXT",
         )
     return ws.db.write(

@@ -150,7 +150,7 @@ def inputs_of(
     what = f"evaluation {evaluation.id!r} for the gate"
     again = f"thumbwheel evaluate {evaluation.candidate} --agent {evaluation.agent}"
     if why := why_refused(evaluation, policy):
-        raise InputError(what, why, f"Ask the usual question: {again}")
+        raise InputError(what, why, f"Use the standard comparison: {again}")
     if why := why_waiting(evaluation, policy):
         raise Conflict(
             what,

@@ -42,7 +42,7 @@ class EvaluateSpec(Config):
     @model_validator(mode="after")
     def _compares_with_one(self) -> EvaluateSpec:
         if self.compare_base and self.against is not None:
-            raise ValueError("there is one version to compare with: compare_base or against")
+            raise ValueError("only one version can be compared with: compare_base or against")
         return self
 
 

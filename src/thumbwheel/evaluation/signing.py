@@ -79,7 +79,7 @@ def check_evaluation(ws: Workspace, evaluation: Evaluation) -> None:
     if not genuine(ws, evaluation):
         again = f"thumbwheel evaluate {evaluation.candidate} --agent {evaluation.agent}"
         raise Conflict(
-            f"evaluation {evaluation.id!r}", WHY, f"Evaluate again, which measures anew: {again}"
+            f"evaluation {evaluation.id!r}", WHY, f"Evaluate again to get new figures: {again}"
         )
 
 

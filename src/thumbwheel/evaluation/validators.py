@@ -63,7 +63,7 @@ def require_valid(params: Any, where: str) -> None:
         hint = nearest(str(name), VALIDATORS)
         raise ConfigError(
             f"check {name!r} of {where}",
-            "there is no validator of that name",
+            "no such check",
             f"Known: {', '.join(VALIDATORS)}.{hint}",
         )
     for inner in params.get("checks") or ():
@@ -74,7 +74,7 @@ def require_valid(params: Any, where: str) -> None:
         raise ConfigError(
             f"check {params['type']!r} of {where}",
             f"{type(error).__name__}: {error}",
-            "Give it its parameters",
+            "Give the check its parameters",
         ) from None
 
 

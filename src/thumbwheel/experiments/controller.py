@@ -137,7 +137,7 @@ def plan(
         if getattr(config, setting) < FEWEST_UNITS:
             raise InputError(
                 f"{setting} {getattr(config, setting)}",
-                "so few people of an arm decide nothing, whatever they say",
+                "so few people per arm can decide nothing",
                 f"Use at least {FEWEST_UNITS}",
             )
     control = arms[0]
@@ -166,7 +166,7 @@ def _guard(
         allowed = float(margin) if margin else MARGINS[name]
     except ValueError:
         raise InputError(
-            f"guard {spelled!r}", "its margin is no number", f"Write {name}={MARGINS[name]:g}"
+            f"guard {spelled!r}", "its margin is not a number", f"Write {name}={MARGINS[name]:g}"
         ) from None
     threshold = None
     if name == "latency_p95":
@@ -180,9 +180,9 @@ def _usual_latency(ws: Workspace, control: ModelVersion) -> float:
     if len(seconds) < FEWEST_TIMED:
         raise DataError(
             f"guard latency_p95 of {control.name}",
-            f"{len(seconds)} calls of it are timed, and {FEWEST_TIMED} are needed to know how slow "
-            "its slowest twentieth is",
-            "Say what is slow: --latency SECONDS",
+            f"{len(seconds)} calls of it are timed, and {FEWEST_TIMED} are needed to measure "
+            "its slowest twentieth",
+            "Set the limit: --latency SECONDS",
         )
     return float(np.quantile(seconds, 0.95))
 
@@ -296,7 +296,7 @@ def start(
             if (other.agent, other.alias) == (agent.slug, alias):
                 raise Conflict(
                     f"alias {alias!r} of agent {agent.slug!r}",
-                    f"experiment {other.id} has it, and nothing is edited in flight",
+                    f"experiment {other.id} uses it, and running experiments cannot be changed",
                     f"Stop that one first: thumbwheel experiment stop {other.id} --reason TEXT",
                 )
         of_agent = [other for other in open_experiments if other.agent == agent.slug]
@@ -493,7 +493,7 @@ def _record(ws: Workspace, experiment: Experiment, inputs: Inputs, decision: Dec
         if decision.verdict == "won" and version.weights != arm.weights:
             raise Conflict(
                 f"experiment {experiment.id}",
-                f"{arm.name} is made of other files than at the start",
+                f"{arm.name} has other files than at the start",
                 f"Stop it: thumbwheel experiment stop {experiment.id} --reason TEXT",
             )
         unsigned = TrafficVerdict(

@@ -66,7 +66,7 @@ def recommend(memory_gb: float | None) -> str:
     if memory_gb is not None and memory_gb < 0:
         raise InputError(
             f"memory {memory_gb!r} GB",
-            "no machine has less than nothing",
+            "memory cannot be negative",
             "Give its memory in GB, or leave it out",
         )
     if memory_gb is None:
@@ -140,9 +140,9 @@ def check_tokens(source: ExportSource, kind: ModelKind, probes: Sequence[Message
     if difference is not None:
         raise ModelError(
             f"the tokens of {source.name!r} in llama.cpp",
-            f"a prompt has others than training saw: {difference}",
-            "Nothing was converted. Export it with --format merged or adapter, or take it by name: "
-            '--accept "NAME: REASON"',
+            f"a prompt has tokens that differ from training: {difference}",
+            "Nothing was converted. Export it with --format merged or adapter, or accept it "
+            'by name: --accept "NAME: REASON"',
         )
 
 

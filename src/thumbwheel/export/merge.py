@@ -114,7 +114,7 @@ def _check_kind(peft: Any) -> None:
     if any(config.is_prompt_learning for config in peft.peft_config.values()):
         raise ModelError(
             "a prompt-learning adapter",
-            "its virtual tokens are no weights of the base",
+            "its virtual tokens are not weights of the base",
             UNMERGEABLE,
         )
 

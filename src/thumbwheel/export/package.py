@@ -292,7 +292,7 @@ def _check_base(adapter: Path, model_version: ModelVersion, folder: Path, cache:
         raise ModelError(
             f"the adapter of version {model_version.name!r}",
             f"its own metadata names the base {named_base!r}, the version {model_version.base!r}",
-            "An adapter answers rightly on its own base only: train on that base, or export the "
+            "An adapter works only on its own base: train on that base, or export the "
             "version that belongs to it",
         )
 
@@ -307,7 +307,7 @@ def _require_exportable(model_version: ModelVersion) -> None:
     if model_version.endpoint:
         raise ModelError(
             model_version.label,
-            "somebody else serves it, and its weights are not here",
+            "it is served elsewhere, and its weights are not here",
             "Export a version that was trained here",
         )
     fix = "Retrain without that data and export the new version"
@@ -324,7 +324,7 @@ def _require_free(destination: Path) -> None:
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise Conflict(
             f"folder {str(destination)!r}",
-            "something is there already",
+            "it already contains files",
             "Name a new folder with --to, or remove that one",
         )
 
@@ -380,8 +380,8 @@ def _parity_error(model_version: ModelVersion, title: str, result: Parity) -> Mo
         advice = "Export it with --format adapter, or in a finer precision,"
     return ModelError(
         f"the {title} export of {model_version.name} of agent {model_version.agent!r}",
-        f"loaded again it is not the model that was trained: {'; '.join(result.failures)}",
-        f'Nothing was kept. {advice} or take it by name: --accept "NAME: REASON"',
+        f"after loading it differs from the trained model: {'; '.join(result.failures)}",
+        f'The export was deleted. {advice} or accept it by name: --accept "NAME: REASON"',
     )
 
 

@@ -306,7 +306,7 @@ def _prompts(
         raise ModelError(
             "the chat template",
             "it refuses every probe prompt",
-            "Set a template that takes a plain user message",
+            "Set a template that accepts a plain user message",
         )
     return rows
 

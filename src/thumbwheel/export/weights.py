@@ -46,8 +46,8 @@ def layout(folder: Path) -> tuple[list[str], dict[str, Slot]]:
         if Path(shard).name != shard or not shard.endswith(".safetensors"):
             raise ModelError(
                 f"{str(folder / INDEX)!r}",
-                f"it names {shard!r}, which is no safetensors file beside it",
-                "Get the base anew",
+                f"it names {shard!r}, which is not a safetensors file in the same folder",
+                "Get the base again",
             )
     slots: dict[str, Slot] = {}
     for shard in shards:

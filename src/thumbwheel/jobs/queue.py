@@ -91,7 +91,7 @@ def require_no_password(spec: Mapping[str, Any]) -> None:
     for shown in addresses_with_secrets(spec):
         raise InputError(
             f"address {shown!r}",
-            "it has a password, and what a job or schedule is to do is stored in the database",
+            "it has a password, and the options of a job or schedule are stored in the database",
             "Store the password (thumbwheel secrets set NAME) and name it: key=NAME, beside the "
             "address without it. Or leave the address out where an environment variable has it",
         )
@@ -105,7 +105,7 @@ def _require_room(connection: sa.Connection, ws: Workspace, asked_by: str | None
     if store.waiting_of(connection, asked_by) >= most:
         raise Busy(
             "the job",
-            f"{most} jobs that you asked for wait already",
+            f"{most} of your jobs are already waiting",
             "Wait for some, or cancel some: thumbwheel jobs list, thumbwheel jobs cancel",
         )
 
@@ -130,7 +130,7 @@ def enqueued(
             if (existing.kind, existing.spec) != (kind, dict(spec)):
                 raise Conflict(
                     f"idempotency key {key!r}",
-                    f"job {existing.id} has it, and asks for something else",
+                    f"job {existing.id} has it, with a different request",
                     "Use a new key for a new request",
                 )
             return existing
@@ -178,9 +178,7 @@ def _job(
         matches = [row for row in matches if is_visible(row)]
     ids.require_single(job_id, [match.id for match in matches])
     if not matches:
-        raise NotFound(
-            f"job {job_id!r}", "there is no such job", "See which there are: thumbwheel jobs list"
-        )
+        raise NotFound(f"job {job_id!r}", "there is no such job", "List them: thumbwheel jobs list")
     return matches[0]
 
 
@@ -226,7 +224,7 @@ def _read_cursor(cursor: str) -> tuple[datetime, str]:
         before, job_id = None, None
     if before is None or before.tzinfo is None or not isinstance(job_id, str):
         raise InputError(
-            f"cursor {cursor!r}", "it is none of ours", "Take it from the page before, or leave it"
+            f"cursor {cursor!r}", "unknown cursor", "Take it from the page before, or leave it out"
         ) from None
     return before, job_id
 
@@ -256,7 +254,7 @@ def cancel(ws: Workspace, job_id: str) -> Job:
             store.move(connection, current, JobState.CANCELLING, now)
         elif current.state is JobState.SUCCEEDED or current.state is JobState.FAILED:
             raise Conflict(
-                f"job {current.id!r}", f"it has {current.state} already", "Nothing is to be stopped"
+                f"job {current.id!r}", f"it has {current.state} already", "There is nothing to stop"
             )
         return _job(connection, current.id)
 

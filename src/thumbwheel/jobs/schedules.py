@@ -84,7 +84,7 @@ def add(
     now = now or datetime.now(UTC)
     next_at = next_time(cron, timezone, now)
     if next_at is None:
-        raise InputError(f"cron expression {cron!r}", "it names no time to come", "Correct it")
+        raise InputError(f"cron expression {cron!r}", "the schedule never fires", "Correct it")
     schedule = Schedule(
         id=ids.new("sch"),
         name=ids.slug_of(name),
@@ -104,7 +104,7 @@ def add(
         if schedule.name in (other.name for other in store.all_schedules(connection)):
             raise Conflict(
                 f"schedule {schedule.name!r}",
-                "there is one of this name",
+                "a schedule with that name exists",
                 f"Take another name, or: thumbwheel schedule remove {schedule.name}",
             )
         store.add_schedule(connection, schedule)

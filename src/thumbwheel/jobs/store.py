@@ -163,7 +163,9 @@ def move(
     is not allowed."""
     if state not in MOVES[job.state]:
         raise Conflict(
-            f"job {job.id!r}", f"it is {job.state}, and cannot become {state}", "Look: jobs show"
+            f"job {job.id!r}",
+            f"it is {job.state}, and cannot become {state}",
+            "See: thumbwheel jobs show JOB",
         )
     connection.execute(jobs.update().where(jobs.c.id == job.id).values(state=state, **values))
     content = {"state": state}
@@ -179,7 +181,7 @@ def require_fence(connection: sa.Connection, job_id: str, fence: int) -> JobStat
     row = connection.execute(query).first()
     if row is None or row.fence != fence or row.state not in HELD:
         raise Fenced(
-            f"job {job_id!r}", "another worker has it now", "Nothing is to be done: it goes on"
+            f"job {job_id!r}", "another worker has it now", "Nothing to do: the job continues there"
         )
     return JobState(row.state)
 
@@ -290,7 +292,7 @@ def beat(connection: sa.Connection, worker_id: str, now: datetime) -> None:
     if result.rowcount == 0:
         raise Fenced(
             f"worker {worker_id!r}",
-            "it gave no sign of life for so long that others took its work over",
+            "it sent no heartbeat for so long that others took over its work",
             "Start another: thumbwheel worker",
         )
 

@@ -171,7 +171,7 @@ def _get_source(folder: Path) -> None:
             "--no-binary",
             "llama-cpp-python",
         ]
-        fix = "See whether this machine reaches its package index, then run the same command again"
+        fix = "Check that this machine can reach its package index, then run the same command again"
         _run(
             [*command, "--require-hashes", "-r", str(pinned), "-d", str(download)],
             "pip download",
@@ -249,7 +249,7 @@ def _fetch(url: str, path: Path) -> None:
         raise StorageError(
             url,
             f"the download failed: {error}",
-            "See whether this machine reaches it, then run the same command again",
+            "Check that this machine can reach it, then run the same command again",
         ) from None
 
 
@@ -266,7 +266,7 @@ def _unpack(archive: Path, expected: str, folder: Path, wanted: Callable[[str], 
     if f"{kind}-{base64.b64encode(digest).decode()}" != expected:
         raise StorageError(
             f"download {archive.name!r}",
-            "it is damaged or was changed: its hash is another one",
+            "it is damaged or was changed: its hash differs",
             "Run the same command again",
         )
     with tarfile.open(archive) as tar:

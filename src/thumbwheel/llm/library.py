@@ -103,7 +103,7 @@ class Library:
         return ModelError(
             f"llama.cpp's library ({do})",
             f"it ended with {code}:\n" + "\n".join(lines[-5:]),
-            "See whether the file is whole",
+            "Check that the file is complete",
         )
 
 
@@ -179,5 +179,7 @@ def quantize(whole: Path, out: Path, precision: str) -> None:
     if code:
         why = f"llama.cpp's library could not write it (code {code})"
         raise StorageError(
-            f"{str(whole)!r} as {precision}", why, "See whether the disk is full and the file whole"
+            f"{str(whole)!r} as {precision}",
+            why,
+            "Check whether the disk is full or the file incomplete",
         )

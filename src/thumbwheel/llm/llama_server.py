@@ -126,7 +126,7 @@ class LlamaServer:
         if port is None:
             raise Conflict(
                 f"port {self.port}",
-                "something listens there already",
+                "another program already listens there",
                 "Name another one, or 0 for any that is free",
             )
         self.port = port
@@ -241,5 +241,5 @@ class LlamaServer:
         return ModelError(
             f"model {str(self.model)!r}",
             f"{why}:\n{self.tail()}",
-            "See whether the file is whole and fits into memory",
+            "Check that the file is complete and fits into memory",
         )

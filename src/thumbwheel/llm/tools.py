@@ -132,7 +132,7 @@ def require(name: str) -> Tool:
     if tool is None:
         elsewhere = "" if name in PAIR else "in THUMBWHEEL_LLAMA_CPP, on the PATH or "
         raise NotFound(
-            f"{name} ({FOR[name]})", f"it is not {elsewhere}among what we installed", fix(name)
+            f"{name} ({FOR[name]})", f"it is not {elsewhere}among the installed programs", fix(name)
         )
     return tool
 

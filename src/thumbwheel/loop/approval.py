@@ -85,10 +85,12 @@ def _require_permitted(pending: Pending, alias: str | None) -> None:
     if alias is None:
         return
     if alias not in (LIVE, CANARY):
-        raise InputError(f"alias {alias!r}", "an answer is for live or canary", "Give one of these")
+        raise InputError(
+            f"alias {alias!r}", "only live and canary can be chosen", "Give one of these"
+        )
     if pending.kind is Wish.EXPORT:
         raise InputError(
-            f"alias {alias!r}", "an export answers nobody", "Leave the alias out, or decline"
+            f"alias {alias!r}", "an export has no alias", "Leave the alias out, or decline"
         )
     why = why_not_live(pending)
     if why is not None and alias == LIVE:
@@ -117,9 +119,7 @@ def _require_current(
             why = f"{live.name}, which is newer, is live"
     if why is not None:
         answer(ws, pending, WishState.MOOT, None, why, clock)
-        raise Conflict(
-            f"decision {pending.id!r}", why, "Nothing was done; the decision is moot now"
-        )
+        raise Conflict(f"decision {pending.id!r}", why, "Nothing was done; the question is closed")
 
 
 def _settings(evidence: Mapping[str, Any]) -> dict[str, Any]:

@@ -148,7 +148,7 @@ def back_up(ws: Workspace, target: Path) -> Backup:
     Raises Conflict if `target` exists, StorageError if it cannot be written.
     """
     if target.exists():
-        raise Conflict(f"backup {str(target)!r}", "it exists already", "Name a new file or folder")
+        raise Conflict(f"backup {str(target)!r}", "it already exists", "Name a new file or folder")
     backup = Backup(str(target), datetime.now(UTC).isoformat())
     unfinished = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:

@@ -259,7 +259,7 @@ def lineage(
     if (version is None) == (of is None):
         raise InputError(
             "models lineage",
-            "it needs a version or --of, one of them",
+            "it needs either a version or --of",
             "For example: thumbwheel models lineage v1 --agent A",
         )
     with ctx.obj() as ws:

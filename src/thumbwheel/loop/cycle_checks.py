@@ -36,7 +36,7 @@ def check_ready(ws: Workspace, config: CycleConfig) -> None:
         if ALGORITHMS.get(method).produces_reward_model:
             why = "it makes a reward model, and a turn compares versions of the agent's model"
             raise InputError(
-                f"method {method!r}", why, f"Train it by itself: thumbwheel train {method}"
+                f"method {method!r}", why, f"Train it separately: thumbwheel train {method}"
             )
     for name in config.export:
         FORMATS.get(name)
@@ -50,7 +50,7 @@ def check_ready(ws: Workspace, config: CycleConfig) -> None:
     if config.quant and not takes_gguf:
         raise InputError(
             f"quant {config.quant!r}",
-            "nothing that is exported or deployed is a GGUF file",
+            "no exported or deployed file is a GGUF file",
             "Leave --quant out",
         )
     if takes_gguf:
@@ -67,7 +67,7 @@ def check_unchanged(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> Non
             raise Conflict(
                 f"export {str(folder)!r}",
                 f"{name} was changed or removed since it was written",
-                "Move that folder away, then start the cycle again: it goes on",
+                "Move that folder away, then start the cycle again: it resumes",
             )
 
 
@@ -97,7 +97,7 @@ def default_base(ws: Workspace, agent: Agent) -> str:
         fix = f"Name it: --base, {NAMES}"
         raise InputError(
             f"the base of agent {agent.slug!r}",
-            "nothing was trained for it yet, so none is known",
+            "no training has run for it yet, so its base is unknown",
             fix,
         )
     live_id = versions.aliases_of(ws, agent).get(LIVE)

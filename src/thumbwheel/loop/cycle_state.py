@@ -51,7 +51,7 @@ class CycleState:
         """Yield the unfinished cycle with these settings, else a new one; with `anew` always a new
         one. Raises Conflict while another process has it open."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        why = "another process is turning it at this moment"
+        why = "another process is running it at the moment"
         handle = lock(folder / LOCK, f"the cycle of agent {folder.name!r}", why)
         try:
             yield cls(folder, settings) if anew else cls._read(folder, settings)
@@ -84,7 +84,7 @@ class CycleState:
             raise Conflict(
                 f"the unfinished cycle of agent {self.folder.name!r}",
                 f"the weights of its base {base.name!r} were changed since it began",
-                "Restore that base, or forget what the cycle did: thumbwheel loop run --anew",
+                "Restore that base, or discard the cycle: thumbwheel loop run --anew",
             )
 
     def note(self, **values: Any) -> None:
@@ -103,5 +103,5 @@ class CycleState:
         try:
             replace(self.folder / FILE, json.dumps(values, indent=2))
         except OSError as error:
-            fix = "Free some space, then start the cycle again: it goes on"
+            fix = "Free some space, then start the cycle again: it resumes"
             raise unwritable(f"{self.folder / FILE}", error, fix) from error

@@ -166,7 +166,7 @@ def _question(pending: Pending) -> str:
 
 def _summary(version: str, evaluation: Evaluation | None, checks: Sequence[CheckLine]) -> str:
     if evaluation is None:
-        return f"{version} was not evaluated, so nothing is known of what it does better or worse."
+        return f"{version} has not been evaluated, so its gains and losses are unknown."
     parts = [gain_in_words(version, evaluation.primary), *_checks_in_words(checks)]
     return "; ".join(parts) + "."
 
@@ -182,7 +182,7 @@ def gain_in_words(version: str, measure: Measure) -> str:
     """
     count = round(100 * abs(measure.gain))
     if count == 0:
-        return f"{version} does as well as what runs today by {measure.name}"
+        return f"{version} does as well as the model that runs today, by {measure.name}"
     less = "fewer" if measure.name == SUCCESS else "less"
     more = "more" if measure.gain > 0 else less
     words = GAINS.get(measure.name, OTHER_GAIN)
@@ -201,7 +201,7 @@ def _checks_in_words(checks: Sequence[CheckLine]) -> list[str]:
         parts.append(f"{_checks(counts[CheckFinding.OPEN])} may have got worse")
     measured = len(checks) - counts[CheckFinding.UNMEASURED]
     if measured and not parts:
-        parts.append("nothing that was measured got worse")
+        parts.append("no measured check got worse")
     if counts[CheckFinding.UNMEASURED]:
         parts.append(f"{_checks(counts[CheckFinding.UNMEASURED])} had no data")
     return parts
@@ -219,7 +219,7 @@ def _certainty(evaluation: Evaluation) -> str:
         Basis.FEEDBACK: "questions with people's ratings, which you did not review",
     }.get(evaluation.basis, str(evaluation.basis))
     return (
-        f"The gain over {evaluation.against} lies between {low} and {high} of 100 with "
+        f"The gain over {evaluation.against} is between {low} and {high} of 100 with "
         f"{100 * measure.level:g} % confidence, on {measure.n} {basis}."
     )
 

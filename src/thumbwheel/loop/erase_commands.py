@@ -109,7 +109,7 @@ def _ask(attended: bool) -> None:
     if not attended:
         raise InputError(
             "erase",
-            "it cannot be undone, and nobody is there to be asked",
+            "it cannot be undone, and there is no terminal to ask at",
             "Give --yes, or --dry-run to look first",
         )
     typer.confirm("Erase this for good?", abort=True, err=True)

@@ -117,8 +117,8 @@ def draft(
         shown = versions.by_id(ws, current).name if current else "nothing"
         raise Conflict(
             f"arms {', '.join(arm.name for arm in arms)}",
-            f"alias {alias!r} points at {shown}, which is none of them; units that take no part "
-            "would be answered by it",
+            f"alias {alias!r} points at {shown}, which is not one of them; it would answer "
+            "the units that take no part",
             f"Name it as the first arm: --arm {shown}" if current else "Deploy a version first",
         )
     if current != arms[0].id and len(arms) > 2:

@@ -144,7 +144,9 @@ def waiting_decision(ws: Workspace, agent: Agent, name: str) -> Pending:
         fix = f"Waiting: {', '.join(names) or 'none'}.{nearest(name, names)}"
         raise NotFound(f"decision {name!r} of agent {agent.slug!r}", "there is none", fix)
     if len(matches) > 1:
-        raise InputError(f"decision {name!r}", "it names several", "Give more of the id")
+        raise InputError(
+            f"decision {name!r}", "it matches several", "Give more characters of the id"
+        )
     (pending,) = matches
     if pending.state is not WishState.WAITING:
         raise Conflict(

@@ -94,7 +94,9 @@ def decide(
         fix = f"Held: {', '.join(names) or 'nothing'}.{nearest(name, names)}"
         raise NotFound(f"quarantine {name!r} of agent {agent.slug!r}", "there is none", fix)
     if len(matches) > 1:
-        raise InputError(f"quarantine {name!r}", "it names several", "Give more of the id")
+        raise InputError(
+            f"quarantine {name!r}", "it matches several", "Give more characters of the id"
+        )
     (quarantine,) = matches
     if quarantine.state is not QuarantineState.HELD:
         raise Conflict(

@@ -44,7 +44,7 @@ def datasets_holding(
             raise StorageError(
                 f"dataset {dataset.id!r}",
                 f"its file of {next(iter(rows.lost))} is missing or damaged",
-                "Restore it from a backup, or build it anew",
+                "Restore it from a backup, or build it again",
             )
         if rows.counts:
             holding[dataset.id] = rows

@@ -40,7 +40,7 @@ def run_turn(
     if is_turning(ws, agent):
         raise Conflict(
             f"the cycle of agent {agent.slug!r}",
-            "another process is turning it at this moment",
+            "another process is running it at the moment",
             "Wait for it, or stop it with Ctrl-C there",
         )
     now = clock()

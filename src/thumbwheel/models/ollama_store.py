@@ -87,7 +87,7 @@ def models_folder() -> Path:
     raise NotFound(
         "the models of Ollama",
         f"none of {', '.join(candidates)} has manifests and blobs",
-        f"Set {SETTING} to the folder in which Ollama keeps its models",
+        f"Set {SETTING} to the folder where Ollama stores its models",
     )
 
 
@@ -96,7 +96,7 @@ def _parts(name: str) -> tuple[str, str, str, str]:
     match = NAME.fullmatch(name)
     if match is None:
         raise NotFound(
-            f"model {name!r} of Ollama", "that is no name of a model", "As ollama:llama3.2:3b"
+            f"model {name!r} of Ollama", "it is not the name of a model", "As ollama:llama3.2:3b"
         )
     registry, namespace, model, tag = match.groups()
     return registry or REGISTRY, namespace or NAMESPACE, model, tag or TAG

@@ -154,7 +154,7 @@ class EndpointAddress:
         if not re.fullmatch(r"https?://[^\s/@?#]+(/[^\s?#]*)?", self.url):
             raise InputError(
                 f"endpoint {re.sub(r'(?<=//).*@|[?#].*', '...', self.url)!r}",
-                "it is no http or https URL without a user, a query and a fragment (a key in it "
+                "it must be an http or https URL without a user, query or fragment (a key in it "
                 "would be stored)",
                 "Give it as http://HOST:PORT/v1, and the key with --secret NAME",
             )

@@ -49,7 +49,7 @@ def require_agent(ws: Workspace, slug: str) -> Agent:
     if slug not in known_agents:
         raise NotFound(
             f"agent {slug!r}",
-            "nothing was recorded for it",
+            "no such agent",
             f"Known: {', '.join(known_agents) or 'none yet'}.{nearest(slug, known_agents)} "
             "Import something first",
             outside="Check the name, or import something first",
@@ -140,7 +140,7 @@ def _secret_owner(ws: Workspace, agent: str, secret: str | None, owns_home: bool
     if not owns_home:
         raise NotFound(
             f"secret {secret!r}",
-            f"agent {agent!r} has none of that name, and only the home's owner names those of the "
+            f"agent {agent!r} has no such secret, and only the home's owner may use those of the "
             "home",
             f"The home's owner stores it: thumbwheel secrets set {secret} --of-agent {agent}",
         )
@@ -292,7 +292,7 @@ def check_alias_name(alias: str) -> None:
     if alias == LATEST or NUMBERED.fullmatch(alias):
         raise InputError(
             f"alias {alias!r}",
-            "that name already means a version",
+            "that name already stands for a version",
             "Choose another, for example 'live' or 'canary'",
         )
 

@@ -34,7 +34,7 @@ def channel_of(config: NotifyConfig, name: str) -> ChannelConfig:
         names = sorted(config.channels)
         raise NotFound(
             f"channel {name[:63]!r}",
-            "thumbwheel.yaml has none of that name",
+            "thumbwheel.yaml has no such channel",
             f"Known: {', '.join(names) or 'none'}.{nearest(name, names)}",
             outside="See: thumbwheel notify channels",
         )
@@ -64,7 +64,7 @@ def _secret_url(secrets: SecretStore, secret: str, name: str) -> str:
     if not url.startswith(("http://", "https://")):
         raise DeliveryError(
             f"channel {name!r}",
-            f"secret {secret!r} holds no http or https address",
+            f"secret {secret!r} contains no http or https address",
             f"Store it again: thumbwheel secrets set {secret}",
         )
     return url

@@ -163,7 +163,9 @@ def approve(
     InputError for a comparison, and for an item that cannot be a case."""
     if request.queue.kind is ItemKind.COMPARISON:
         raise InputError(
-            f"item {request.item!r}", "a comparison is no case", "Approve answers or cases"
+            f"item {request.item!r}",
+            "a comparison cannot become a case",
+            "Approve answers or cases",
         )
 
     def work(change: _Change) -> list[str]:

@@ -93,7 +93,7 @@ class Classifier:
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise InputError(
                 "classifier",
-                f"this is no document of one ({error})",
+                f"it cannot be parsed ({error})",
                 "Fit it again: thumbwheel label suggest",
             ) from None
         names = ("kind", "features", "mean", "scale", "weights", "calibration")

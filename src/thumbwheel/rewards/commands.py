@@ -308,7 +308,7 @@ def _weight(text: str) -> tuple[str, float]:
         return name, float(number)
     except ValueError:
         raise InputError(
-            f"--weight {text!r}", "it is no component with a number", "Write it as thumb=2"
+            f"--weight {text!r}", "it is not a component with a number", "Write it as thumb=2"
         ) from None
 
 

@@ -200,7 +200,7 @@ def decide_(
     from thumbwheel.rewards.suggest import decide, open_question
 
     if verdict not in KEYS:
-        raise InputError(f"--verdict {verdict[:40]!r}", "it is no verdict", "Give y, n or s")
+        raise InputError(f"--verdict {verdict[:40]!r}", "it is not a verdict", "Give y, n or s")
     with ctx.obj() as ws:
         asked = open_question(ws, agent, question)
         how = "shown" if shown else "review"

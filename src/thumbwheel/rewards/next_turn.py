@@ -266,6 +266,6 @@ class Calibration:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(
                 "calibration of next_turn",
-                f"this is no document of one ({error})",
+                f"it cannot be parsed ({error})",
                 "Fit it: thumbwheel reward calibrate --agent AGENT",
             ) from None

@@ -147,7 +147,7 @@ def _ask(client: Client, complaint: Complaint, result: RewriteOutcome) -> str | 
     except (KeyError, IndexError, TypeError):
         raise ModelError(
             f"model {client.model!r} at {client.url}",
-            "its reply is no chat completion",
+            "its reply is not a chat completion",
             "Check that it is an OpenAI-compatible endpoint of a chat model",
         ) from None
     reason = unusable(text, complaint.case.text)

@@ -251,7 +251,7 @@ def _suggestion_ids(agent: str, waiting: Sequence[Question], name: str) -> list[
     ]
     if not matches:
         fix = f"See: thumbwheel label review --agent {agent}"
-        raise NotFound(f"suggestion {name!r}", "it is no open one", fix)
+        raise NotFound(f"suggestion {name!r}", "it is not open", fix)
     ids.require_single(name, sorted({suggestion.trace_id for suggestion in matches}))
     return [suggestion.id for suggestion in matches]
 

@@ -91,7 +91,7 @@ def _check_beside(signal: Mapping[str, Any]) -> None:
         if longest is not None and not 1 <= len(value) <= longest:
             raise ValueError(f"{key} {value!r:.60} has 1 to {longest} characters")
     if signal.get("metadata") is not None and not isinstance(signal["metadata"], Mapping):
-        raise TypeError(f"metadata {signal['metadata']!r:.60} is no mapping")
+        raise TypeError(f"metadata {signal['metadata']!r:.60} is not a mapping")
     if signal.get("scale") is not None:
         _scale("rating", signal["scale"])
     if signal.get("occurred_at") is not None:

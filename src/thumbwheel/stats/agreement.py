@@ -232,7 +232,7 @@ def _positions(totals: Array, metric: Level, values: Sequence[Any]) -> Array:
     if not all(isinstance(value, int | float) for value in values):
         raise InputError(
             f"{metric} values {list(values)[:5]!r}",
-            "they are no numbers",
+            "they are not numbers",
             "Use nominal, or give numbers in their order",
         )
     if metric == "ordinal":

@@ -63,7 +63,9 @@ class Bets:
     def __post_init__(self) -> None:
         if not 0 < self.alpha < 1:
             raise InputError(
-                f"alpha {self.alpha!r}", "a probability of error lies between 0 and 1", "Use 0.05"
+                f"alpha {self.alpha!r}",
+                "a probability of error must be between 0 and 1",
+                "Use 0.05",
             )
 
     @property

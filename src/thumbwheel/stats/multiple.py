@@ -23,7 +23,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     if not all(0 <= p_value <= 1 for p_value in p_values):
         raise InputError(
             f"p values {list(p_values)[:5]!r}",
-            "a probability lies between 0 and 1",
+            "a probability must be between 0 and 1",
             "Compute them again",
         )
     count = len(p_values)
@@ -49,7 +49,7 @@ def look_level(alpha: float, look: int) -> float:
     if not (0 < alpha < 1 and look >= 1):
         raise InputError(
             f"look {look!r} at alpha {alpha!r}",
-            "looks are counted from 1, and alpha lies between 0 and 1",
+            "looks are counted from 1, and alpha must be between 0 and 1",
             "Use alpha 0.05",
         )
     return round(1 - 2 * alpha / (look * (look + 1)), 12)

@@ -270,7 +270,7 @@ def _checked(
         raise InputError(
             "a comparison",
             "a value is NaN or infinite",
-            "Leave out what has no value, on both sides",
+            "Leave out pairs with a missing value",
         )
     largest = float(np.abs(after_values - before_values).max())
     if span is not None and largest > span * (1 + 1e-9):

@@ -101,7 +101,7 @@ def _check(successes: int, n: int, level: float) -> None:
     if not 0 <= successes <= n:
         raise InputError(
             f"{successes!r} successes of {n!r}",
-            "a count lies between 0 and its total",
+            "a count must be between 0 and its total",
             "Count again",
         )
     check_level(level)
@@ -111,5 +111,5 @@ def check_level(level: float) -> None:
     """Raise InputError for a confidence level outside (0, 1)."""
     if not 0 < level < 1:
         raise InputError(
-            f"confidence level {level!r}", "it lies strictly between 0 and 1", "Use 0.95"
+            f"confidence level {level!r}", "it must be strictly between 0 and 1", "Use 0.95"
         )

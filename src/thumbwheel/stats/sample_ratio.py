@@ -42,7 +42,7 @@ class ShareStratum:
         if len(self.counts) != len(self.shares) or not sum(self.shares) > 0:
             raise InputError(
                 f"counts {list(self.counts)!r} at shares {list(self.shares)!r}",
-                "each arm needs a count and a share, and one share has to be above zero",
+                "each arm needs a count and a share, and one share must be above zero",
                 "Give both for every arm",
             )
 

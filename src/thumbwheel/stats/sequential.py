@@ -117,5 +117,5 @@ def combined(differences: list[Difference]) -> Difference:
 def _check_alpha(alpha: float) -> None:
     if not 0 < alpha < 1:
         raise InputError(
-            f"alpha {alpha!r}", "a probability of error lies between 0 and 1", "Use 0.05"
+            f"alpha {alpha!r}", "a probability of error must be between 0 and 1", "Use 0.05"
         )

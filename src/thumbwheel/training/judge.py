@@ -223,7 +223,7 @@ def _check_settings(functions: Mapping[str, Any], settings: Mapping[str, Any]) -
         if name not in functions or ":" in name or name == CHECKER:
             raise ConfigError(
                 f"settings of reward function {name!r}",
-                "it is none of the table that judges here",
+                "it is not one of the functions that judge here",
                 f"Functions that judge: {', '.join(functions)}; settings of a row's checker stand "
                 f"under rewards: {{checkers: ...}}, "
                 "and a function of yours has its own",

@@ -135,8 +135,8 @@ class Loop:
         choices = ", ".join(key for key in metrics if key in get_args(field.annotation))
         raise ConfigError(
             f"metric_for_best_model {name!r}",
-            "the dev rows give no such metric",
-            f"Take one of: {choices}",
+            "the dev rows have no such metric",
+            f"Use one of: {choices}",
         )
 
     def _change(

@@ -401,7 +401,7 @@ def judges(
     if not functions and model is None:
         raise ConfigError(
             "reward_functions and reward_model",
-            "nothing is left that judges",
+            "no judge is left",
             "Name a function or a reward model",
         )
 
@@ -443,7 +443,7 @@ def weighted(text: str) -> tuple[str, float]:
     if not value > 0:
         raise ConfigError(
             f"reward function {text!r}",
-            f"{weight!r} is no weight",
+            f"{weight!r} is not a weight",
             'Write it as "checker=2", with a number above 0',
         )
     return name, value

@@ -119,7 +119,7 @@ def _require_present(ws: Workspace, run: Run, spec: RunSpec) -> None:
     if missing:
         raise Conflict(
             f"run {run.id!r}",
-            f"it cannot be repeated: gone is {'; '.join(missing)}",
+            f"it cannot be repeated; missing: {'; '.join(missing)}",
             "Restore what is missing from a backup, or train a new run",
         )
 

@@ -145,7 +145,7 @@ def open_rows(spec: RunSpec) -> dict[str, ParquetRows]:
         except StorageError as error:
             raise StorageError(
                 f"rows of split {split!r} of run {spec.run_id!r}",
-                f"they are not those that the run started with: {error.why}",
+                f"they differ from those that the run started with: {error.why}",
                 "Start a new run",
             ) from error
         rows[split] = ParquetRows(path, SHAPES.get(shape).row)

@@ -272,7 +272,7 @@ def _plan(
             f"dataset {dataset.id!r}",
             f"it has {len(train_rows)} training rows, and a run of {algorithm} begins with "
             f"{config.min_rows} or more",
-            "Collect more feedback, or train all the same: --min-rows 1",
+            "Collect more feedback, or train anyway: --min-rows 1",
         )
     return RunPlan(agent, algorithm, config, dataset, judgements, base, preset, start)
 
@@ -309,7 +309,7 @@ def _adapter_settings(adapter: Path) -> dict[str, Any]:
     if stored["peft_type"] != "LORA":
         raise Conflict(
             f"adapter {stored['peft_type']!r}",
-            "it was fully fine-tuned, and only a LoRA adapter can be gone on with",
+            "it was fully fine-tuned, and only a LoRA adapter can be continued",
             "Leave continue_from out: every run starts from its base by default",
         )
     targets = stored["target_modules"]
@@ -511,7 +511,7 @@ def require_same(
         if value is not None and value != stored[name]:
             raise InputError(
                 f"{name} {value!r} for run {run.id!r}",
-                f"it was started with {stored[name]!r} and resumes as it was",
+                f"it was started with {stored[name]!r}, and resumes with the same",
                 "Leave it out, or start a new run",
             )
 

@@ -91,7 +91,7 @@ def test_what_cannot_be_asked_for(empty_ws: Workspace) -> None:
         keys.add(empty_ws, "mobile", verbs=["raed"])
     with pytest.raises(InputError, match="1 to 3650 days"):
         keys.add(empty_ws, "mobile", days=0)
-    with pytest.raises(NotFound, match="no user of that name"):
+    with pytest.raises(NotFound, match="no such user"):
         keys.add(empty_ws, "mobile", user="nobody")
     keys.add(empty_ws, "mobile")
     with pytest.raises(Conflict, match="keys revoke mobile"):

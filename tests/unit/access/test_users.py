@@ -87,10 +87,10 @@ def test_what_cannot_be_asked_for(empty_ws: Workspace) -> None:
         users.add(empty_ws, "ann", password="short")
     with pytest.raises(InputError, match="Did you mean 'rater'"):
         users.add(empty_ws, "ann", password=None, role="ratr")
-    with pytest.raises(NotFound, match="no user of that name"):
+    with pytest.raises(NotFound, match="no such user"):
         users.set_password(empty_ws, "ann", PASSWORD)
     users.add(empty_ws, "ann", password=None)
-    with pytest.raises(Conflict, match="there is a user of that name"):
+    with pytest.raises(Conflict, match="a user with that name exists"):
         users.add(empty_ws, "ann", password=None)
 
 

@@ -72,7 +72,7 @@ def test_a_choice_says_what_answers_and_why(routed_ws: Workspace) -> None:
         assert table.names() == [AGENT, f"{AGENT}:live"]
         with pytest.raises(NotFound, match="Did you mean 'support'"):
             table.choose(RoutingRequest("suport", "live", "suport"))
-        with pytest.raises(NotFound, match="no version is behind that alias"):
+        with pytest.raises(NotFound, match="the alias points at no version"):
             table.choose(RoutingRequest(AGENT, "canary", f"{AGENT}:canary"))
 
 

@@ -122,7 +122,7 @@ def test_feedback_and_cases(run: Run) -> None:
         (["feedback", "add", "t1", "-a", "a", "--label", "spam"], "not NAME=VALUE"),
         (["feedback", "add", "t9", "-a", "a", "--thumb", "up"], "no trace or session"),
         (["feedback", "list", "-a", "a", "--kind", "thum"], "Did you mean 'thumb'"),
-        (["feedback", "stats", "-a", "b"], "nothing was recorded"),
+        (["feedback", "stats", "-a", "b"], "no such agent"),
         (["case", "add", "-a", "a", "--input", "x"], "neither"),
         (["case", "add", "-a", "a", "--file", "lines.jsonl"], "JSON"),
         (

@@ -104,7 +104,7 @@ class TestSecrets:
 class TestDetecting:
     def test_an_address_is_of_the_source_that_reads_databases(self) -> None:
         assert detect(path_or_address("postgresql://app:x@localhost/desk")).source == "decisions"
-        with pytest.raises(InputError, match=r"no source knows it.*postgresql://USER"):
+        with pytest.raises(InputError, match=r"no source recognises it.*postgresql://USER"):
             detect(path_or_address("mysql://localhost/desk"))
         with pytest.raises(InputError, match="this source reads files"):
             list(
@@ -122,7 +122,7 @@ class TestDetecting:
         )
         write(other / "x.json", {"spam": 1})
         assert (detect(runs).source, detect(widgets).source) == ("flowagent", "widgets")
-        with pytest.raises(InputError, match=r"folder .*no source knows it"):
+        with pytest.raises(InputError, match=r"folder .*no source recognises it"):
             detect(other)
         for folder, source in ((runs, "flowagent"), (widgets, "widgets")):
             code, out, err = command_line("import", "--detect", str(folder))

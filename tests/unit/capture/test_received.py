@@ -384,13 +384,17 @@ class TestTokens:
         [
             ("/a/desk/api/feedback", {"trace": "t2", "thumb": True}, "not for trace 't2'"),
             ("/a/other/api/feedback", {"trace": "t1", "thumb": True}, "of agent 'other'"),
-            ("/a/desk/api/feedback", {"session": "t1", "thumb": True}, "judges one trace"),
-            ("/a/desk/api/feedback", {"retracts": "f1"}, "judges one trace"),
-            ("/a/desk/api/feedback", {"trace": "t1", "retracts": "f1"}, "takes nothing back"),
+            ("/a/desk/api/feedback", {"session": "t1", "thumb": True}, "valid for one trace"),
+            ("/a/desk/api/feedback", {"retracts": "f1"}, "valid for one trace"),
+            (
+                "/a/desk/api/feedback",
+                {"trace": "t1", "retracts": "f1"},
+                "cannot take feedback back",
+            ),
             (
                 "/a/desk/api/feedback",
                 {"trace": "t1", "thumb": True, "supersedes": "f1"},
-                "takes nothing back",
+                "cannot take feedback back",
             ),
         ],
     )

@@ -159,10 +159,10 @@ def test_nobody_there_and_too_long_a_reply_end_clearly(
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("http://ann:sesame99@127.0.0.1:6006", r"holds a password.*--key NAME"),
+        ("http://ann:sesame99@127.0.0.1:6006", r"contains a password.*--key NAME"),
         ("http://127.0.0.1:6006/?experiment=a", r"'experiment' is unknown.*\?project=, \?since="),
         ("http:///x", "names no host"),
-        ("postgresql://localhost/desk", "no address of a server"),
+        ("postgresql://localhost/desk", "not the address of a server"),
     ],
 )
 def test_an_address_that_cannot_be_meant(url: str, words: str) -> None:
@@ -205,4 +205,4 @@ def test_the_command_takes_a_stored_key_by_name_only(
     file = tmp_path / "x.jsonl"
     file.write_text("{}\n")
     code, _, err = command_line("import", "jsonl", str(file), "--agent", "a", "--key", "DESK")
-    assert code == 2 and "is no server" in err
+    assert code == 2 and "is not a server" in err

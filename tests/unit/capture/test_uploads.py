@@ -30,7 +30,7 @@ def test_a_file_is_removed_once_it_is_imported(empty_ws: Workspace) -> None:
     report = run_import(empty_ws, spec)
     assert (report.path, report.stored) == ("r.jsonl", 1)
     assert not path.parent.exists()
-    with pytest.raises(InputError, match="not here any more"):
+    with pytest.raises(InputError, match="no longer exists"):
         run_import(empty_ws, spec)
 
 
@@ -52,7 +52,7 @@ def test_an_error_names_the_file_as_its_sender_did(empty_ws: Workspace) -> None:
 )
 def test_an_upload_is_no_path(empty_ws: Workspace, upload: str, name: str) -> None:
     uploaded(empty_ws)
-    with pytest.raises(InputError, match="not here any more"):
+    with pytest.raises(InputError, match="no longer exists"):
         run_import(empty_ws, ImportSpec(source="jsonl", path=name, upload=upload, agent="a"))
 
 

@@ -78,7 +78,7 @@ def test_a_training_is_started_stopped_and_gone_on_with(
     assert "State: stopped" in call("list_rl_models")
     again = call("start_rl_training", model_name="mine-v1", base_model="b", method="kto")
     assert again == started  # it goes on: the same job
-    assert "asks for something else" in call("start_rl_training", model_name="mine-v1")
+    assert "with a different request" in call("start_rl_training", model_name="mine-v1")
     with Workspace.open(scripts_home) as ws:
         (job,), _ = queue.jobs(ws)
     assert (job.kind, job.spec["method"], job.asked_by) == ("train", "kto", "local")

@@ -88,7 +88,7 @@ def test_pairs_to_jsonl_roundtrip(tmp_path: Path) -> None:
     ("line", "why"),
     [
         ('{"prompt": "p", "chosen": "c"}', "line 2: its rejected is no text"),
-        ("[1]", "line 2: it is no JSON object"),
+        ("[1]", "line 2: it is not a JSON object"),
         ('{"prompt": "p"', "line 2"),
     ],
 )

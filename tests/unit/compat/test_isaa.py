@@ -103,7 +103,7 @@ def test_what_holds_no_examples_is_refused_with_a_reason(
 ) -> None:
     path = tmp_path / name
     path.write_text(text)
-    with pytest.raises(InputError, match=r"it is no object|it is no list"):
+    with pytest.raises(InputError, match=r"it is not an object|it is not a list"):
         KTODatasetBuilder().load_dataset(path)
 
 
@@ -119,7 +119,7 @@ GRPO = {"prompt": "User: Käse?", "completions": ["Ja.", "Nein."], "rewards": [1
         ("kto", KTO | {"prompt": None}, "prompt None is no text"),
         ("kto", KTO | {"completion": 3}, "completion 3 is no text"),
         ("kto", {"prompt": "a", "completion": "b"}, "it has no 'label'"),
-        ("kto", 3, "it is no object"),
+        ("kto", 3, "it is not an object"),
         ("kto", KTO | {"completion": "half \ud800"}, "it is no JSON"),
         ("grpo", GRPO | {"rewards": [1.0]}, "2 completions and 1 rewards"),
         ("grpo", GRPO | {"completions": [], "rewards": []}, "no completions"),

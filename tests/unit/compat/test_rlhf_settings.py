@@ -95,7 +95,7 @@ def test_every_documented_key_becomes_something(tmp_path: Path, command_line: Ru
     ("plan", "why"),
     [
         ({"rlhf": {"feedback": {"colection_rate": 0.3}}}, "collection_rate"),
-        ({"rlhf": {"ppo": 3}}, "holds other settings"),
+        ({"rlhf": {"ppo": 3}}, "contains other settings"),
         ({"rlhf": {"enabled": "maybe"}}, "training"),
         ({"rlhf": {"ppo": {"training": {"batch_size": 0}}}}, "batch_size"),
         ({"rlhf": {"feedback": {"collection_rate": 30}}}, "record"),

@@ -153,7 +153,7 @@ def test_an_accelerator_that_is_not_there_is_refused(
 
     here = replace(machine(), gpus=gpus)
     monkeypatch.setattr(hardware, "machine", lambda: here)
-    with pytest.raises(TrainingError, match="no such accelerator"):
+    with pytest.raises(TrainingError, match="does not find this accelerator"):
         hardware.device(asked)
 
 

@@ -70,7 +70,7 @@ def test_an_old_home_is_closed_with_one_word(tmp_path: Path) -> None:
     (home / "runs" / "tool").write_text("#!/bin/sh\n")
     (home / "runs" / "tool").chmod(0o755)
     (home / "runs" / "link").symlink_to(outside)
-    (home / "notes.txt").write_text("not ours")
+    (home / "notes.txt").write_text("Thumbwheel did not create it")
     for path in (home, home / "runs", home / "runs" / "run_1", home / "thumbwheel.db"):
         path.chmod(0o755 if path.is_dir() else 0o644)
     output = thumbwheel(home, "feedback", "stats", "--agent", "support").stderr

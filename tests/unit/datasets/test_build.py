@@ -258,7 +258,7 @@ def test_nothing_to_build_from(tmp_path: Path) -> None:
         assert datasets(ws, AGENT) == []
         with pytest.raises(NotFound, match="Did you mean 'pairs'"):
             build(ws, AGENT, "pair")
-        with pytest.raises(NotFound, match="nothing was recorded"):
+        with pytest.raises(NotFound, match="no such agent"):
             build(ws, "nobody", "pairs")
 
 

@@ -83,7 +83,7 @@ def test_nothing_is_overwritten(exportable_feedback: Workspace, tmp_path: Path) 
     dataset = pairs(exportable_feedback)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("mine")
-    with pytest.raises(InputError, match="nothing is overwritten"):
+    with pytest.raises(InputError, match="never overwritten"):
         export(exportable_feedback, dataset.id, tmp_path / "full")
     with pytest.raises(InputError, match="Did you mean 'parquet'"):
         export(exportable_feedback, dataset.id, tmp_path / "new", "parquett")

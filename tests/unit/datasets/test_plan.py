@@ -225,7 +225,7 @@ def test_plan_of_a_file_opens_no_home_and_needs_no_torch(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [("", "empty"), ("not json\n", "JSON"), ('{"colour": "red"}\n', "known to hold the prompt")],
+    [("", "empty"), ("not json\n", "JSON"), ('{"colour": "red"}\n', "known to contain the prompt")],
 )
 def test_files_that_no_source_reads(tmp_path: Path, content: str, why: str) -> None:
     (tmp_path / "file.jsonl").write_text(content)

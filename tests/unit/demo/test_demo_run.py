@@ -20,7 +20,7 @@ def test_a_folder_with_something_else_is_not_written_into(tmp_path: Path) -> Non
     model = tmp_path / "base" / "model.safetensors"
     model.parent.mkdir()
     model.write_text("mine")
-    with pytest.raises(Conflict, match="something else than a world"):
+    with pytest.raises(Conflict, match="not a world"):
         demo.write_world(tmp_path, EmitOptions())
     assert model.read_text() == "mine"
 

@@ -49,7 +49,7 @@ def test_whoever_decides_chooses_live_or_canary_and_says_why(deployed: DeployWor
     cycle = CycleReport(deployed.agent, version=version.name, verdict=GateVerdict.APPROVED)
     is_allowed(deployed.ws, version, cycle, config, Wish.DEPLOY)
     (pending,) = decisions(deployed.ws, deployed.learner)
-    with pytest.raises(InputError, match="for live or canary"):
+    with pytest.raises(InputError, match="only live and canary"):
         approve(deployed.ws, deployed.learner, pending.id, "lea", alias="beta")
 
     approve(deployed.ws, deployed.learner, pending.id, "lea", "the tone is new", "canary")

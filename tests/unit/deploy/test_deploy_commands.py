@@ -44,9 +44,9 @@ def test_from_a_plan_to_a_rollback(deployed: DeployWorld, command_line: Run):
     ("arguments", "why"),
     [
         (("deploy", "v1", "--target", "olama"), "there is no target"),
-        (("deploy", "v1", "--set", "threads"), "no setting with a value"),
+        (("deploy", "v1", "--set", "threads"), "it has no value"),
         (("deploy", "v1", "--set", "thread=1"), "Did you mean 'threads'?"),
-        (("deploy", "v1", "--quant", "Q4_K_M"), "takes no quantised files"),
+        (("deploy", "v1", "--quant", "Q4_K_M"), "accepts no quantised files"),
         (("deploy", "v1", "--accept", "me"), "needs a name and a reason"),
         (("rollback",), "no earlier version"),
         (("undeploy", "v1"), "there is none"),

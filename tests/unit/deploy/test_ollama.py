@@ -97,7 +97,7 @@ def test_where_none_runs_the_error_says_how_to_start_it(package: Package) -> Non
     ("version", "kind", "why"),
     [
         ("0.5.4", GGUF_MODEL, "Update it to 0.5.5"),
-        ("0.34.1", GGUF_ADAPTER, "no adapters any more"),
+        ("0.34.1", GGUF_ADAPTER, "no longer accepts adapters"),
     ],
 )
 def test_a_version_that_cannot_do_it_is_refused_before_anything_is_sent(
@@ -270,5 +270,5 @@ def test_a_copied_home_takes_no_name_of_the_original_for_its_own(tmp_path: Path)
     shutil.copytree(tmp_path / "original", tmp_path / "copy")
     copy = OwnedNames(tmp_path / "copy", "http://127.0.0.1:11434")
     assert record.of("a:latest") == ["a:latest"] and copy.of("a:latest") == []
-    with pytest.raises(Conflict, match="it is there, and not ours"):
+    with pytest.raises(Conflict, match="it exists, and Thumbwheel did not create it"):
         copy.claim("a:latest", {"a:latest": "d"})

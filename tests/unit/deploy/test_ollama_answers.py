@@ -206,9 +206,9 @@ def test_names_of_somebody_else_are_never_taken(
     endpoint = OLLAMA.apply(package(files, tmp_path / "place"), settings(ollama))
     official.Client(host=ollama.url).copy("support-v3", "support-v4")
     official.Client(host=ollama.url).copy("support-v3", "support")
-    with pytest.raises(Conflict, match="not ours"):
+    with pytest.raises(Conflict, match="Thumbwheel did not create it"):
         OLLAMA.apply(package(files, tmp_path / "place", version="v4"), settings(ollama))
-    with pytest.raises(Conflict, match="not ours"):
+    with pytest.raises(Conflict, match="Thumbwheel did not create it"):
         OLLAMA.point("support", endpoint)
 
 

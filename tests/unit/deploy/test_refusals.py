@@ -36,7 +36,7 @@ def test_another_base_under_the_same_name(live: DeployWorld, tmp_path: Path):
     two = live.version(1, base=base)
     shutil.rmtree(base)
     tiny_base(base, seed=9)
-    with pytest.raises(ModelError, match="its weights are not those"):
+    with pytest.raises(ModelError, match="its weights differ"):
         live.deploy(two)
     still_answers(live, text)
 

@@ -82,5 +82,5 @@ def test_a_version_whose_base_has_changed(weights: Path, reads: list[str], tmp_p
     )
     assert locate_unchanged(version, tmp_path)[1] == weights.parent.resolve()
     weights.write_bytes(b"other")
-    with pytest.raises(ModelError, match="not those that the version was made with"):
+    with pytest.raises(ModelError, match="differ from those that the version was trained on"):
         locate_unchanged(version, tmp_path)

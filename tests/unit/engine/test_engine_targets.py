@@ -101,7 +101,7 @@ def test_experts_get_an_adapter_by_name():
 
 
 def test_no_match_is_an_error_that_names_what_there_is():
-    with pytest.raises(ModelError, match=r"no layer of this model has such a name.*c_attn"):
+    with pytest.raises(ModelError, match=r"no layer of this model has that name.*c_attn"):
         family("gpt2-conv1d", targets=("q_proj",))
 
 

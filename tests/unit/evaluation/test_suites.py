@@ -301,7 +301,7 @@ def test_a_benchmark_reads_no_file_out_of_its_folder(tmp_path, pattern):
     (folder / "linked").symlink_to(elsewhere)
     path = folder / "suite.yaml"
     path.write_text(f"tasks: []\ntask_pattern: {pattern.format(elsewhere=elsewhere)!r}")
-    with pytest.raises(ConfigError, match="out of the folder"):
+    with pytest.raises(ConfigError, match="outside the folder"):
         suite("benchmark", config=EvaluationConfig(benchmark=str(path))).asks()
 
 

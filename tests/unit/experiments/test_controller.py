@@ -448,7 +448,7 @@ def exposures_of(world: ExperimentWorld) -> list[Any]:
 def test_each_experiment_spends_on_the_agents_account(trial: ExperimentWorld) -> None:
     first = trial.begin()
     assert first.plan.error == pytest.approx(0.025)
-    with pytest.raises(Conflict, match="nothing is edited in flight"):
+    with pytest.raises(Conflict, match="running experiments cannot be changed"):
         trial.begin()
     controller.stop(trial.ws, first, "enough")
     second = trial.begin()
@@ -521,7 +521,7 @@ def test_what_cannot_be_an_experiment_is_refused(trial: ExperimentWorld) -> None
         trial.begin("v0", "v0")
     with pytest.raises(InputError, match="Known: error_rate"):
         trial.begin(guards=["speed"])
-    with pytest.raises(InputError, match="its margin is no number"):
+    with pytest.raises(InputError, match="its margin is not a number"):
         trial.begin(guards=["cost=cheap"])
     with pytest.raises(DataError, match="--latency SECONDS"):
         trial.begin(guards=["latency_p95"])
@@ -764,7 +764,7 @@ def test_an_arm_that_is_made_of_other_files_than_at_the_start_does_not_win(
     edited = model_versions.update().where(model_versions.c.number == 1)
     values = {"adapter": {"weights": "0" * 64}}
     trial.ws.db.write(lambda connection: connection.execute(edited.values(**values)))
-    with pytest.raises(Conflict, match="v1 is made of other files than at the start"):
+    with pytest.raises(Conflict, match="v1 has other files than at the start"):
         controller.turn(trial.ws, experiment, verbs.AliasEffects(trial.ws))
     assert trial.live() == "v0"
     assert controller.verdicts_of(trial.ws, experiment) == []
@@ -774,6 +774,6 @@ def test_an_arm_that_is_made_of_other_files_than_at_the_start_does_not_win(
 def test_so_few_units_that_one_person_decides_are_refused(
     trial: ExperimentWorld, setting: str
 ) -> None:
-    with pytest.raises(InputError, match="so few people of an arm decide nothing"):
+    with pytest.raises(InputError, match="so few people per arm can decide nothing"):
         trial.begin(**{setting: 9})
     assert trial.begin(**{setting: 10}).state is State.RUNNING

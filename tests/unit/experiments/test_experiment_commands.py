@@ -50,7 +50,7 @@ def test_from_a_dry_run_to_a_replay(tmp_path: Path, command_line: Run) -> None:
         started = read(*arms, *options)
         experiment_id = started["experiment"]
         assert started["forecast"]["spend"] == 1
-        assert "nothing is edited in flight" in run(*arms, code=3)
+        assert "running experiments cannot be changed" in run(*arms, code=3)
         assert "is paused" in run("pause", experiment_id, "--reason", "lunch")
         assert "is running" in run("pause", experiment_id, "--reason", "back", "--resume")
         world.refresh()

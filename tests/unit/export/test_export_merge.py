@@ -55,7 +55,7 @@ def test_a_shard_lies_beside_its_index(tmp_path: Path) -> None:
         (tmp_path / "model.safetensors.index.json").write_text(
             json.dumps({"weight_map": {"a": name}})
         )
-        with pytest.raises(ModelError, match="no safetensors file beside it"):
+        with pytest.raises(ModelError, match="not a safetensors file in the same folder"):
             layout(tmp_path)
 
 

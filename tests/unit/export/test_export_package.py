@@ -103,11 +103,11 @@ def test_unknown_names(empty_ws: Workspace, version: ModelVersion) -> None:
 def test_nothing_is_overwritten(empty_ws: Workspace, version: ModelVersion, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
-    with pytest.raises(Conflict, match="something is there"):
+    with pytest.raises(Conflict, match="already contains files"):
         export(empty_ws, named(empty_ws, "support", "v1"), "merged", tmp_path / "out")
     assert left_over(tmp_path / "out") == ["thesis.txt"]
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(Conflict, match="something is there"):
+    with pytest.raises(Conflict, match="already contains files"):
         export(empty_ws, named(empty_ws, "support", "v1"), "merged", tmp_path / "file")
     with pytest.raises(InputError, match="folder"):
         export(empty_ws, named(empty_ws, "support", "v1"), "merged", tmp_path / "file" / "out")
@@ -133,7 +133,7 @@ def test_a_changed_base_is_noticed(empty_ws: Workspace, adapter: Path, tmp_path:
     base = tiny_base(tmp_path / "home" / "base")
     version = tuned_version(empty_ws, base, adapter, fingerprint=base_fingerprint(base))
     tiny_base(base, seed=5)
-    with pytest.raises(ModelError, match="not those that the version was made with"):
+    with pytest.raises(ModelError, match="differ from those that the version was trained on"):
         export(empty_ws, version, "merged", tmp_path / "out")
     assert left_over(tmp_path) == []
 
@@ -197,7 +197,7 @@ def test_a_wrong_merge_is_an_error_that_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(merged, "merge", broken_merge(BROKEN[what]))
-    with pytest.raises(ModelError, match="not the model that was trained"):
+    with pytest.raises(ModelError, match="differs from the trained model"):
         export(empty_ws, named(empty_ws, "support", "v1"), "merged", tmp_path / "out")
     assert left_over(tmp_path) == []
     assert exports(empty_ws, version) == []
@@ -361,4 +361,4 @@ def test_the_command_answers_in_json_and_says_errors(
         cwd=tmp_path,
     )
     assert (again.returncode, again.stdout) == (3, "")
-    assert "something is there already" in again.stderr
+    assert "it already contains files" in again.stderr

@@ -106,7 +106,7 @@ def test_what_cannot_be_served_says_why(files: tuple[Path, Path, Path], tmp_path
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        with pytest.raises(Conflict, match="something listens there"):
+        with pytest.raises(Conflict, match="already listens there"):
             LlamaServer(files[0], port=other.getsockname()[1]).start()
 
 

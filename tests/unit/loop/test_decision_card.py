@@ -73,7 +73,7 @@ def test_each_check_stands_once_and_none_without_data_is_good(
     guards = (guard(EOS, 0.98, 0.98), guard(LENGTH, 40, 41), guard(FORMAT, 0.9, 0.9, n=5))
     card = decision_card(empty_ws, decided(empty_ws, candidate, *guards))
     assert card.summary == (
-        "v1 answers 63 of 100 more test questions right; nothing that was measured got worse; 5 "
+        "v1 answers 63 of 100 more test questions right; no measured check got worse; 5 "
         "checks had no data."
     )
     labels = [check.label for check in card.checks]

@@ -83,7 +83,7 @@ def test_a_turn_asks_once_for_each_version_and_step(
 
 
 def test_a_step_that_fails_goes_on_waiting(empty_ws: Workspace, approved: ModelVersion) -> None:
-    """The base of this version is nowhere, and it is deployed nowhere."""
+    """The base of this version is nowhere, and it is not deployed."""
     put(empty_ws, approved, Wish.EXPORT)
     put(empty_ws, approved, Wish.PROMOTE)
     export, promote = decisions(empty_ws, AGENT)

@@ -386,7 +386,7 @@ def test_a_turn_that_cannot_be_made_is_a_failure_with_its_reason(animals, clock)
         run_turn(animals.ws, AGENT, CycleConfig(), clock=clock)
     (turn,) = turns(animals.ws, AGENT)
     assert turn.state is TurnState.FAILED
-    assert "nothing was trained for it yet, so none is known" in turn.reason
+    assert "no training has run for it yet, so its base is unknown" in turn.reason
 
 
 def test_a_clock_that_was_set_back_delays_nothing_for_ever(animals, clock):

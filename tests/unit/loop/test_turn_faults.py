@@ -241,7 +241,7 @@ def test_a_turn_that_two_servers_ask_for_runs_once(
     original = cycle.data_plan
 
     def plan(*arguments: Any) -> Any:
-        with pytest.raises(Conflict, match="another process is turning it"):
+        with pytest.raises(Conflict, match="another process is running it"):
             run_turn(zoo.ws, AGENT, zoo.config())
         return original(*arguments)
 

@@ -288,7 +288,7 @@ def test_accepting_unseen_is_marked_and_counts_nothing_for_agreement(labelled_ws
     assert list_feedback(labelled_ws, AGENT, limit=1)[0]["metadata"]["how"] == "unseen"
     with pytest.raises(InputError, match="which suggestions"):
         accept(labelled_ws, AGENT, "dora", [], None)
-    with pytest.raises(NotFound, match="no open one"):
+    with pytest.raises(NotFound, match="it is not open"):
         accept(labelled_ws, AGENT, "dora", ["t1"], None)
 
 

@@ -169,7 +169,7 @@ def test_the_home_is_the_named_one_or_the_users(
         ({"thumb": True, "rater": " "}, ValueError, "rater"),
         ({"thumb": True, "rater": 1.5}, TypeError, "rater"),
         ({"thumb": True, "metadata": {"a": object()}}, TypeError, "JSON"),
-        ({"thumb": True, "metadata": [1]}, TypeError, "no mapping"),
+        ({"thumb": True, "metadata": [1]}, TypeError, "not a mapping"),
         ({"comment": "a\x00b"}, ValueError, "NUL"),
         ({"comment": "\ud800"}, ValueError, "whole characters"),
         ({"thumb": True, "supersedes": "f1", "retracts": "f2"}, ValueError, "one of them"),

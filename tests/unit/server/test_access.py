@@ -88,5 +88,5 @@ def test_an_application_with_a_route_that_names_no_need_does_not_start() -> None
 def test_a_file_that_holds_no_token_is_no_token(tmp_path: Path) -> None:
     path = tmp_path / "access.token"
     path.write_text("")
-    with pytest.raises(StorageError, match="it holds no token"):
+    with pytest.raises(StorageError, match="it contains no token"):
         LocalToken.of_file(path)

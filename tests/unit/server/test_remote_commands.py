@@ -161,7 +161,7 @@ def test_files_are_written_here(
     assert command_line(*remote, *export)[0] == 0
     assert {path.name for path in (tmp_path / "chats").iterdir()} >= {"manifest.json"}
     again, _, err = command_line(*remote, *export)
-    assert again == 2 and "nothing is overwritten" in err
+    assert again == 2 and "never overwritten" in err
     assert command_line(*remote, *["report", "v0", "--agent", "support"])[0] == 0
     assert (tmp_path / "support-v0.html").read_text().startswith("<!doctype html>")
 
@@ -174,7 +174,7 @@ def test_what_is_about_the_machine_stays_there(
         ("hardware", "it is about the machine in front of you"),
         ("secrets set X", "a secret is typed where it is stored"),
         (f"import jsonl {FILE} --agent support --rejects r.jsonl", "--rejects: it says what"),
-        ("import jsonl / --agent support", "takes no folder"),
+        ("import jsonl / --agent support", "accepts no folders"),
         ("dataset show chats", "--agent"),
     ):
         code, _, err = command_line(*remote, *command.split())
@@ -199,7 +199,7 @@ def test_a_wrong_key_is_refused(
 ) -> None:
     monkeypatch.setenv("THUMBWHEEL_KEY", "wrong")
     code, _, err = command_line("--server", used_server.url, "secrets", "list")
-    assert code == 9 and "not one of this server's" in err
+    assert code == 9 and "did not issue it" in err
     Path("key").write_text(used_server.ws.home.access_token.read_text())
     assert command_line("--server", used_server.url, "--key-file", "key", "secrets", "list")[0] == 0
 

@@ -418,7 +418,7 @@ def test_what_a_resumed_run_passed_over_is_gone(tiny_model: Path, tmp_path: Path
 
 
 def test_a_metric_of_another_method_is_refused(tiny_model: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="Take one of: loss, nll/good"):
+    with pytest.raises(ConfigError, match="Use one of: loss, nll/good"):
         run(tiny_model, tmp_path, "sft", metric_for_best_model="rewards/margins")
 
 

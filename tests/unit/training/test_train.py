@@ -228,10 +228,10 @@ def test_a_run_reads_the_files_of_its_dataset_and_refuses_changed_ones(
 
     path = Artifacts(empty_ws.home.blobs).path(files["dev"])
     path.write_bytes(path.read_bytes() + b"x")
-    with pytest.raises(StorageError, match=r"not those that the run started with.*new run"):
+    with pytest.raises(StorageError, match=r"differ from those that the run started with.*new run"):
         open_rows(spec)
     path.unlink()
-    with pytest.raises(StorageError, match=r"not those that the run started with.*new run"):
+    with pytest.raises(StorageError, match=r"differ from those that the run started with.*new run"):
         open_rows(spec)
 
 

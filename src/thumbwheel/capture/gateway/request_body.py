@@ -117,5 +117,5 @@ def _json(value: Any) -> bytes:
 
 def _no_object(raw: bytes) -> InputError:
     return InputError(
-        f"body {raw[:60]!r}", "it is no JSON object in UTF-8", 'Send {"model": ..., ...}'
+        f"body {raw[:60]!r}", "it is not a JSON object in UTF-8", 'Send {"model": ..., ...}'
     )

@@ -137,10 +137,10 @@ def _pair(path: Path, number: int, line: bytes) -> DPOPair:
     except Unreadable as error:
         raise InputError(f"file {str(path)!r}, line {number}", str(error), fix) from None
     if not isinstance(row, dict):
-        raise InputError(f"file {str(path)!r}, line {number}", "it is no JSON object", fix)
+        raise InputError(f"file {str(path)!r}, line {number}", "it is not a JSON object", fix)
     for side in ("prompt", "chosen", "rejected"):
         if not isinstance(row.get(side), str):
-            raise InputError(f"file {str(path)!r}, line {number}", f"its {side} is no text", fix)
+            raise InputError(f"file {str(path)!r}, line {number}", f"its {side} is not text", fix)
     return DPOPair(
         row["prompt"],
         row["chosen"],

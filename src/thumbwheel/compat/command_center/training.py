@@ -149,7 +149,7 @@ class CommandCenterDPOTrainer:
         if final.exists():
             raise Conflict(
                 f"folder {str(final)!r}",
-                "a trained adapter is there already",
+                "it already contains a trained adapter",
                 "Name another output_dir",
             )
         lines: list[dict[str, Any]] = []
@@ -158,7 +158,7 @@ class CommandCenterDPOTrainer:
                 for key in ("prompt", "chosen", "rejected"):
                     if not isinstance(row.get(key), str):
                         what = f"{'eval' if held_out else 'train'} row {number}"
-                        raise InputError(what, f"its {key} is no text", "Give all three as text")
+                        raise InputError(what, f"its {key} is not text", "Give all three as text")
                 lines += _lines(row, held_out)
         if not lines:
             raise DataError("0 pairs", "there is nothing to train on", "Collect some ratings")

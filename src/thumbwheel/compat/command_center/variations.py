@@ -114,7 +114,7 @@ def _questions(path: Path) -> list[dict[str, Any]]:
     if isinstance(value, dict):
         value = value.get("questions")
     if not isinstance(value, list) or not value:
-        raise file_error(path, "it is no list of questions", "Give [{id, question}, ...]")
+        raise file_error(path, "it is not a list of questions", "Give [{id, question}, ...]")
     for question in value:
         is_question = isinstance(question, dict) and isinstance(question.get("question"), str)
         if not is_question or not isinstance(question.get("id"), str | int):

@@ -104,7 +104,7 @@ class ExampleBuilder(Generic[Example]):
         if not isinstance(rows, list):
             raise InputError(
                 f"file {str(path)!r}",
-                "it is no list of examples",
+                "it is not a list of examples",
                 "Name a file that save_dataset wrote",
             )
         examples = []
@@ -112,7 +112,7 @@ class ExampleBuilder(Generic[Example]):
             if not isinstance(row, dict):
                 raise InputError(
                     f"row {number} of {str(path)!r}",
-                    "it is no object",
+                    "it is not an object",
                     "Name a file that save_dataset wrote",
                 )
             try:

@@ -86,7 +86,7 @@ class GGUFExporter:
         if target.exists():
             raise Conflict(
                 f"file {str(target)!r}",
-                "it is there already",
+                "it already exists",
                 "Remove it, or give another output_name",
             )
         with tempfile.TemporaryDirectory(prefix=".gguf-", dir=self.output_dir) as scratch:
@@ -313,7 +313,7 @@ def quick_export(
     results = ExportPipeline(model_path, model_name).run(quantization)
     if not results["success"]:
         raise Conflict(
-            f"export of {str(model_path)!r}", str(results["error"]), "Mend that, then export again"
+            f"export of {str(model_path)!r}", str(results["error"]), "Fix that, then export again"
         )
     return str(results["ollama_model"])
 

@@ -76,7 +76,7 @@ class TrainingConfig:
             if name not in names:
                 raise ConfigError(
                     f"setting {name!r}",
-                    "TrainingConfig has none of that name",
+                    "TrainingConfig has no such setting",
                     nearest(name, sorted(names)) or "Leave it out",
                 )
         arguments = hw_config.to_training_args()
@@ -293,7 +293,7 @@ class RLTrainer:
             elif hasattr(row, "to_dict"):
                 example = row.to_dict()
             else:
-                raise ValueError("it is no object")
+                raise ValueError("it is not an object")
             prompt = _text("prompt", example["prompt"])
             if self.config.method == "kto":
                 yield from _lines_with_label(

@@ -146,7 +146,7 @@ def example_of(row: FeedbackExample | Mapping[str, Any]) -> FeedbackExample:
         raise InputError("a feedback row", f"{type(error).__name__}: {error}", fix) from None
     if not math.isfinite(score):
         raise InputError(
-            f"score {score!r}", "it is no finite number", "Leave the row out, or correct it"
+            f"score {score!r}", "it is not a finite number", "Leave the row out, or correct it"
         )
     return example
 

@@ -207,7 +207,7 @@ class RewardModel(TorchModule):
         target = Path(path)
         if target.exists() and any(target.iterdir()):
             raise Conflict(
-                f"folder {str(target)!r}", "something is there already", "Name a new folder"
+                f"folder {str(target)!r}", "it already contains files", "Name a new folder"
             )
         if self.folder is not None:
             shutil.copytree(self.folder, target, dirs_exist_ok=True)
@@ -226,7 +226,7 @@ class RewardModel(TorchModule):
         if value != value:
             raise DataError(
                 "an answer",
-                "it is longer than the reward model reads",
+                "it is longer than the reward model can read",
                 "Train with a larger max_length",
             )
         return value
@@ -243,9 +243,7 @@ class RewardModel(TorchModule):
 
     def _scorer(self) -> Scorer:
         if self.folder is None:
-            raise Conflict(
-                "RewardModel", "it was put together and not trained", "Call train_reward_model"
-            )
+            raise Conflict("RewardModel", "it has not been trained", "Call train_reward_model")
         if self._saved is None:
             self._saved = SavedRewardModel(self.folder, self.config.device)
         return self._saved.scorer()

@@ -105,7 +105,7 @@ class N3(JsonLines):
     def _records(self, row: dict[str, Any]) -> list[AnyRecord]:
         owner = agent_of(row)
         if self.agent is not None and owner != self.agent:
-            raise Unwanted(f"it is of agent {owner!r}" if owner else "it does not say whose it is")
+            raise Unwanted(f"it is of agent {owner!r}" if owner else "it names no agent")
         return self.parse(row)
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:

@@ -267,7 +267,7 @@ def _require_replaceable(folder: Path) -> None:
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
         raise Conflict(
             f"folder {str(folder)!r}",
-            "something is there that no training here wrote",
+            "it contains files that no training here wrote",
             "Name another output_dir",
         )
 

@@ -47,7 +47,7 @@ def export(
     if judge is not None and (folder / REWARD_MODEL).exists():
         raise Conflict(
             f"folder {str(folder / REWARD_MODEL)!r}",
-            "it is there already",
+            "it already exists",
             "Move it away, or name another --to",
         )
     finished = package.export(ws, version, format, folder / "policy", *arguments)

@@ -107,7 +107,7 @@ def export_training_data(
     if not judged:
         raise DataError(
             f"decisions of {agent_type}",
-            "none of them has a reward and a text",
+            "none of them has both a reward and a text",
             "See get_training_stats",
         )
 

@@ -468,7 +468,7 @@ def _decision(request: Request, decision_id: str, verb: Verb) -> AgentDecision:
     if not decisions:
         raise NotFound(
             f"decision {decision_id!r}",
-            "there is none of that id, or not for you",
+            "no such decision, or you may not see it",
             "Import the decisions first: thumbwheel import decisions URL --agent AGENT",
         )
     if len(decisions) > 1:

@@ -641,7 +641,7 @@ def _query(address: Address, agent: str | None) -> _Query:
         ) from None
     if parts.scheme not in ("postgresql", "postgres"):
         raise InputError(
-            what, f"{parts.scheme} is no database that is read here", "Give postgresql://..."
+            what, f"{parts.scheme} is not a supported database", "Give postgresql://..."
         )
     parameters = dict(parse_qsl(parts.query, keep_blank_values=True))
     address_agent = parameters.pop("agentType", None)

@@ -89,7 +89,7 @@ class ABTestingFramework:
         if name not in self._assistants:
             if self.create_assistant is None:
                 fix = "Give create_assistant: ABTestingFramework(variants, create_assistant)"
-                raise InputError("run_query", "nothing says how an assistant is made", fix)
+                raise InputError("run_query", "no assistant factory is set", fix)
             variant = self.variants[name]
             config = variant.get("config", {})
             self._assistants[name] = self.create_assistant(model_id=variant["model"], **config)
@@ -113,7 +113,7 @@ class ABTestingFramework:
             raise InputError(f"variant {variant!r}", "there is no such variant", fix)
         if not isinstance(value, (int, float)) or not math.isfinite(value):
             what = f"value {value!r} of metric {metric_name!r}"
-            raise InputError(what, "it is no finite number", "Leave it out, or correct it")
+            raise InputError(what, "it is not a finite number", "Leave it out, or correct it")
         measured = self.metrics.setdefault(metric_name, [])
         measured.append(_Measured(variant, float(value), user_id or f"value {len(measured)}"))
 

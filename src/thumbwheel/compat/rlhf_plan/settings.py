@@ -48,7 +48,7 @@ LEFT_OUT = {
     "continuous_learning.buffer_size": "nothing is dropped from a buffer: feedback is stored for "
     "good",
 }
-"""Their key -> why nothing reads it."""
+"""Their key -> why it is not read."""
 OFF = "it is off there; {command} switches it on here"
 _SWITCHED_KEYS = [f"{group}.{name}" for group, names in SWITCHED.items() for name in names]
 KNOWN = (*SETTINGS, *COMMANDS, *_SWITCHED_KEYS, *LEFT_OUT)
@@ -103,7 +103,7 @@ def convert_settings(path: Path, agent: str = "assistant") -> Converted:
         elif key not in _SWITCHED_KEYS:
             raise ConfigError(
                 f"setting {f'{ROOT}.{key}'!r} in {where}",
-                "the plan knows no such key",
+                "the plan has no such key",
                 f"Remove it.{nearest(key, KNOWN)}",
             )
     for group, command in _switched_commands(values, agent, where).items():
@@ -129,7 +129,7 @@ def _switched_commands(values: Mapping[str, Any], agent: str, where: str) -> dic
                 key = "rlhf.continuous_learning.train_threshold"
                 raise ConfigError(
                     f"setting {key!r} = {threshold!r} in {where}",
-                    "it is no number of interactions",
+                    "it is not a number of interactions",
                     "Give 1 or more",
                 )
             command += f" --least {threshold}"
@@ -142,7 +142,7 @@ def _switched_commands(values: Mapping[str, Any], agent: str, where: str) -> dic
         if not isinstance(variants, list) or len(variants) < 2:
             raise ConfigError(
                 f"setting 'rlhf.ab_testing.variants' = {variants!r} in {where}",
-                "it is no list of two variants and more",
+                "it is not a list of two or more variants",
                 "Write [control, variant_a]",
             )
         # the control is what runs today, and each variant a version that was trained
@@ -171,7 +171,7 @@ def _leaves(section: Mapping[str, Any], where: str, prefix: str = "") -> Iterato
         elif key in GROUPS:
             raise ConfigError(
                 f"setting {f'{ROOT}.{key}'!r} = {value!r} in {where}",
-                "it holds other settings",
+                "it contains other settings",
                 "Indent them below it",
             )
         else:

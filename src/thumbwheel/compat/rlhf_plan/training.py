@@ -57,7 +57,7 @@ class RewardModel:
         if reward != reward:
             raise DataError(
                 "a response",
-                "it is longer than the reward model reads",
+                "it is longer than the reward model can read",
                 "Train with a larger max_length",
             )
         return reward

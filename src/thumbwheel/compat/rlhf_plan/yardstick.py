@@ -118,7 +118,7 @@ def measure(ws: Workspace, version: ModelVersion) -> Measured:
     if not after:
         raise DataError(
             f"version {version.name!r}",
-            "every answer is longer than the judge reads",
+            "every answer is longer than the judge can read",
             "Train the reward model with a larger max_length",
         )
     return Measured(before, after)

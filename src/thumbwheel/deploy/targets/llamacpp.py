@@ -213,7 +213,7 @@ def _load(folder: Path, running: Running, name: str, wait: float) -> None:
             raise ModelError(
                 f"model {name!r} on llama.cpp",
                 why,
-                "See whether the file is whole and its architecture is known there",
+                "Check that the file is complete and its architecture is supported there",
             )
         time.sleep(POLL)
 

@@ -183,7 +183,9 @@ class OwnedNames:
         names = self._read()
         if name not in names and name in digests:
             fix = f"Rename or remove it (ollama cp, ollama rm {name}), or choose another name"
-            raise Conflict(f"Ollama model {name!r}", "it is there, and not ours", fix)
+            raise Conflict(
+                f"Ollama model {name!r}", "it exists, and Thumbwheel did not create it", fix
+            )
         self._write({name: {"from": "", "digest": ""}} | names)
 
     def set(self, name: str, source: str, digest: str) -> None:
@@ -223,11 +225,11 @@ def _check_version(server: OllamaServer, version: Version, kind: ModelKind) -> N
     if version < OLDEST:
         raise ModelError(
             what,
-            "it cannot take model files by its API",
+            "its API cannot accept model files",
             "Update it to 0.5.5 or newer: https://ollama.com/download",
         )
     if kind == GGUF_ADAPTER and version >= NO_ADAPTERS:
-        raise ModelError(what, "it takes no adapters any more", "Deploy it as a whole GGUF file")
+        raise ModelError(what, "it no longer accepts adapters", "Deploy it as a whole GGUF file")
 
 
 def _fingerprint(package: Package, settings: OllamaConfig, version: Version) -> str:

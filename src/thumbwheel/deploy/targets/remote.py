@@ -80,7 +80,7 @@ class RemoteTarget:
         if "secret_agent" not in endpoint.details:
             raise Conflict(
                 f"secret {name!r} of {endpoint.model!r} at {endpoint.url}",
-                "it was deployed before secrets had owners, so that anybody may have named it",
+                "it was deployed before secrets had owners, so anybody may have named it",
                 "Register and deploy it again: thumbwheel models endpoint, thumbwheel deploy",
             )
         home = Path(endpoint.details["place"]).parents[1]
@@ -105,7 +105,7 @@ def _model_names(endpoint: Endpoint, wait: float) -> set[str]:
     if reply.status_code in (401, 403):
         secret = endpoint.details.get("secret")
         fix = f"Set it: thumbwheel secrets set {secret}" if secret else "Name it with --secret"
-        raise ModelError(what, f"it wants another key (HTTP {reply.status_code})", fix)
+        raise ModelError(what, f"it needs another key (HTTP {reply.status_code})", fix)
     if reply.status_code >= 300:
         why = f"it answers HTTP {reply.status_code} to GET models"
         raise ModelError(what, why, "Check its URL, and whether it runs")

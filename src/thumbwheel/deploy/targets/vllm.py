@@ -192,7 +192,7 @@ def _ask(
         return reply
     if reply.status_code in (401, 403):
         raise ModelError(
-            what, "it wants a key", f"Set {endpoint.details['key_variable']} to its --api-key"
+            what, "it needs a key", f"Set {endpoint.details['key_variable']} to its --api-key"
         )
     why = " ".join(reply.text.split())[:300]
     if (
@@ -200,7 +200,9 @@ def _ask(
         and "cannot be found" not in why
         and "No adapter found" not in why
     ):
-        raise ModelError(what, "it does not load adapters while it runs", f"Start it so: {START}")
+        raise ModelError(
+            what, "it does not load adapters while it runs", f"Start it like this: {START}"
+        )
     raise ModelError(
         what, f"{path}: {why}", "See its log; an adapter of a higher rank needs --max-lora-rank"
     )

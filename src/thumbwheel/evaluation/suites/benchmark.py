@@ -204,17 +204,17 @@ def _beside(path: Path, pattern: str) -> list[Path]:
         "Name files in the folder of that file, as tasks/*.yaml",
     )
     if PurePosixPath(pattern).is_absolute() or ".." in PurePosixPath(pattern).parts:
-        raise ConfigError(what, "it leads out of the folder of its file", fix)
+        raise ConfigError(what, "it leads outside the folder of its file", fix)
     try:
         matches = sorted(folder.glob(pattern))
     except (ValueError, NotImplementedError) as error:
-        raise ConfigError(what, f"it is no pattern of files ({error})", fix) from None
+        raise ConfigError(what, f"it is not a valid file pattern ({error})", fix) from None
     others = []
     for match in matches:
         target = match.resolve()
         if not target.is_relative_to(folder):
             raise ConfigError(
-                what, f"{match.name!r} is a link that leads out of the folder of its file", fix
+                what, f"{match.name!r} is a link that leads outside the folder of its file", fix
             )
         if target.suffix in (".yaml", ".yml") and target.is_file() and target != path.resolve():
             others.append(match)

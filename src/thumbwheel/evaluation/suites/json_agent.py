@@ -47,7 +47,7 @@ class JsonCase:
 
 @dataclass(frozen=True)
 class JsonAnswer:
-    """An answer to a case. `fields` is None where it is no JSON object."""
+    """An answer to a case. `fields` is None where it is not a JSON object."""
 
     case: JsonCase
     text: str

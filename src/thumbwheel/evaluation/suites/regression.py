@@ -90,7 +90,7 @@ class RegressionSuite(Suite):
             raise ConfigError(what, reason, "Name a YAML file with texts and tasks") from None
         if not isinstance(content, dict):
             fix = "Write texts: [...] and tasks: [...]"
-            raise ConfigError(what, "its top level is no mapping", fix)
+            raise ConfigError(what, "its top level is not a mapping", fix)
         return build(Anchors, content, what)
 
     def content(self) -> Any:

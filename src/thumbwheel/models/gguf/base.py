@@ -102,7 +102,7 @@ def folder_of(file: Path, sha256: str | None = None) -> Path:
     tokenizer = build_tokenizer_checked(header)
     actual = file_hash(file)
     if sha256 not in (None, actual):
-        raise damaged(file, f"its hash is sha256:{actual}, and not the one that its name says")
+        raise damaged(file, f"its hash is sha256:{actual}, which is not the one in its name")
     target = cache_folder() / actual
     with _made_once(target) as folder:
         if folder is not None:

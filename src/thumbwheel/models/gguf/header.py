@@ -193,7 +193,7 @@ class _Reader:
         if kind not in names:
             raise ModelError(
                 f"GGUF file {str(self.path)!r}",
-                f"its tensor {name[:60]!r} is stored in a type of number {kind}, which is unknown",
+                f"its tensor {name[:60]!r} has the unknown type number {kind}",
                 "Get the model in another precision, as Q8_0 or Q4_K_M",
             )
         block, block_size = sizes[kind]

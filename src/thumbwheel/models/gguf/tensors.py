@@ -27,7 +27,7 @@ def read_tensor(header: GgufHeader, tensor: StoredTensor) -> np.ndarray[Any, Any
     except NotImplementedError:
         raise ModelError(
             f"GGUF file {str(header.path)!r}",
-            f"its tensor {tensor.name!r:.60} is stored as {tensor.type}, which cannot be read here",
+            f"its tensor {tensor.name!r:.60} is stored as {tensor.type}, which is not supported",
             "Get the model in another precision, as Q8_0 or Q4_K_M",
         ) from None
     return np.asarray(numbers, np.float32).reshape(tensor.shape)

@@ -74,7 +74,7 @@ def uploaded(name_parameter: str) -> Callable[[Request], AsyncIterator[Upload]]:
         if not FILE_NAME.fullmatch(name):
             raise InputError(
                 f"parameter {name_parameter!r} = {name[:100]!r}",
-                "it is no plain name of a file; over the API a file is the body of the request",
+                "it is not a plain file name; over the API a file is the body of the request",
                 f"Give ?{name_parameter}=ratings.jsonl, and send the content",
             )
         upload = Upload(ws.home.uploads / ids.new("upl") / name, 0, "")

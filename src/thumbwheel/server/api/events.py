@@ -140,7 +140,7 @@ def number_of(after: str | None) -> int:
     if after is None:
         return 0
     if not after.isascii() or not after.isdecimal() or len(after) > 15:
-        raise InputError(f"event {after!r}", "it is no number of an event", "Leave it out")
+        raise InputError(f"event {after!r}", "it is not the number of an event", "Leave it out")
     return int(after)
 
 

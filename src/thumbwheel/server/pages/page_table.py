@@ -50,7 +50,7 @@ PAGES: tuple[Page, ...] = (
         "start",
         "/start",
         "run",
-        "Begin with an agent",
+        "Add an agent",
         "start.html",
         first_visit.load_start,
         menu="Add an agent",
@@ -88,7 +88,7 @@ PAGES: tuple[Page, ...] = (
     _section(
         "data-plan",
         f"{AGENT}/data",
-        "What the feedback would teach",
+        "Data plan",
         datasets.load_plan,
         "Data plan",
     ),

@@ -22,7 +22,7 @@ class QueuesQuery(TraceQuery):
     """Which queues are listed, and which traces the form for a new one begins with."""
 
     all: Literal["1"] | None = None
-    """Closed queues too"""
+    """Show closed queues"""
 
     def selected(self) -> dict[str, Any]:
         """Return the trace filters as values of the form's fields."""

@@ -102,7 +102,7 @@ class RewardMethod(Algorithm[RewardMethodConfig]):
         if low >= high:
             raise DataError(
                 f"{len(rows)} scored training rows",
-                f"they lie between {low:g} and {high:g}",
+                f"they are all between {low:g} and {high:g}",
                 "Collect different scores",
             )
         resolved: dict[str, Any] = {"scale": (low, high)}

@@ -52,5 +52,5 @@ def test_the_other_bytes_stay(raw: bytes, expected: bytes) -> None:
     "raw", [b"", b"[]", b"{", b'{"a": 1', b'"model"', '{"a": 1}'.encode("utf-16")]
 )
 def test_what_is_no_object_is_refused(raw: bytes) -> None:
-    with pytest.raises(InputError, match="no JSON object in UTF-8"):
+    with pytest.raises(InputError, match="not a JSON object in UTF-8"):
         with_fields(raw, {"model": "b"})

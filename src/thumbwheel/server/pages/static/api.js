@@ -61,8 +61,8 @@ export async function send(method, path, body, { key, etag, signal, accept } = {
       problem.message = "You are logged out. Log in in another tab, and try again here.";
     }
     if (response.status === 412) {
-      problem.message = "Somebody else has changed this since you opened the page. Nothing of yours "
-        + "was saved. Load the page anew, and decide again.";
+      problem.message = "Somebody else has changed this since you opened the page. Your change was "
+        + "not saved. Reload the page and decide again.";
     }
     throw problem;
   }

@@ -5,7 +5,7 @@ const POOL = "hjklopiuvxrwq";
 
 export const NAMES = {
   up: "Thumb up", down: "Thumb down", tie: "Tie", skip: "Skip", undo: "Undo", edit: "Edit the answer",
-  note: "Write a note", gold: "Make gold", submit: "Save and go on", help: "Show the keys",
+  note: "Write a note", gold: "Make gold", submit: "Save and continue", help: "Show the keys",
 };
 const FIRST = {
   up: "y", down: "n", tie: "t", skip: "s", undo: "z", edit: "e", note: "m", gold: "g", submit: "Enter", help: "?",

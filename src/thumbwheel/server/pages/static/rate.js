@@ -124,9 +124,9 @@ function showState() {
   pending.dataset.count = String(size);
   pending.textContent = `${size} on the way`;
   const texts = {
-    offline: `The server cannot be reached. Go on: ${size} ratings are kept here and sent once it answers.`,
-    loggedout: `You are logged out. ${size} ratings are kept here. Log in, and they are sent.`,
-    forbidden: `The server refuses: ${outbox.why || "you may not rate here."} ${size} ratings are kept here.`,
+    offline: `The server cannot be reached. You can continue: ${size} ratings are stored here and sent when it answers.`,
+    loggedout: `You are logged out. ${size} ratings are stored here. They are sent when you log in.`,
+    forbidden: `The server refuses: ${outbox.why || "you may not rate here."} ${size} ratings are stored here.`,
   };
   const words = texts[outbox.state] || "";
   if (banner.dataset.state === outbox.state + size) return;
@@ -296,7 +296,7 @@ function finish(kind, path, body, words) {
 function submit() {
   if (!current) return;
   if (isCase) { gold(); return; }
-  if (isBlank()) { say("Nothing is said about this item yet. Skip it, or rate it."); return; }
+  if (isBlank()) { say("You have not rated this item yet. Rate it or skip it."); return; }
   if (isComparison && !isComplete()) { say("Rank all answers first, or choose a tie."); return; }
   finish("rate", "rating", { ...bodyOf(draft), ...rest() }, "Saved.");
 }
@@ -406,7 +406,7 @@ function tie() {
 function edit() {
   if (!current || isComparison || editor) { editor?.querySelector("textarea").focus(); return; }
   const before = current.answers[0];
-  const area = element("textarea", { "aria-label": "The answer as it should be", rows: 8, dir: "auto" });
+  const area = element("textarea", { "aria-label": "The corrected answer", rows: 8, dir: "auto" });
   area.value = draft.correction ?? before;
   const diff = element("div", { class: "diff text", "aria-label": "What you changed", role: "group", dir: "auto" });
   let timer = null;
@@ -425,7 +425,7 @@ function edit() {
     remember();
     renderControls();
     itemBox.focus();
-    announce(draft.correction === null ? "Not changed." : "Edited. Now rate it, or save it as it is.");
+    announce(draft.correction === null ? "Not changed." : "Edited. Rate it now, or save it.");
   };
   area.addEventListener("keydown", (event) => {
     if (event.key === "Escape") { event.preventDefault(); closeEditor(); itemBox.focus(); }
@@ -468,10 +468,10 @@ function render() {
   controls.hidden = !current;
   showProgress();
   if (!current) {
-    const words = fetching ? "Looking for the next item …" : emptyWords();
+    const words = fetching ? "Loading the next item …" : emptyWords();
     itemBox.append(element("p", { class: "empty" }, words));
     if (!fetching && skipped) {
-      const label = `Look again at the ${skipped.toLocaleString()} that you skipped`;
+      const label = `Rate the ${skipped.toLocaleString()} items that you skipped`;
       itemBox.append(element("p", { class: "buttons" }, element("button", { class: "primary", onclick: lookAgain }, label)));
     }
     if (!fetching) announce(words);
@@ -482,9 +482,9 @@ function render() {
 }
 
 function emptyWords() {
-  if (outbox.state === "loggedout") return "Log in to go on.";
-  if (outbox.state === "offline") return "The next items come once the server can be reached.";
-  return past.length ? "That was all. Thank you." : "There is nothing to rate here now.";
+  if (outbox.state === "loggedout") return "Log in to continue.";
+  if (outbox.state === "offline") return "The next items appear when the server can be reached.";
+  return past.length ? "That was all. Thank you." : "There is nothing to rate here at the moment.";
 }
 
 const ROLES = { user: "Asked", assistant: "Answered", system: "System", developer: "System", tool: "Tool" };

@@ -36,7 +36,7 @@ async function upload(agent, name, content, source) {
   const path = `/api/agents/${encodeURIComponent(agent)}/imports?${query}`;
   const { value } = await send("POST", path, content);
   const refused = value.refused ? `, ${value.refused} lines refused` : "";
-  if (!value.stored && !value.duplicates) throw new Error(`Nothing of the file was taken${refused}.`);
+  if (!value.stored && !value.duplicates) throw new Error(`No row of the file was imported${refused}.`);
   return value;
 }
 
@@ -54,7 +54,7 @@ async function record(form) {
   const deployed = await send(
     "POST", `/api/agents/${agent}/deployments?wait=60`, { version: value.name, target: "remote" },
   );
-  if (deployed.status === 202) throw new Error("The deployment takes long. See the jobs.");
+  if (deployed.status === 202) throw new Error("The deployment is still running. Open the page Jobs to follow it.");
   for (const element of document.querySelectorAll("[data-agent]")) element.textContent = fields.agent;
   for (const element of document.querySelectorAll("[data-origin]")) element.textContent = location.origin;
   form.hidden = true;
