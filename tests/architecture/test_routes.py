@@ -21,7 +21,6 @@ WITHOUT_A_COMMAND = {
     "logout",
     "web-tokens",
     "jobs events",
-    "runs list",
     "runs curves",
     "runs metrics",
     "exports list",

@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from tests.brought.reading import answers, brought, items, refusals, signals, traces, written
+from tests.brought.reading import (
+    answers,
+    brought,
+    items,
+    records,
+    refusals,
+    signals,
+    traces,
+    written,
+)
 from tests.command_line import Run
 from thumbwheel.capture.detect import Options, detect
 from thumbwheel.capture.received import langfuse_row, tensorzero_row
@@ -128,6 +137,45 @@ def test_ratings_of_ten_are_not_read_as_ratings_of_five(tmp_path: Path) -> None:
     assert [value for _, value in signals(path, options=stated)] == [1, 4, 9]
 
 
+def buttons(up: Any, down: Any, **fields: Any) -> list[dict[str, Any]]:
+    """Two scores of one trace: thumbs up and thumbs down."""
+    values = {"thumbs_up": up, "thumbs_down": down}
+    return [
+        {"id": name, "traceId": "t1", "name": name, "value": value, **fields}
+        for name, value in values.items()
+    ]
+
+
+@pytest.mark.parametrize("data_type", ["NUMERIC", "BOOLEAN"])
+@pytest.mark.parametrize(
+    ("up", "down", "wanted"),
+    [(0, 0, []), (1, 0, [("thumb", True)]), (0, 1, [("thumb", False)])],
+)
+def test_two_buttons_say_what_was_pressed(
+    up: int, down: int, wanted: list[Any], data_type: str, tmp_path: Path
+) -> None:
+    scores = buttons(up, down, dataType=data_type, timestamp="2026-01-05T09:00:00Z")
+    trace = {"id": "t1", "timestamp": "2026-01-05T09:00:00Z", "name": "chat", "sessionId": "s"}
+    trace |= {"input": "Open?", "output": "Until six."}
+    inside = written(tmp_path / "traces.jsonl", trace | {"scores": scores})
+    assert signals(inside) == wanted
+    apart = written(tmp_path / "scores.jsonl", *scores)
+    assert signals(apart) == wanted
+
+
+def test_buttons_of_two_people_are_two_opinions(tmp_path: Path) -> None:
+    liked = buttons(1, 0, dataType="NUMERIC", authorUserId="ann")
+    disliked = buttons(0, 1, dataType="NUMERIC", authorUserId="ben")
+    path = written(tmp_path / "scores.jsonl", *liked, *disliked)
+    assert signals(path) == [("thumb", True), ("thumb", False)]
+
+
+def test_two_buttons_that_were_both_pressed_are_no_opinion(tmp_path: Path) -> None:
+    path = written(tmp_path / "scores.jsonl", *buttons(1, 1, dataType="NUMERIC"))
+    assert signals(path) in ([], [("thumb", False)])
+    assert "nobody can say which counts" in refusals(path)[1]
+
+
 def test_an_output_that_is_a_call_is_a_call() -> None:
     for trace in traces(brought("06-langfuse-score-types/lf-anthropic.jsonl")):
         assert trace.output is None
@@ -189,6 +237,55 @@ def test_a_dataframe_of_phoenix(tmp_path: Path) -> None:
     }
     (trace,) = traces(written(tmp_path / "spans.jsonl", row))
     assert (trace.input[0]["content"], trace.output) == ("Open?", "Until six.")
+
+    # evaluations in columns, as Phoenix adds them, and annotations as a list
+    row |= {
+        "eval.user_feedback.score": 0.0,
+        "eval.user_feedback.label": "thumbs-down",
+        "eval.user_feedback.explanation": "too short",
+        "eval.Q&A Correctness.label": "correct",
+        "eval.Q&A Correctness.score": 1.0,
+        "eval.toxicity.score": None,
+        "eval.toxicity.label": None,
+    }
+    path = written(tmp_path / "evaluated.jsonl", row)
+    assert signals(path) == [("thumb", False), ("label", "correct")]
+    person, judge = [record for record in records(path) if isinstance(record, FeedbackRecord)]
+    assert person.comment == "too short" and person.rater is None
+    assert judge.rater is not None and judge.rater.kind == "model"
+
+
+def test_annotations_of_phoenix_have_their_people(tmp_path: Path) -> None:
+    annotations = [
+        {
+            "id": "a1",
+            "name": "rating",
+            "annotator_kind": "HUMAN",
+            "user_id": "ann",
+            "result": {"score": 4, "label": None, "explanation": None},
+            "updated_at": "2026-01-05T09:00:00+00:00",
+        },
+        {"id": "a2", "name": "helpful", "annotator_kind": "LLM", "result": {"label": "yes"}},
+        {"id": "a3", "name": "empty", "annotator_kind": "CODE", "result": {}},
+    ]
+    span = {
+        "name": "llm",
+        "context": {"trace_id": "1" * 32, "span_id": "2" * 16},
+        "parent_id": None,
+        "start_time": "2026-01-05T09:00:00+00:00",
+        "end_time": "2026-01-05T09:00:01+00:00",
+        "attributes": {
+            "openinference.span.kind": "LLM",
+            "input.value": "Open?",
+            "output.value": "Until six.",
+        },
+        "annotations": annotations,
+    }
+    path = written(tmp_path / "spans.jsonl", span)
+    person, model = [record for record in records(path) if isinstance(record, FeedbackRecord)]
+    assert (person.kind, person.value) == ("rating", 4)
+    assert person.rater is not None and (person.rater.id, person.rater.kind) == ("ann", "person")
+    assert model.rater is not None and model.rater.kind == "model"
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,8 @@ def keys_answer(listed: Sequence[ApiKey]) -> present.Answer[list[ShownKey]]:
         "last used": lambda key: _minute(key.used_at) or "never",
     }
     data = [ShownKey.of(key) for key in listed]
-    return present.records(listed, "keys", columns, data=data)
+    empty = "no keys; make one for an app or a person: thumbwheel keys add --help"
+    return present.records(listed, "keys", columns, data=data, empty=empty)
 
 
 def revoked_answer(key: ApiKey) -> present.Answer[ShownKey]:
@@ -65,7 +66,8 @@ def users_answer(listed: Sequence[User]) -> present.Answer[list[ShownUser]]:
         "id": lambda user: user.id,
     }
     data = [ShownUser.of(user) for user in listed]
-    return present.records(listed, "users", columns, data=data)
+    empty = "no users; add a person who may log in: thumbwheel users add --help"
+    return present.records(listed, "users", columns, data=data, empty=empty)
 
 
 def role_answer(user: User, role: str, agent: str | None) -> present.Answer[ShownUser]:
@@ -94,7 +96,8 @@ def audit_answer(
         "about": lambda entry: _about(entry.content),
     }
     data = [ShownAuditEntry.of(entry) for entry in entries]
-    return present.records(entries, "audit log", columns, data=data)
+    empty = "nothing is logged yet: who changed what is, once the home is used"
+    return present.records(entries, "audit log", columns, data=data, empty=empty)
 
 
 def verdict_answer(verdict: AuditVerdict) -> present.Answer[ShownAuditVerdict]:

@@ -49,6 +49,10 @@ COMMANDS = {
         "thumbwheel.app.doctor_commands:doctor",
         "Examine installation, machine and home, and say how to mend what is wrong.",
     ),
+    "init": (
+        "thumbwheel.app.init_commands:init",
+        "Make a home and settings, and say what to do next.",
+    ),
     "hardware": (
         "thumbwheel.training.commands:hardware",
         "Show this machine's hardware, and the preset that suits it.",
@@ -59,7 +63,7 @@ COMMANDS = {
     ),
     "run": (
         "thumbwheel.training.run_commands:run",
-        "Recorded training runs: train one again and compare.",
+        "Recorded training runs: list them, train one again and compare.",
     ),
     "loop": (
         "thumbwheel.loop.cycle_commands:loop",
@@ -189,6 +193,24 @@ COMMANDS = {
     "demo": ("thumbwheel.demo.commands:demo", "Play one turn of the wheel on an embedded model."),
 }
 
+STAGES = {
+    "Begin": ("init", "doctor", "plan", "demo", "hardware"),
+    "Collect": ("import", "traces", "feedback", "widgets"),
+    "Rate": ("queue", "label", "case", "reward"),
+    "Train": ("dataset", "train", "run", "reward-model", "models", "loop"),
+    "Decide": ("evaluate", "gate", "report"),
+    "Go live": (
+        *("export", "modelfile", "deploy", "deployments", "promote", "rollback", "undeploy"),
+        "experiment",
+    ),
+    "Serve": ("serve", "open", "worker", "jobs", "schedule", "notify"),
+    "Look after a home": (
+        *("keys", "users", "audit", "secrets", "erase", "backup", "restore", "db", "settings"),
+        *("tools", "sandbox"),
+    ),
+}
+"""The commands by stage, in the order in which `--help` shows them."""
+
 WITHIN = {
     "dataset": {"why": "thumbwheel.loop.erase_commands:why"},
     "feedback": {"used-in": "thumbwheel.loop.erase_commands:used_in"},
@@ -216,6 +238,7 @@ LOCAL = {
     "open": "whoever can open the home is its owner, and a server lets nobody in by that",
     "worker": "it is a process of the server's machine",
     "demo": "it trains in a home of its own, for whoever tries Thumbwheel out",
+    "init": "it makes a home, and settings in the folder in front of you",
     "backup": "it writes into a folder of the server's machine",
     "restore": "it makes a new home",
     "db copy": "it moves all rows while nothing else may use them",
@@ -225,6 +248,7 @@ LOCAL = {
     "tools list": "it is about the machine in front of you",
     "tools install": "it installs programs",
     "models add": "it reads a folder of the machine in front of you",
+    "models available": "it is about the machine in front of you",
     "models fetch": "it downloads into the cache of the user in front of the machine",
     "sandbox check": "it is about the machine in front of you",
     "settings convert": "it turns one file of yours into another",

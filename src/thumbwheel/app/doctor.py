@@ -4,9 +4,13 @@ mend what is wrong. It changes nothing: a database of older code is named, not u
 
 from __future__ import annotations
 
+import os
 import platform
+import subprocess
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,12 +21,15 @@ from thumbwheel.app.open import Opener
 from thumbwheel.capture.inbox import REJECTED
 from thumbwheel.core.config import Home
 from thumbwheel.core.errors import ThumbwheelError
+from thumbwheel.core.figures import duration
 from thumbwheel.core.hardware import disk_free_gb, machine
 from thumbwheel.db.dialects import SQLITE, Backend, backend_of
 from thumbwheel.db.migrate import HEAD, revision_of
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.deploy import ollama_api
 from thumbwheel.deploy.routing import deployments
 from thumbwheel.deploy.running import health, is_stopped
+from thumbwheel.deploy.targets import vllm
 from thumbwheel.deploy.types import DeploymentState
 from thumbwheel.llm import tools
 from thumbwheel.models.versions import agents
@@ -35,7 +42,7 @@ LEAST_DISK_GB = 5.0
 TRAINING = ("torch", "transformers", "peft")
 CLOCK_SECONDS = 60.0
 """A line that is further in the future tells of a clock that is wrong."""
-OLLAMA = "http://127.0.0.1:11434/api/version"
+CLOCK_FIX = "Set the clock of this machine by a time server: sudo timedatectl set-ntp true"
 FAULT = "This is a fault of Thumbwheel; please report it"
 
 
@@ -73,6 +80,8 @@ def examine(opener: Opener) -> Iterator[DoctorFinding]:
         "sandbox": _sandbox,
         "llama.cpp": _llama_cpp,
         "ollama": _ollama,
+        "vllm": lambda: _vllm(opener),
+        "clock": lambda: _clock(opener.folder),
     }
     for name, check in checks.items():
         try:
@@ -114,7 +123,7 @@ def _machine() -> DoctorFinding:
 
 def _home(folder: Path) -> DoctorFinding:
     if not folder.exists():
-        fix = "The first command that stores makes it"
+        fix = "Run: thumbwheel init"
         return DoctorFinding("home", FindingState.NOTE, f"{folder} is not there yet", fix)
     mode = folder.stat().st_mode & 0o777
     if mode & 0o077:
@@ -148,7 +157,7 @@ def _database(opener: Opener) -> DoctorFinding:
     where = "SQLite, in the home" if backend.address == SQLITE else backend.address
     if not backend.exists:
         return DoctorFinding(
-            "database", FindingState.NOTE, f"{where}: the first command that stores makes it"
+            "database", FindingState.NOTE, f"{where}: not there yet", "Run: thumbwheel init"
         )
     revision = revision_of(backend)
     if revision != HEAD:
@@ -179,7 +188,8 @@ def _inbox(folder: Path) -> DoctorFinding:
 def _deployments(opener: Opener) -> DoctorFinding:
     backend = _backend(opener)
     if not backend.exists or revision_of(backend) != HEAD:
-        return DoctorFinding("deployments", FindingState.NOTE, "not looked at: see the database")
+        text = "not looked at: see the database"
+        return DoctorFinding("deployments", FindingState.NOTE, text, "Mend the database first")
     silent, answering = [], 0
     with Workspace.open(Home.at(opener.home), opener.settings()) as ws:
         for agent in agents(ws):
@@ -215,10 +225,59 @@ def _llama_cpp() -> DoctorFinding:
 
 
 def _ollama() -> DoctorFinding:
+    url = ollama_api.address(None)
     try:
-        answer = httpx2.get(OLLAMA, timeout=2, trust_env=False)
+        answer = httpx2.get(f"{url}/api/version", timeout=2, trust_env=False)
         running = answer.json()["version"]
     except (httpx2.HTTPError, ValueError, KeyError):
-        text = "none answers on this machine; it is needed for the target ollama alone"
-        return DoctorFinding("ollama", FindingState.NOTE, text)
-    return DoctorFinding("ollama", FindingState.GOOD, f"version {running}")
+        text = f"none answers at {url}; it is needed for the target ollama alone"
+        fix = "Start it (ollama serve), or say where it runs: OLLAMA_HOST"
+        return DoctorFinding("ollama", FindingState.NOTE, text, fix)
+    return DoctorFinding("ollama", FindingState.GOOD, f"version {running} at {url}")
+
+
+def _vllm(opener: Opener) -> DoctorFinding:
+    settings = opener.settings().load(vllm.VllmConfig, "deploy.vllm")
+    headers = {}
+    if key := os.environ.get(settings.key_variable):
+        headers["authorization"] = f"Bearer {key}"
+    try:
+        answer = httpx2.get(
+            f"{settings.url.rstrip('/')}/v1/models", headers=headers, timeout=2, trust_env=False
+        )
+        models = [model["id"] for model in answer.raise_for_status().json()["data"]]
+    except (httpx2.HTTPError, ValueError, KeyError, TypeError):
+        text = f"none answers at {settings.url}; it is needed for the target vllm alone"
+        return DoctorFinding("vllm", FindingState.NOTE, text, f"Start it: {vllm.START}")
+    return DoctorFinding("vllm", FindingState.GOOD, f"{settings.url} serves {', '.join(models)}")
+
+
+def _clock(folder: Path) -> DoctorFinding:
+    """Compare the clock with the files of the home, and ask systemd whether the time is synced."""
+    ahead = _seconds_ahead(folder)
+    if ahead > CLOCK_SECONDS:
+        text = f"files of the home are from {duration(ahead)} in the future"
+        return DoctorFinding("clock", FindingState.WRONG, text, CLOCK_FIX)
+    now = datetime.now(UTC)
+    text = f"{now:%Y-%m-%d %H:%M} UTC"
+    if _is_synchronized() is False:
+        text += ", and nothing keeps it right"
+        return DoctorFinding("clock", FindingState.NOTE, text, CLOCK_FIX)
+    return DoctorFinding("clock", FindingState.GOOD, text)
+
+
+def _seconds_ahead(folder: Path) -> float:
+    """Return how far in the future the newest file of the home was written."""
+    if not folder.exists():
+        return 0.0
+    return max((path.stat().st_mtime for path in folder.glob("*")), default=0.0) - time.time()
+
+
+def _is_synchronized() -> bool | None:
+    """Return whether a time server sets the clock; None where systemd cannot say."""
+    command = ["timedatectl", "show", "--property=NTPSynchronized", "--value"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return {"yes": True, "no": False}.get(done.stdout.strip())

@@ -65,7 +65,8 @@ def list_(
         "by": lambda job: names.get(job.asked_by or "", job.asked_by),
         "progress": _progress,
     }
-    listed = present.records(page, "jobs", columns)
+    empty = "no jobs; long work of a served home becomes one: thumbwheel serve"
+    listed = present.records(page, "jobs", columns, empty=empty)
     answer = JobPage(page, next_cursor, len(workers))
     return present.page(answer, [*listed.parts, present.Note(_workers_line(workers))])
 
@@ -273,7 +274,8 @@ def list_schedules(
         "missed runs": lambda row: row.missed,
         "next (UTC)": lambda row: _next(row),
     }
-    return present.records(rows, "schedules", columns)
+    empty = "no schedules; add one: thumbwheel schedule add --help"
+    return present.records(rows, "schedules", columns, empty=empty)
 
 
 def _next(row: Schedule) -> str:

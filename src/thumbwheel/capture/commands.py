@@ -125,7 +125,7 @@ def import_(
     Not sure what a file is? thumbwheel import --detect FILE names its source, shows what three rows
     become, and stores nothing.
 
-    **jsonl**, our own lines (ids are yours; feedback may come before its trace, also in another
+    jsonl, our own lines (ids are yours; feedback may come before its trace, also in another
     file):
 
         {"type": "trace", "id": "t1", "session": "s1", "input": "How do I reset it?", "output":
@@ -144,7 +144,7 @@ def import_(
     whole better text), preference (index of the better target, null for a tie), label and outcome
     (with "name"), comment.
 
-    **preference**, pairs of answers:
+    preference, pairs of answers:
 
         {"prompt": "Name a red fruit.", "chosen": "A cherry.", "rejected": "A banana."}
 
@@ -154,16 +154,16 @@ def import_(
         {"instruction": "Sum it up.", "input": "...", "response1": "...", "response2": "...",
         "annotator1": 1, "annotator2": 0}
 
-    **graded**, solutions judged right or wrong:
+    graded, solutions judged right or wrong:
 
         {"question": "3 + 4?", "ground_truth": "#### 7", "model-a": {"is_correct": false,
         "solution": "A: 8"}}
 
-    **openwebui**, **langfuse**, **openai**, **trl**: what these programs export or take.
+    openwebui, langfuse, openai, trl: what these programs export or take.
 
-    **csv**, **parquet**, tables with any columns: by --column, or guessed by name and shown.
+    csv, parquet, tables with any columns: by --column, or guessed by name and shown.
 
-    **tau**, **bfcl**, **mbpp**, **humaneval**, **mt_bench**, **llmfao**: published task sets, runs
+    tau, bfcl, mbpp, humaneval, mt_bench, llmfao: published task sets, runs
     and comparisons.
     """
     from thumbwheel.capture.detect import Options, address_of
@@ -235,7 +235,7 @@ def import_help() -> str:
     for name in SOURCES.names():
         about = getattr(SOURCES.get(name), "about", "")
         if about:
-            paragraphs.append(f"**{name}**: {about}")
+            paragraphs.append(f"{name}: {about}")
     return "\n\n".join(paragraphs)
 
 
@@ -407,7 +407,11 @@ def feedback_list(
         "occurred": lambda row: f"{row['occurred_at'] or row['recorded_at']:%Y-%m-%d %H:%M}",
     }
     listed = [ListedFeedback.of(row) for row in rows]
-    return present.records(rows, f"feedback of {agent}", columns, data=listed)
+    empty = (
+        "no feedback, or none like that; bring some in: thumbwheel import --help, or let people "
+        f"rate: thumbwheel queue create rate --agent {agent}"
+    )
+    return present.records(rows, f"feedback of {agent}", columns, data=listed, empty=empty)
 
 
 def _clip(value: Any) -> str:
@@ -565,4 +569,6 @@ def case_list(
         "group": lambda row: row["group_key"],
     }
     page = CasePage(counts, [ListedCase(**row) for row in rows])
-    return present.records(rows, f"cases of {agent}: {totals}", columns, data=page)
+    empty = f"no cases, or none like that; review one: thumbwheel case add --agent {agent} --help"
+    title = f"cases of {agent}: {totals}"
+    return present.records(rows, title, columns, data=page, empty=empty)

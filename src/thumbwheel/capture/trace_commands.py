@@ -77,7 +77,11 @@ def traces_list(
         "status": lambda trace: trace.status,
         "feedback": lambda trace: ", ".join(trace.feedback),
     }
-    answer = present.records(page.traces, f"traces of {agent}", columns, data=page)
+    empty = (
+        "no traces, or none like that; bring some in: thumbwheel import --help, or record your "
+        "app: thumbwheel serve"
+    )
+    answer = present.records(page.traces, f"traces of {agent}", columns, data=page, empty=empty)
     if page.after:
         more = f"more: --after {page.after}"
         if page.searched_to is not None:

@@ -19,6 +19,7 @@ from typer.main import get_command
 
 from thumbwheel import sdk
 from thumbwheel.app.command_table import COMMANDS, add_commands, leaves
+from thumbwheel.cli.help import add_help
 from thumbwheel.core import ids, log
 from thumbwheel.sdk.version import __version__
 
@@ -41,11 +42,13 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 @contextmanager
 def _visible_usage_errors() -> Iterator[None]:
-    """Escape control characters in typer's own error messages, which quote the typed text."""
+    """Escape control characters in typer's own error messages, which quote the typed text. The help
+    of a group that was called without a command is such an error, too, and quotes nothing."""
     try:
         yield
     except UsageError as error:
-        error.message = log.visible(error.message)
+        if type(error).__name__ != "NoArgsIsHelpError":
+            error.message = log.visible(error.message)
         raise
 
 
@@ -105,6 +108,7 @@ def command_line(arguments: Collection[str] = tuple(COMMANDS)) -> Any:
     command = get_command(build(arguments))
     _take_any_agent_name(command)
     show_answers(command)
+    add_help(command)
     return command
 
 
@@ -192,7 +196,7 @@ def build(arguments: Collection[str]) -> typer.Typer:
         cls=Group,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        rich_markup_mode="markdown",
+        rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(root)

@@ -85,6 +85,18 @@ def machine() -> Machine:
     )
 
 
+def resident_gb(pid: int) -> float | None:
+    """Return the main memory that a process holds, in GB; None where Linux does not say it."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024 / GB
+    return None
+
+
 def disk_free_gb(folder: Path) -> float:
     """Return the free disk space in GB where `folder` is, or would be created."""
     there = next(parent for parent in (folder, *folder.parents) if parent.exists())

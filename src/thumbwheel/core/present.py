@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from datetime import datetime
 from itertools import takewhile
@@ -27,18 +27,23 @@ Row = tuple[str, object]
 """(what it is, its value)."""
 ROW_ID = re.compile(r"\b[a-z]{3}_[0-9a-v]{22,24}\b")
 """An id made by core/ids.py."""
+WORD = re.compile("[^\\s\u3000-\u9fff\uac00-\ud7af]+|[\u3000-\u9fff\uac00-\ud7af]")
+"""A word that is not broken. Chinese, Japanese and Korean texts may be, between any two
+characters."""
 SHORT_ID = 8
 """At least so many characters of an abbreviated id follow its prefix."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a page. Where it is too wide for the terminal, its ids are abbreviated before
-    other cells fold."""
+    """A table of a page. Where it is too wide for the terminal, its ids are abbreviated, then its
+    cells fold between words, and where that is not enough each row is shown as a list."""
 
     title: str
     columns: Sequence[str]
     rows: Iterable[Sequence[object]]
+    empty: str = ""
+    """Line that is shown instead of a table without rows: what to do next."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,8 @@ def part_to_json(part: Part) -> dict[str, Any]:
     if not isinstance(part, Table):
         return {"kind": type(part).__name__.lower(), **asdict(part)}
     rows = [["" if cell is None else str(cell) for cell in row] for row in part.rows]
-    return {"kind": "table", "title": part.title, "columns": list(part.columns), "rows": rows}
+    about = {"title": part.title, "columns": list(part.columns), "empty": part.empty}
+    return {"kind": "table", **about, "rows": rows}
 
 
 def part_of_json(content: Mapping[str, Any]) -> Part:
@@ -129,13 +135,22 @@ def record(value: T, title: str, rows: Iterable[Row]) -> Answer[T]:
 
 @overload
 def records(
-    values: Sequence[T], title: str, columns: Mapping[str, Callable[[T], object]]
+    values: Sequence[T],
+    title: str,
+    columns: Mapping[str, Callable[[T], object]],
+    *,
+    empty: str = "",
 ) -> Answer[Sequence[T]]: ...
 
 
 @overload
 def records(
-    values: Sequence[T], title: str, columns: Mapping[str, Callable[[T], object]], data: D
+    values: Sequence[T],
+    title: str,
+    columns: Mapping[str, Callable[[T], object]],
+    data: D,
+    *,
+    empty: str = "",
 ) -> Answer[D]: ...
 
 
@@ -144,11 +159,15 @@ def records(
     title: str,
     columns: Mapping[str, Callable[[T], object]],
     data: object = None,
+    *,
+    empty: str = "",
 ) -> Answer[Any]:
     """Return an answer of several things: a table with a row for each. `columns` maps headings to
-    functions that return a value's cell. Programs read `data`, or the values if it is None."""
+    functions that return a value's cell. Programs read `data`, or the values if it is None.
+    `empty` is shown where there are no values."""
     rows = ([cell(value) for cell in columns.values()] for value in values)
-    return Answer(values if data is None else data, [Table(title, tuple(columns), rows)])
+    table = Table(title, tuple(columns), rows, empty)
+    return Answer(values if data is None else data, [table])
 
 
 def message(value: T, text: str) -> Answer[T]:
@@ -266,21 +285,100 @@ def _write_json(text: str) -> None:
 def _show_table(table: Table) -> None:
     terminal = log.console(stderr=False)
     cells = [["" if cell is None else log.visible(str(cell)) for cell in row] for row in table.rows]
-    drawn = _drawn(table, cells)
-    unlimited = terminal.options.update(max_width=10_000)
-    if terminal.measure(drawn, options=unlimited).maximum > terminal.width:
-        drawn = _drawn(table, _with_short_ids(cells))
-    terminal.print(drawn)
+    if not cells and table.empty:
+        log.say(table.empty)
+        return
+    columns = [log.visible(column) for column in table.columns]
+    if sum(_natural_widths(columns, cells)) > _room(columns, terminal.width):
+        cells = _with_short_ids(cells)
+    widths = column_widths(columns, cells, _room(columns, terminal.width))
+    if widths is None:
+        _show_rows_as_lists(table.title, columns, cells)
+    else:
+        terminal.print(_drawn(table.title, columns, cells, widths))
 
 
-def _drawn(table: Table, cells: Sequence[Sequence[str]]) -> DrawnTable:
+def _room(columns: Sequence[str], width: int) -> int:
+    """Return the characters that a table of this width has for its cells, beside the borders."""
+    return width - 3 * len(columns) - 1
+
+
+def column_widths(
+    columns: Sequence[str], cells: Sequence[Sequence[str]], room: int
+) -> list[int] | None:
+    """Return the width of each column so that no word is broken, or None if there is not enough
+    room. What is free beyond the longest words goes to the columns with the longest texts.
+
+    >>> column_widths(["id", "text"], [["a1", "some words"]], 12)
+    [2, 10]
+    >>> column_widths(["id", "text"], [["a1", "some words"]], 8)
+    [2, 6]
+    >>> column_widths(["id", "text"], [["a1", "some words"]], 6) is None
+    True
+    """
+    natural = _natural_widths(columns, cells)
+    if sum(natural) <= room:
+        return natural
+    widths = []
+    for texts in _by_column(columns, cells):
+        words = [word for text in texts for word in WORD.findall(text)]
+        widths.append(max(map(_cell_length, words), default=1))
+    free = room - sum(widths)
+    if free < 0:
+        return None
+    wanted = [full - width for full, width in zip(natural, widths, strict=True)]
+    # Narrow columns first: what they do not need is left for the others.
+    order = sorted(range(len(widths)), key=lambda index: wanted[index])
+    for position, index in enumerate(order):
+        share = min(wanted[index], free // (len(order) - position))
+        widths[index] += share
+        free -= share
+    return widths
+
+
+def _natural_widths(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> list[int]:
+    """Return the width of each column without any folding."""
+    widths = []
+    for texts in _by_column(columns, cells):
+        lines = [line for text in texts for line in text.expandtabs().split("\n")]
+        widths.append(max(1, *map(_cell_length, lines)))
+    return widths
+
+
+def _by_column(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterator[list[str]]:
+    """Yield the texts of each column, its heading first."""
+    for index, column in enumerate(columns):
+        yield [column, *(row[index] for row in cells)]
+
+
+def _cell_length(text: str) -> int:
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _show_rows_as_lists(title: str, columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    """Show each row as lines of a heading and a text, for a table that is wider than the
+    terminal."""
+    terminal = log.console(stderr=False)
+    terminal.print(title, markup=False)
+    for row in cells:
+        terminal.print()
+        for column, cell in zip(columns, row, strict=True):
+            if cell:
+                terminal.print(f"{column}: {cell}" if column else cell, markup=False)
+
+
+def _drawn(
+    title: str, columns: Sequence[str], cells: Sequence[Sequence[str]], widths: Sequence[int]
+) -> DrawnTable:
     from rich.table import Table as DrawnTable
     from rich.text import Text
 
-    title = Text(log.visible(table.title))
-    drawn = DrawnTable(title=title, title_justify="left", header_style="bold")
-    for column in table.columns:
-        drawn.add_column(column, overflow="fold")
+    heading = Text(log.visible(title))
+    drawn = DrawnTable(title=heading, title_justify="left", header_style="bold")
+    for column, width in zip(columns, widths, strict=True):
+        drawn.add_column(column, overflow="fold", width=width)
     for row in cells:
         drawn.add_row(*(Text(cell) for cell in row))
     return drawn

@@ -117,7 +117,8 @@ def list_(ctx: typer.Context, agent: Agent) -> present.Answer[list[ListedDataset
         built = f"{dataset.recorded_at:%Y-%m-%d %H:%M}"
         rows.append((dataset.id, dataset.shape, *counts, built))
     columns = ("id", "shape", "train", "dev", "gate", "built (UTC)")
-    parts: list[present.Part] = [present.Table(f"Datasets of {agent}", columns, rows)]
+    empty = f"no datasets yet; build one: thumbwheel dataset build --agent {agent}"
+    parts: list[present.Part] = [present.Table(f"Datasets of {agent}", columns, rows, empty)]
     for dataset_id, stale_rows in stale_of.items():
         if stale_rows:
             parts.append(f"{dataset_id} {stale_rows}")

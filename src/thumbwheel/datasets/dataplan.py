@@ -266,13 +266,28 @@ def _evaluation(plan: DataPlan) -> Iterator[str]:
         return
     yield (
         "No gold cases: whatever wins can be approved for a canary only, because its judges are "
-        "the ratings themselves. "
-        "Add some: thumbwheel case add."
+        f"the ratings themselves. {_way_to_gold(plan)}"
     )
     basis = "feedback cases in gate" if plan.held_cases else "rows in gate"
     yield (
         f"Evaluation on feedback, {plural(plan.power[basis].n, 'group')} of {basis}: "
         f"{_detectable(plan, basis)}."
+    )
+
+
+def _way_to_gold(plan: DataPlan) -> str:
+    """Return how to get gold cases: by references where answers have them, else the three ways for
+    free text."""
+    agent = "AGENT" if plan.read_as else plan.agent
+    if plan.held_cases or plan.shapes["prompts"].origins.get("case"):
+        return f"Add some: thumbwheel case add --agent {agent}."
+    return (
+        "No answer here has a reference to be compared with. Free text is judged in three ways: "
+        f"people compare two answers blind (thumbwheel queue create duel --agent {agent} --of "
+        "comparisons); a judging model does once its agreement with those people is measured "
+        f"(thumbwheel label trust --agent {agent} --url URL --model MODEL); or answers that a "
+        "person liked become gold cases all at once (thumbwheel queue create review --agent "
+        f"{agent}, then thumbwheel queue approve-liked review --agent {agent} --rater NAME)."
     )
 
 

@@ -211,7 +211,8 @@ def deployments(
             for alias in aliases:
                 moves += versions.switches(ws, learner, alias)
         names = {version.id: version.name for version in versions.versions(ws, learner)}
-    answer = present.records(listed, f"deployments of {agent}", COLUMNS)
+    empty = f"nothing is deployed; deploy a version: thumbwheel deploy latest --agent {agent}"
+    answer = present.records(listed, f"deployments of {agent}", COLUMNS, empty=empty)
     if history:
         columns: dict[str, Callable[[Switch], object]] = {
             "when": lambda move: f"{move.recorded_at:%Y-%m-%d %H:%M:%S}",
@@ -221,7 +222,8 @@ def deployments(
             "basis": lambda move: move.evidence.get("basis", ""),
             "why": lambda move: move.reason,
         }
-        switches = present.records(moves, "switches", columns)
+        empty = "no alias was moved yet"
+        switches = present.records(moves, "switches", columns, empty=empty)
         with_moves = DeploymentHistory(listed, moves)
         return present.page(with_moves, [*answer.parts, *switches.parts])
     return present.page(listed, answer.parts)

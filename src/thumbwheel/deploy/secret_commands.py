@@ -62,7 +62,8 @@ def list_(
         "value": lambda row: "stored" if row.stored else "MISSING",
         "needed by": lambda row: ", ".join(row.needed_by),
     }
-    return present.records(rows, "secrets", columns)
+    empty = "no secrets; store one: thumbwheel secrets set NAME"
+    return present.records(rows, "secrets", columns, empty=empty)
 
 
 @secrets.command("remove")

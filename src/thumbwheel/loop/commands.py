@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +11,7 @@ import typer
 from thumbwheel.core import present
 from thumbwheel.loop.types import Lineage, NamedUse, SourceUse
 from thumbwheel.models.types import ListedVersion, ModelVersion, NamedAlias, NamedVersion
+from thumbwheel.training.base_picker import AvailableBase
 
 if TYPE_CHECKING:
     from thumbwheel.loop.types import SourceUse
@@ -50,7 +51,8 @@ def list_(ctx: typer.Context, agent: Agent) -> present.Answer[list[ListedVersion
     for version in all_versions:
         names = aliases[version.id]
         listed.append(ListedVersion(**vars(version), name=version.name, aliases=names))
-    return present.records(all_versions, f"versions of {agent}", columns, data=listed)
+    empty = f"no versions yet; train one: thumbwheel loop run --agent {agent}"
+    return present.records(all_versions, f"versions of {agent}", columns, data=listed, empty=empty)
 
 
 def _state(version: ModelVersion) -> str:
@@ -108,6 +110,39 @@ def endpoint(
         f"--agent {agent} --against {version.name}"
     )
     return present.message(NamedVersion(**vars(version), name=version.name), text)
+
+
+@models.command()
+def available(ctx: typer.Context) -> present.Answer[Sequence[AvailableBase]]:
+    """List the base models that this machine has or can get, with size and licence, and whether it
+    trains them comfortably.
+
+    It looks at what was fetched, at the Hugging Face cache and at Ollama; it downloads nothing.
+
+    Example: thumbwheel models available
+    """
+    from thumbwheel.core.figures import size
+    from thumbwheel.training.base_picker import available_bases, proposed_base
+
+    bases = available_bases()
+    fits = {True: "yes", False: "too large", None: "unknown"}
+    columns: dict[str, Callable[[AvailableBase], object]] = {
+        "--base": lambda base: base.name,
+        "where": lambda base: str(base.origin),
+        "parameters": lambda base: f"{base.parameters / 1e6:,.0f} M" if base.parameters else "",
+        "size": lambda base: size(base.size_gb),
+        "licence": lambda base: base.license or "see its card",
+        "fits here": lambda base: fits[base.fits],
+    }
+    listed = present.records(bases, "bases", columns)
+    proposal = proposed_base(bases)
+    if proposal is None:
+        advice = "none of them fits this machine; see thumbwheel hardware"
+    elif proposal.is_here:
+        advice = f"proposed: --base {proposal.name}"
+    else:
+        advice = f"proposed: thumbwheel models fetch {proposal.name}"
+    return present.page(bases, [*listed.parts, present.Note(advice)])
 
 
 @models.command()
@@ -272,11 +307,10 @@ def lineage(
 
 def _uses_answer(uses: list[SourceUse], source: str) -> present.Answer[list[NamedUse]]:
 
-    title = f"no version has {source} in its data"
-    if uses:
-        title = f"versions with {source} in their data"
+    title = f"versions with {source} in their data"
+    empty = f"no version has {source} in its data"
     named = [NamedUse(**vars(use), role=use.role) for use in uses]
-    return present.records(uses, title, USE_COLUMNS, data=named)
+    return present.records(uses, title, USE_COLUMNS, data=named, empty=empty)
 
 
 def _rows_by_split(use: SourceUse) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, InputError
+from thumbwheel.core.figures import size
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.targets import TARGETS
@@ -23,6 +24,7 @@ from thumbwheel.models import versions
 from thumbwheel.models.base import NAMES
 from thumbwheel.models.types import LIVE, Agent
 from thumbwheel.training.algorithms import ALGORITHMS
+from thumbwheel.training.base_picker import available_bases, proposed_base
 from thumbwheel.training.data_plan import data_plan
 from thumbwheel.training.train import dry_run
 
@@ -75,12 +77,12 @@ def plan_cycle(ws: Workspace, agent: Agent, config: CycleConfig) -> CyclePlan:
     """Return the plan of `run_cycle`, with the time and memory of each training; nothing is trained
     or stored."""
     check_ready(ws, config)
+    base_name = config.base or default_base(ws, agent)
     plan = data_plan(ws, agent.slug, ws.settings(DatasetConfig, "dataset"))
     methods = config.methods or plan.eligible
     trainings = {}
     for method in methods:
-        base = find_base(config.base or default_base(ws, agent), ws.home.cache)
-        trainings[method] = dry_run(ws, agent, method, base)
+        trainings[method] = dry_run(ws, agent, method, find_base(base_name, ws.home.cache))
     after = [f"export {name}" for name in config.export]
     if config.deploy:
         after.append(f"deploy on {config.deploy}")
@@ -89,16 +91,26 @@ def plan_cycle(ws: Workspace, agent: Agent, config: CycleConfig) -> CyclePlan:
     return CyclePlan(plan=plan.to_words(), trainings=trainings, if_approved=after)
 
 
+def _proposal() -> str:
+    """Return the option that names the base proposed for this machine, with how to get it."""
+    proposal = proposed_base(available_bases())
+    if proposal is None:
+        return ""
+    about = [size(proposal.size_gb), proposal.license or "licence: see its card"]
+    if not proposal.is_here:
+        about.append(f"get it first: thumbwheel models fetch {proposal.name}")
+    return f"--base {proposal.name} ({', '.join(about)}); "
+
+
 def default_base(ws: Workspace, agent: Agent) -> str:
     """Return the name of the live version's base, else of the newest version's. Raises InputError
     without a version."""
     local = [version for version in versions.versions(ws, agent) if version.endpoint is None]
     if not local:
-        fix = f"Name it: --base, {NAMES}"
         raise InputError(
             f"the base of agent {agent.slug!r}",
             "no training has run for it yet, so its base is unknown",
-            fix,
+            f"Name it: {_proposal()}--base takes {NAMES}. List all: thumbwheel models available",
         )
     live_id = versions.aliases_of(ws, agent).get(LIVE)
     for version in local:

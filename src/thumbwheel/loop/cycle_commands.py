@@ -10,6 +10,7 @@ import typer
 
 from thumbwheel.core import present
 from thumbwheel.core.config import options as options_of
+from thumbwheel.core.figures import about, size
 from thumbwheel.core.options import Here
 from thumbwheel.jobs.request import JobRequest
 from thumbwheel.loop.cycle_types import (
@@ -122,11 +123,13 @@ def cycle_table(turn: TurnResult) -> present.Table:
 
 def _plan_page(plan: CyclePlan) -> Iterator[present.Part]:
     yield from plan.plan
-    rows = [
-        (method, f"{estimate.minutes:.1f} minutes", f"{estimate.rows} rows")
-        for method, estimate in plan.trainings.items()
-    ]
-    yield present.Table("dry run: nothing was trained", ("train", "time", "on"), rows)
+    rows = []
+    for method, estimate in plan.trainings.items():
+        memory = estimate.memory_gb.get("peak")
+        shown_memory = size(memory) if memory else "unknown"
+        row = (method, about(60 * estimate.minutes), shown_memory, f"{estimate.rows} rows")
+        rows.append(row)
+    yield present.Table("dry run: nothing was trained", ("train", "time", "memory", "on"), rows)
     for line in plan.if_approved:
         yield f"if the gate approves: {line}"
 

@@ -133,7 +133,8 @@ def list_(
         "why": lambda row: present.shortened(row.reason),
     }
     data = [ListedExperiment.of(row) for row in rows]
-    return present.records(rows, "experiments", columns, data=data)
+    empty = "no experiments; start one: thumbwheel experiment start --help"
+    return present.records(rows, "experiments", columns, data=data, empty=empty)
 
 
 @experiment.command()

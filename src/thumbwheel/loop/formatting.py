@@ -61,19 +61,3 @@ def indented(value: Any) -> str:
     if isinstance(value, str):
         return value
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
-
-
-def duration(seconds: float | None) -> str:
-    """Return a number of seconds as a short text; a dash for None.
-
-    >>> duration(0.25), duration(3.14159), duration(200)
-    ('250 ms', '3.1 s', '3 min 20 s')
-    """
-    if seconds is None:
-        return "–"
-    if seconds < 1:
-        return f"{1000 * seconds:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -138,7 +138,8 @@ def decisions(
         "state": lambda pending: pending.state,
         "by": lambda pending: pending.answered_by,
     }
-    return present.records(pendings, f"decisions of {agent}", columns)
+    empty = f"nothing waits for you; how the loop is doing: thumbwheel loop status --agent {agent}"
+    return present.records(pendings, f"decisions of {agent}", columns, empty=empty)
 
 
 Decision = Annotated[str, typer.Argument(help="A decision, as `loop decisions` names it.")]
@@ -221,7 +222,8 @@ def quarantines(
         "state": lambda quarantine: quarantine.state,
         "by": lambda quarantine: quarantine.decided_by,
     }
-    return present.records(records, f"held feedback of {agent}", columns)
+    empty = f"no feedback is held; all of it: thumbwheel feedback list --agent {agent}"
+    return present.records(records, f"held feedback of {agent}", columns, empty=empty)
 
 
 Held = Annotated[str, typer.Argument(help="A quarantine, as `loop quarantines` names it.")]

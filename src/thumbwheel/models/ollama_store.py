@@ -28,6 +28,7 @@ PART = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}"
 NAME = re.compile(rf"(?:(?:({PART}(?::\d+)?)/)?({PART})/)?({PART})(?::({PART}))?")
 DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 MODEL, ADAPTER = "application/vnd.ollama.image.model", "application/vnd.ollama.image.adapter"
+LICENSE = "application/vnd.ollama.image.license"
 LARGEST_MANIFEST = 1 << 20
 MOST_NAMES = 200
 """Names that an error looks through."""
@@ -41,6 +42,15 @@ class OllamaModel:
     """As `ollama run` takes it: `llama3.2`, `hf.co/someone/model:Q4_K_M`."""
     blob: Path
     sha256: str
+    parameters: str = ""
+    """Their number, as `3.2B`; empty where Ollama has not stored it."""
+    license: str | None = None
+    """The first line of its licence."""
+
+
+def model_names() -> list[str]:
+    """Return the names of Ollama's models, in order. Raises NotFound where it has no folder."""
+    return _names(models_folder())
 
 
 def find_model(name: str) -> OllamaModel:
@@ -73,7 +83,43 @@ def find_model(name: str) -> OllamaModel:
     blob = folder / "blobs" / f"sha256-{digest[1]}"
     if not _is_regular(blob):
         raise _damaged(name, f"{str(blob)!r} is no regular file")
-    return OllamaModel(_short(parts), blob, digest[1])
+    return OllamaModel(
+        _short(parts),
+        blob,
+        digest[1],
+        _parameters(folder, manifest_file),
+        _license(folder, manifest),
+    )
+
+
+def _parameters(folder: Path, manifest_file: Path) -> str:
+    """Return the number of parameters by the model's settings; empty where they are missing."""
+    try:
+        config = json.loads(manifest_file.read_text(encoding="utf-8"))["config"]
+        settings = json.loads(_blob_text(folder, config))
+        return str(settings.get("model_type") or "")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return ""
+
+
+def _license(folder: Path, layers: list[dict[str, Any]]) -> str | None:
+    for layer in layers:
+        if layer.get("mediaType") == LICENSE:
+            try:
+                lines = _blob_text(folder, layer).split("\n")
+            except OSError:
+                return None
+            return next((line.strip()[:80] for line in lines if line.strip()), None)
+    return None
+
+
+def _blob_text(folder: Path, layer: dict[str, Any]) -> str:
+    """Return the text of a small blob. Raises OSError for one that is no regular file or large."""
+    digest = DIGEST.fullmatch(str(layer.get("digest")))
+    blob = folder / "blobs" / f"sha256-{digest[1] if digest else ''}"
+    if not _is_regular(blob) or blob.stat().st_size > LARGEST_MANIFEST:
+        raise OSError(f"{blob} is no small file")
+    return blob.read_text(encoding="utf-8", errors="replace")
 
 
 def models_folder() -> Path:

@@ -44,6 +44,7 @@ def channels(ctx: typer.Context) -> present.Answer[Sequence[ListedChannel]]:
                 f"MISSING: {', '.join(row.missing_secrets)}" if row.missing_secrets else "stored"
             ),
         },
+        empty="no channels: set one up under notify.channels in thumbwheel.yaml",
     )
 
 
@@ -89,6 +90,8 @@ def list_(
             "title": lambda notice: notice.title,
             "text": lambda notice: notice.text,
         },
+        empty=f"nothing waits for a person; how the loop is doing: thumbwheel loop status "
+        f"--agent {agent}",
     )
 
 
@@ -116,4 +119,5 @@ def send(ctx: typer.Context) -> present.Answer[Sequence[AskedDelivery]]:
             "channel": lambda delivery: delivery.channel,
             "notice": lambda delivery: delivery.title,
         },
+        empty="nothing is due; the channels: thumbwheel notify channels",
     )

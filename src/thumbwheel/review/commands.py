@@ -171,7 +171,8 @@ def list_(
         "due": lambda row: row.due,
         "state": lambda row: row.state,
     }
-    return present.records(queues, f"queues of {agent}", columns)
+    empty = f"no queues; make one for people to rate: thumbwheel queue create rate --agent {agent}"
+    return present.records(queues, f"queues of {agent}", columns, empty=empty)
 
 
 @queue.command("show")

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from thumbwheel.core import present
+from thumbwheel.core.figures import about, size
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.types import RunResult, RunState
 
@@ -87,22 +88,27 @@ def _number(value: Any) -> str:
 
 
 def dry_run_page(dry_run: dict[str, Any]) -> Iterator[present.Part]:
-    """Show what a run would need."""
+    """Show what a run would need: first in words, then figure by figure."""
     from thumbwheel.datasets.row_stats import RowStats
 
-    # Plain figures first, then those that are counted by part; the rest is said below the table.
-    counted = {"dropped": "", "notes": "", "memory_gb": " GB"}
-    said_below = {"held_out_rows", "detectable_gain", "detectable_gain_of", "scores"}
+    yield f"{_needs(dry_run)}; nothing was trained"
+
+    # Plain figures first, then those that are counted by part; the rest is said in words.
+    in_words = {
+        *("held_out_rows", "detectable_gain", "detectable_gain_of", "scores", "minutes"),
+        *("memory_gb", "disk_gb"),
+    }
     rows: list[tuple[str, Any]] = []
     for name, value in dry_run.items():
-        if name not in counted and name not in said_below:
+        if name not in ("dropped", "notes") and name not in in_words:
             shown = "; ".join(value) if isinstance(value, list) else value
             rows.append((name.replace("_", " "), shown))
-    for name, unit in counted.items():
+    for name in ("dropped", "notes"):
         for part, count in dry_run[name].items():
-            label = f"{name.removesuffix('_gb')}: {part.replace('_', ' ')}"
-            rows.append((label, f"{count}{unit}"))
-    yield present.Table("dry run: nothing was trained", ("", ""), rows)
+            rows.append((f"{name}: {part.replace('_', ' ')}", count))
+    for part, gigabytes in dry_run["memory_gb"].items():
+        rows.append((f"memory: {part.replace('_', ' ')}", size(gigabytes)))
+    yield present.Table("dry run", ("", ""), rows)
 
     if scores := dry_run["scores"]:
         yield present.Note(f"scores: {RowStats(**scores)}")
@@ -119,6 +125,16 @@ def dry_run_page(dry_run: dict[str, Any]) -> Iterator[present.Part]:
         shows = f"about {100 * gain:.0f} points {gain_of[dry_run['detectable_gain_of']]}"
     held_out = dry_run["held_out_rows"]
     yield present.Note(f"held-out rows of the later evaluation: {held_out}, {shows}")
+
+
+def _needs(dry_run: dict[str, Any]) -> str:
+    """Return time, memory and disk of a run in words."""
+    parts = [f"{about(60 * dry_run['minutes'])} on this machine"]
+    peak = dry_run["memory_gb"].get("peak")
+    if peak:
+        parts.append(f"{size(peak)} of memory")
+    parts.append(f"{size(dry_run['disk_gb'])} of disk")
+    return ", ".join(parts)
 
 
 def hardware(
@@ -187,8 +203,8 @@ def _yes_or_no(flag: bool | None) -> str:
     return "yes" if flag else "no"
 
 
-def _size(size: float | None) -> str:
-    return "unknown" if size is None else f"{size:.1f} GB"
+def _size(gigabytes: float | None) -> str:
+    return "unknown" if gigabytes is None else size(gigabytes)
 
 
 def _listed(settings: dict[str, Any]) -> str:

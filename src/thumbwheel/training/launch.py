@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.core import log
+from thumbwheel.core.figures import size
+from thumbwheel.core.hardware import resident_gb
 from thumbwheel.core.private import UMASK
 from thumbwheel.training.activity import activity
 from thumbwheel.training.rundir import RunDir
@@ -162,13 +164,14 @@ def _follow(child: subprocess.Popen[bytes], run: RunDir) -> None:
             time.sleep(POLL)
     for note in _template_notes(run):
         log.say(note)
-    tail, done = Tail(run.metrics), 0
+    tail, done, pace = Tail(run.metrics), 0, Pace()
     with log.progress("training", _planned(run), "steps") as advance:
         while True:
             ended = child.poll() is not None
             lines = tail.new()
             for line in lines:
-                advance(max(0, line["step"] - done), _note(line))
+                note = "  ".join(filter(None, (_note(line), pace.note(line), _memory(child.pid))))
+                advance(max(0, line["step"] - done), note)
                 done = max(done, line["step"])
             if not lines:
                 shown = _show_activity(run, shown, advance)
@@ -210,6 +213,36 @@ def _note(line: Mapping[str, Any]) -> str:
         if value is not None:
             figures.append(f"{short} {value:.3f}")
     return ("dev: " if prefix else "") + "  ".join(figures)
+
+
+@dataclass
+class Pace:
+    """How fast a run reads tokens, by its lines of metrics."""
+
+    step: int = 0
+    tokens: float = 0.0
+
+    def note(self, line: Mapping[str, Any]) -> str:
+        """Return the pace since the line before, or nothing for an evaluation.
+
+        >>> pace = Pace()
+        >>> pace.note({"step": 1, "num_tokens": 600.0, "step_seconds": 2.0})
+        '300 tokens/s'
+        >>> pace.note({"step": 3, "num_tokens": 8600.0, "step_seconds": 2.0})
+        '2,000 tokens/s'
+        """
+        tokens, seconds = line.get("num_tokens"), line.get("step_seconds")
+        if not tokens or not seconds or line["step"] <= self.step:
+            return ""
+        rate = (tokens - self.tokens) / (seconds * (line["step"] - self.step))
+        self.step, self.tokens = line["step"], tokens
+        return f"{rate:,.0f} tokens/s"
+
+
+def _memory(pid: int) -> str:
+    """Return the main memory that a process holds now; nothing where that is unknown."""
+    held = resident_gb(pid)
+    return "" if held is None else size(held)
 
 
 def _ended(run: RunDir, code: int, interrupts: int, *, was_asked: bool) -> Status:

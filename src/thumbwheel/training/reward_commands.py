@@ -35,7 +35,8 @@ def list_(ctx: typer.Context, agent: Agent) -> present.Answer[list[NamedRewardMo
     with ctx.obj() as ws:
         records = reward_models.reward_models(ws, agent)
     data = [_named(record) for record in records]
-    return present.records(records, f"reward models of {agent}", COLUMNS, data=data)
+    empty = f"no reward models yet; train one: thumbwheel train reward --agent {agent} --base BASE"
+    return present.records(records, f"reward models of {agent}", COLUMNS, data=data, empty=empty)
 
 
 @reward_model.command()

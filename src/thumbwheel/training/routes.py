@@ -45,6 +45,7 @@ ROUTES = (
     ),
     *_methods(),
     Route("train auto", "POST", f"{AGENT}/runs/auto", "run", {"dry_run": True}),
+    Route("run list", "GET", f"{AGENT}/runs", "read"),
     Route("run reproduce", "POST", f"{AGENT}/runs/{{run}}/reproductions", "run"),
     Route(
         "reward-model list",

@@ -2,29 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from thumbwheel.core import present
-from thumbwheel.training.types import Reproduction, Sameness
+from thumbwheel.core.figures import duration
+from thumbwheel.training.types import Reproduction, Run, Sameness
 
 DIFFERENT = 1
 """Exit code of a reproduction that did not come out the same."""
 
-run = typer.Typer(help="Recorded training runs: train one again and compare.")
+run = typer.Typer(help="Recorded training runs: list them, train one again and compare.")
 
 
-@run.callback()
-def _group() -> None:
-    """Make `reproduce` a subcommand."""
+@dataclass(frozen=True)
+class ListedRun(Run):
+    """A run of the list."""
+
+    version: str | None = None
+    """The version that it gave, as `v3`; None if it gave none or goes on."""
+    activity: str | None = None
+    """What it does now, in words; None once it has ended."""
+
+
+@run.command("list")
+def list_(
+    ctx: typer.Context,
+    agent: Annotated[str, typer.Option(help="Whose runs.")],
+) -> present.Answer[list[ListedRun]]:
+    """List the training runs of an agent, oldest first, with what each gave or does now.
+
+    Example: thumbwheel run list --agent support
+    """
+    from thumbwheel.models.versions import require_agent, versions
+    from thumbwheel.training.train import activity_of, runs
+
+    with ctx.obj() as ws:
+        learner = require_agent(ws, agent)
+        version_of = {version.run_id: version.name for version in versions(ws, learner)}
+        listed = []
+        for recorded in runs(ws, learner):
+            version = version_of.get(recorded.id)
+            listed.append(
+                ListedRun(**vars(recorded), version=version, activity=activity_of(ws, recorded))
+            )
+    columns: dict[str, Callable[[ListedRun], object]] = {
+        "run": lambda row: row.id,
+        "method": lambda row: row.algorithm,
+        "state": lambda row: row.activity or str(row.state),
+        "steps": lambda row: (row.metrics or {}).get("steps"),
+        "version": lambda row: row.version,
+        "began (UTC)": lambda row: f"{row.recorded_at:%Y-%m-%d %H:%M}" if row.recorded_at else "",
+        "took": _duration,
+    }
+    empty = f"no runs yet; train: thumbwheel train sft --agent {agent} --base BASE"
+    return present.records(listed, f"runs of {agent}", columns, data=listed, empty=empty)
+
+
+def _duration(row: ListedRun) -> str:
+    if row.recorded_at is None or row.ended_at is None:
+        return ""
+    return duration((row.ended_at - row.recorded_at).total_seconds())
 
 
 @run.command()
 def reproduce(
     ctx: typer.Context,
-    run: Annotated[str, typer.Argument(help="A run, as `models show` names it.")],
+    run: Annotated[str, typer.Argument(help="A run, as `run list` names it.")],
     agent: Annotated[str, typer.Option(help="Whose run it is.")],
     tolerance: Annotated[
         float,

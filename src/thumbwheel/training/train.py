@@ -48,6 +48,7 @@ from thumbwheel.rewards.component import resolve_paths
 from thumbwheel.rewards.label import rater_names, raters_of
 from thumbwheel.sdk.version import __version__
 from thumbwheel.training import store
+from thumbwheel.training.activity import activity
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.base_defaults import with_base_defaults
 from thumbwheel.training.estimate import estimate, trial
@@ -213,6 +214,20 @@ def runs(ws: Workspace, agent: Agent) -> list[Run]:
 def run_dir(ws: Workspace, run: Run) -> RunDir:
     """Return the folder of a recorded run."""
     return RunDir(ws.home.runs / run.id)
+
+
+def activity_of(ws: Workspace, run: Run) -> str | None:
+    """Return what a run does now, in words, such as `step 12 of 60`; None if it has ended or has
+    said nothing yet."""
+    if run.has_ended:
+        return None
+    folder = run_dir(ws, run)
+    current = activity(folder)
+    if current is not None:
+        return current.in_words()
+    status, step = folder.status(), folder.last_step()
+    planned = (status.result if status else {}).get("planned_steps")
+    return f"step {step} of {planned}" if planned else None
 
 
 def metrics_after(

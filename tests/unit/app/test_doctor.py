@@ -6,6 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -18,6 +22,32 @@ from thumbwheel.db.workspace import Workspace
 
 def findings(folder: Path, config: Path | None = None) -> dict[str, DoctorFinding]:
     return {finding.name: finding for finding in examine(Opener(folder, config))}
+
+
+class ModelServer(BaseHTTPRequestHandler):
+    """Answers as Ollama and as vLLM do."""
+
+    def do_GET(self) -> None:
+        answers = {
+            "/api/version": {"version": "0.31.2"},
+            "/v1/models": {"data": [{"id": "small"}, {"id": "large"}]},
+        }
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(answers[self.path]).encode())
+
+    def log_message(self, *_: object) -> None:
+        """Write nothing."""
+
+
+@pytest.fixture
+def model_server() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), ModelServer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
 
 
 def test_a_home_that_is_not_there_stays_so(tmp_path: Path) -> None:
@@ -55,6 +85,38 @@ def test_each_fault_is_named_with_its_mending(tmp_path: Path) -> None:
     (home.inbox / "rejected.jsonl").unlink()
     late.write_text("{}\n")
     assert "future" in findings(home.path)["inbox"].text
+
+
+def test_all_that_is_not_good_comes_with_a_fix(tmp_path: Path) -> None:
+    examined = findings(tmp_path / "home")
+    assert set(examined) >= {
+        *("installation", "training", "machine", "home", "disk", "settings", "database", "inbox"),
+        *("deployments", "sandbox", "llama.cpp", "ollama", "vllm", "clock"),
+    }
+    for finding in examined.values():
+        assert finding.state is FindingState.GOOD or finding.fix, finding
+
+
+def test_a_model_server_that_answers_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_server: str
+) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", model_server)
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(f"deploy: {{vllm: {{url: '{model_server}'}}}}\n")
+    examined = findings(tmp_path / "home", settings)
+    assert "0.31.2" in examined["ollama"].text and "small, large" in examined["vllm"].text
+    assert examined["ollama"].state is examined["vllm"].state is FindingState.GOOD
+
+
+def test_a_clock_that_was_set_back_is_named(tmp_path: Path) -> None:
+    home = Home.at(tmp_path / "home")
+    Workspace.open(home).__exit__(None, None, None)
+    assert findings(home.path)["clock"].state is not FindingState.WRONG
+    later = time.time() + 7200
+    os.utime(home.path / "thumbwheel.db", (later, later))
+    clock = findings(home.path)["clock"]
+    assert clock.state is FindingState.WRONG and "future" in clock.text
+    assert "timedatectl" in clock.fix
 
 
 def test_a_database_of_another_version_is_named_and_left(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from thumbwheel.core.hardware import (
     machine,
     memory_gb,
     read_cpuinfo,
+    resident_gb,
 )
 
 RYZEN = """processor\t: {n}
@@ -160,3 +162,10 @@ def test_an_accelerator_that_is_not_there_is_refused(
 def test_without_torch_the_accelerators_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "find_spec", lambda name: None)
     assert machine.__wrapped__().gpus is None
+
+
+def test_the_memory_of_a_process_is_that_of_the_kernel() -> None:
+    held = resident_gb(os.getpid())
+    assert (held is not None) == (sys.platform == "linux")
+    assert held is None or 0.005 < held < 200
+    assert resident_gb(2**22 + 1) is None

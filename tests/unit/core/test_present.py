@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
@@ -135,3 +136,44 @@ def test_ids_made_in_the_same_millisecond_stay_apart() -> None:
     cells = [[f"run_{'0' * 20}{end}"] for end in ("aaa", "aab", "baa")]
     short = [row[0] for row in present._with_short_ids(cells)]
     assert short == ["run_" + "0" * 20 + "aaa", "run_" + "0" * 20 + "aab", "run_" + "0" * 20 + "b"]
+
+
+@pytest.mark.usefixtures("eighty_columns")
+def test_a_table_breaks_no_word(capsys: pytest.CaptureFixture[str]) -> None:
+    path = "/models/smollm2-135m"
+    texts = ["uninterruptedness " * 6, "a few short words and more of them " * 3]
+    rows = [("first-column-name", text, path, "yes") for text in texts]
+    present.show([present.Table("t", ("name", "text", "path", "live"), rows)])
+    out = capsys.readouterr().out
+    assert "│" in out and max(map(len, out.splitlines())) <= 80
+    words = set(re.findall(r"[\w/.-]+", out))
+    assert {"first-column-name", "uninterruptedness", path, "yes"} <= words
+    assert not {
+        word for word in words if word not in " ".join([*texts, *rows[0], "t name text path live"])
+    }
+
+
+@pytest.mark.usefixtures("eighty_columns")
+def test_a_table_that_cannot_fit_becomes_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    paths = ["/a" * 30, "/b" * 30]
+    present.show([present.Table("paths", ("from", "to", "note"), [(*paths, "as it was")])])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["paths", "", f"from: {paths[0]}", f"to: {paths[1]}", "note: as it was"]
+
+
+@pytest.mark.usefixtures("eighty_columns")
+def test_a_text_without_spaces_between_words_folds(capsys: pytest.CaptureFixture[str]) -> None:
+    present.show([present.Table("t", ("id", "text"), [("a", "好" * 100)])])
+    out = capsys.readouterr().out
+    assert out.count("好") == 100 and "│" in out
+
+
+def test_an_empty_table_is_a_next_step(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = present.records([], "parts", COLUMNS, empty="no parts yet; next: make some")
+    present.show_answer(answer, json=False)
+    assert capsys.readouterr() == ("", "no parts yet; next: make some\n")
+    sent = [present.part_of_json(present.part_to_json(part)) for part in answer.parts]
+    present.show(sent)
+    assert capsys.readouterr() == ("", "no parts yet; next: make some\n")
+    present.show_answer(answer, json=True)
+    assert json.loads(capsys.readouterr().out) == []

@@ -59,6 +59,22 @@ def test_thumbs_make_sft_ready(tmp_path: Path) -> None:
     assert "Recommended: SFT" in text
 
 
+def test_free_text_without_references_is_told_its_three_roads(tmp_path: Path) -> None:
+    text = "\n".join(plan_of(thumbs(300, up=7), tmp_path).to_words())
+    assert f"thumbwheel queue create duel --agent {AGENT} --of comparisons" in text
+    assert f"thumbwheel label trust --agent {AGENT}" in text
+    assert f"thumbwheel queue approve-liked review --agent {AGENT}" in text
+    assert "thumbwheel case add" not in text
+
+
+def test_a_file_of_free_text_is_told_the_same_of_no_agent(tmp_path: Path) -> None:
+    file = tmp_path / "ratings.csv"
+    rows = [f"how do i reset lamp {number}?,hold it,1" for number in range(20)]
+    file.write_text("\n".join(["prompt,response,thumb", *rows]) + "\n")
+    text = "\n".join(plan_file(file).to_words())
+    assert "thumbwheel queue create duel --agent AGENT --of comparisons" in text
+
+
 def test_fifty_thumbs_are_not_enough_and_it_says_how_many(tmp_path: Path) -> None:
     plan = plan_of(thumbs(50, up=7), tmp_path)
     assert (plan.ready, plan.recommended, plan.eligible) == (False, None, [])

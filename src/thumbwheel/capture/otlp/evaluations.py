@@ -11,12 +11,14 @@ from typing import Any
 from thumbwheel.capture.fields import name_of
 from thumbwheel.capture.marks import plain
 from thumbwheel.capture.opinions import OPINIONS, judgement
-from thumbwheel.capture.otlp.span import SpanEvent
+from thumbwheel.capture.otlp.span import ANNOTATOR, SpanEvent
 from thumbwheel.capture.types import FeedbackRecord, TargetRef, Unreadable
 
 EVENT = "gen_ai.evaluation.result"
 RATER = "user.id"
 """The attribute that names the person whose opinion it is."""
+ANNOTATORS = {"HUMAN": "person", "LLM": "model", "CODE": "checker"}
+"""Who judged, as an annotation names them -> kind of rater."""
 
 
 def is_evaluation(event: SpanEvent) -> bool:
@@ -49,10 +51,11 @@ def evaluation_record(
         "occurred_at": event.time,
         "comment": attributes.get("gen_ai.evaluation.explanation") or None,
     }
+    kind = ANNOTATORS.get(str(attributes.get(ANNOTATOR)), "person" if opinion else "model")
     if rater:
-        fields["rater"] = {"id": rater, "kind": "person" if opinion else "model"}
-    elif not opinion:
-        fields["rater"] = {"id": name, "kind": "model"}
+        fields["rater"] = {"id": rater, "kind": kind}
+    elif kind != "person":
+        fields["rater"] = {"id": name, "kind": kind}
     score = attributes.get("gen_ai.evaluation.score.value")
     label = attributes.get("gen_ai.evaluation.score.label")
     return FeedbackRecord.model_validate(fields | judgement(name, score, label))

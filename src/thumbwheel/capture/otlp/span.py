@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -70,16 +70,55 @@ class LogRecord:
     resource: Attributes = field(default_factory=dict)
 
 
+ANNOTATOR = "annotator_kind"
+"""Attribute of an evaluation result: HUMAN, LLM or CODE, as Phoenix names who judged."""
+EVALUATION_COLUMNS = ("score", "label", "explanation")
+"""Ends of the columns `eval.NAME.END` in which Phoenix's dataframe of spans has evaluations."""
+
+
 def spans_of_row(row: Mapping[str, Any]) -> list[Span]:
     """Return the spans of a JSON object: an OTLP export request, a file of an SDK with `spans`, or
     one span. Raises Unreadable."""
     if "resourceSpans" in row:
         return list(otlp_json_spans(row))
     if "context.trace_id" in row:
-        return [sdk_span(_of_dataframe(row))]
+        return [_annotated(_of_dataframe(row))]
     if isinstance(row.get("spans"), list):
-        return [sdk_span(span) for span in objects_at(row, "spans")]
-    return [sdk_span(row)]
+        return [_annotated(span) for span in objects_at(row, "spans")]
+    return [_annotated(row)]
+
+
+def _annotated(row: Mapping[str, Any]) -> Span:
+    """Parse a span object whose `annotations`, if it has any, become events of evaluation
+    results."""
+    span = sdk_span(row)
+    annotations = unpacked(row.get("annotations"))
+    if not isinstance(annotations, list):
+        return span
+    objects = [annotation for annotation in annotations if isinstance(annotation, Mapping)]
+    events = filter(None, map(_annotation_event, objects))
+    return replace(span, events=[*span.events, *events])
+
+
+def _annotation_event(annotation: Mapping[str, Any]) -> SpanEvent | None:
+    """Return an annotation of Phoenix as an evaluation result; None if it says nothing."""
+    result = annotation.get("result")
+    values = result if isinstance(result, Mapping) else annotation
+    score, label = values.get("score"), values.get("label")
+    if (score is None or score != score) and not label:  # NaN is where a dataframe has no value
+        return None
+    attributes = {
+        "gen_ai.evaluation.name": annotation.get("name") or annotation.get("annotation_name"),
+        "gen_ai.evaluation.id": annotation.get("id"),
+        "gen_ai.evaluation.score.value": None if score != score else score,
+        "gen_ai.evaluation.score.label": label,
+        "gen_ai.evaluation.explanation": values.get("explanation"),
+        ANNOTATOR: annotation.get("annotator_kind"),
+        "user.id": annotation.get("user_id"),
+    }
+    time = _sdk_time(annotation.get("updated_at") or annotation.get("created_at"))
+    stated = {name: value for name, value in attributes.items() if value is not None}
+    return SpanEvent("gen_ai.evaluation.result", time, stated)
 
 
 def _of_dataframe(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,6 +126,7 @@ def _of_dataframe(row: Mapping[str, Any]) -> dict[str, Any]:
     object."""
     attributes: dict[str, Any] = {}
     context: dict[str, Any] = {}
+    evaluations: dict[str, dict[str, Any]] = {}
     span: dict[str, Any] = {"attributes": attributes, "context": context}
     for column, value in row.items():
         if value is None:
@@ -96,6 +136,9 @@ def _of_dataframe(row: Mapping[str, Any]) -> dict[str, Any]:
             attributes[name] = unpacked(value)
         elif group == "context" and name:
             context[name] = value
+        elif group == "eval" and name.rpartition(".")[2] in EVALUATION_COLUMNS:
+            about, _, part = name.rpartition(".")
+            evaluations.setdefault(about, {"name": about})[part] = value
         elif column == "events":
             events = unpacked(value)
             span["events"] = events if isinstance(events, list) else []
@@ -103,6 +146,10 @@ def _of_dataframe(row: Mapping[str, Any]) -> dict[str, Any]:
             span[column] = value
     if span.get("span_kind"):
         attributes.setdefault("openinference.span.kind", span["span_kind"])
+    if evaluations:
+        annotations = unpacked(span.get("annotations"))
+        listed = annotations if isinstance(annotations, list) else []
+        span["annotations"] = [*listed, *evaluations.values()]
     return span
 
 

@@ -28,7 +28,7 @@ from thumbwheel.capture.fields import (
     unpacked,
 )
 from thumbwheel.capture.lines import OnPosition, ignore_position
-from thumbwheel.capture.marks import MarkColumn, Scales, plain
+from thumbwheel.capture.marks import OPPOSITES, MarkColumn, Scales, is_unpressed, plain
 from thumbwheel.capture.messages import answer_fields, tools_of
 from thumbwheel.capture.opinions import OPINIONS, langfuse_signal, named_opinions
 from thumbwheel.capture.rowfile import FileRow, read_rows
@@ -169,6 +169,30 @@ class _WaitingObservations:
     last_number: int
 
 
+_Voice = tuple[str, str, str, str]
+"""(trace, observation, author, source): whose scores they are, and of what."""
+BUTTONS = frozenset({*OPPOSITES, *OPPOSITES.values()})
+"""Names of scores of which one speaks for an answer and another against it."""
+
+
+def _voice(score: Row, trace: str) -> _Voice:
+    observation, author = score.get("observationId"), score.get("authorUserId")
+    return trace, str(observation or ""), str(author or ""), str(score.get("source") or "")
+
+
+def _value(score: Row) -> Any:
+    value = score.get("value")
+    return score.get("stringValue") if value is None else value
+
+
+def _require_pressed(score: Row, buttons: Mapping[str, Any]) -> None:
+    """Raise Unreadable for a button that nobody pressed, such as thumbs up 0 beside thumbs down 0,
+    and for two that were both pressed."""
+    name = str(score.get("name"))
+    if is_unpressed(name, _value(score), buttons):
+        raise Unreadable(f"{name} {_value(score)!r} is a button that nobody pressed")
+
+
 @dataclass(frozen=True)
 class Langfuse(JsonLines):
     """The source with the names of scores that are opinions."""
@@ -177,6 +201,9 @@ class Langfuse(JsonLines):
     scales: Scales = field(default_factory=dict)
     values: Mapping[str, MarkColumn] = field(default_factory=dict)
     """Name of a score, as `plain` spells it -> all of its numbers in the file."""
+    buttons: Mapping[_Voice, Mapping[str, Any]] = field(default_factory=dict)
+    """Whose scores of one answer -> name -> value of those that are buttons (thumbs up and thumbs
+    down), for scores that stand in rows of their own."""
 
     def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> Langfuse:
         """Return a copy in which `columns` says which score name is a thumb, a rating or a
@@ -190,12 +217,16 @@ class Langfuse(JsonLines):
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
         """Read the numbers of all scores first, which tell their scale."""
         values: dict[str, MarkColumn] = {}
+        buttons: dict[_Voice, dict[str, Any]] = {}
         for row in read_rows(path, ignore_position):
             for score in _scores_in(row.row) if row.row is not None else ():
+                name = plain(str(score.get("name")))
                 if score.get("dataType") in (None, "NUMERIC"):
-                    name = plain(str(score.get("name")))
                     values.setdefault(name, MarkColumn()).add(score.get("value"))
-        reader = self._with(values=values)
+                if name in BUTTONS and score.get("traceId"):
+                    voice = _voice(score, str(score["traceId"]))
+                    buttons.setdefault(voice, {})[name] = _value(score)
+        reader = self._with(values=values, buttons=buttons)
         yield from reader.items(read_rows(path, on_position), reader.parse)
 
     def items(self, rows: Iterator[FileRow], parse: Parse) -> Iterator[Item]:
@@ -235,6 +266,8 @@ class Langfuse(JsonLines):
             return self._trace(trace, observations)
         cameled = _cameled(row)
         if "dataType" in cameled:
+            voice = _voice(cameled, str(cameled.get("traceId")))
+            _require_pressed(cameled, self.buttons.get(voice, {}))
             return [self._score(cameled, None)]
         if _is_observation(row):
             name = name_of(cameled.get("traceId"))
@@ -296,9 +329,14 @@ class Langfuse(JsonLines):
     ) -> tuple[list[FeedbackRecord], list[str]]:
         """Return (feedback of the readable scores, remarks on the scores that were left out)."""
         feedback, remarks = [], []
-        for score in scores:
+        rows = [_cameled(score) for score in scores]
+        buttons: dict[_Voice, dict[str, Any]] = {}
+        for row in rows:
+            buttons.setdefault(_voice(row, trace), {})[str(row.get("name"))] = _value(row)
+        for row in rows:
             try:
-                feedback.append(self._score(_cameled(score), trace))
+                _require_pressed(row, buttons[_voice(row, trace)])
+                feedback.append(self._score(row, trace))
             except ValidationError as error:
                 remarks.append(f"a score was left out: {explain(error)}")
             except Unreadable as error:

@@ -177,20 +177,6 @@ def router() -> APIRouter:
         return await answer(request, look, last or after)
 
     @routes.get(
-        f"{AGENT}/runs",
-        operation_id="runs.list",
-        dependencies=[needs("read")],
-        response_class=Response,
-        responses=_documented({}),
-        tags=["train"],
-    )
-    def list_runs(request: Request, agent: Name) -> Response:
-        """List all training runs of an agent, oldest first."""
-        ws: Workspace = request.app.state.workspace
-        rows = [asdict(run) for run in runs(ws, require_agent(ws, slug_of(agent)))]
-        return Response(present.json_text(rows, indent=None), media_type="application/json")
-
-    @routes.get(
         f"{AGENT}/curves",
         operation_id="runs.curves",
         dependencies=[needs("read")],

@@ -16,6 +16,7 @@ from fastapi import Request, Response
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
+from thumbwheel.core import figures
 from thumbwheel.core.errors import ThumbwheelError, Unauthenticated
 from thumbwheel.loop import formatting
 from thumbwheel.sdk.version import __version__
@@ -105,7 +106,7 @@ def environment() -> jinja2.Environment:
         "moment": moment,
         "part": part,
         "indented": formatting.indented,
-        "duration": formatting.duration,
+        "duration": figures.duration,
         "figure": figure,
     }
     return templates
@@ -124,7 +125,7 @@ def figure(value: float | None, form: str) -> str:
     forms = {
         "number": formatting.number,
         "percent": formatting.percent,
-        "duration": formatting.duration,
+        "duration": figures.duration,
     }
     return forms[form](value)
 

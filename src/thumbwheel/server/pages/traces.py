@@ -20,8 +20,9 @@ from thumbwheel.capture.judged import Judged
 from thumbwheel.capture.trace_queries import TraceFilter
 from thumbwheel.capture.traces import list_traces, show_trace, signal
 from thumbwheel.core.config import Config
+from thumbwheel.core.figures import duration
 from thumbwheel.loop.erase import erase
-from thumbwheel.loop.formatting import duration, indented
+from thumbwheel.loop.formatting import indented
 from thumbwheel.loop.lineage import lineage
 from thumbwheel.loop.row_lineage import feedback_pieces, used_in
 from thumbwheel.models.types import ModelVersion
