@@ -23,12 +23,18 @@ from thumbwheel.datasets.shapes import pairs
 from thumbwheel.datasets.shapes.pairs import Pairs
 from thumbwheel.datasets.types import DatasetConfig, Drop, Edge, Evidence, JudgedText
 from thumbwheel.models.types import Agent
+from thumbwheel.review.hand_out import next_items
+from thumbwheel.review.queues import QueueSelection, create
+from thumbwheel.review.rate import RatingRequest, rate
+from thumbwheel.review.raters import report
+from thumbwheel.review.types import QueueConfig, RaterVerdict
 from thumbwheel.rewards.aggregate import plurality
-from thumbwheel.rewards.agreement import MOST_RATERS, panel
+from thumbwheel.rewards.agreement import MOST_RATERS, Crowd, panel
 from thumbwheel.rewards.label import pair_votes
 from thumbwheel.rewards.store import preferences
 from thumbwheel.rewards.types import Preference, Value
-from thumbwheel.stats.agreement import alpha
+from thumbwheel.stats import agreement
+from thumbwheel.stats.agreement import _Verdicts, alpha, kappa
 
 TOO_MANY = "more siblings than are taken from one prompt"
 Judged = tuple[bool | None, float | None]
@@ -217,6 +223,86 @@ def test_a_thousand_different_numbers_fill_no_memory(metric: Any) -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8 * 2**20
+
+
+def test_units_of_a_kind_are_counted_once() -> None:
+    units = [[number % 2, number % 3 % 2] for number in range(30_000)]
+    assert len(_Verdicts.of(units).times) == 3
+    thumbs = alpha(units)
+    assert thumbs.units == 30_000
+    assert thumbs.interval is not None and thumbs.value is not None
+    assert thumbs.interval.low < thumbs.value < thumbs.interval.high
+
+
+def test_an_interval_over_different_numbers_takes_fewer_resamples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    n_computed = 0
+    original = agreement._alpha
+
+    def counted(*arguments: Any) -> float | None:
+        nonlocal n_computed
+        n_computed += 1
+        return original(*arguments)
+
+    monkeypatch.setattr(agreement, "_alpha", counted)
+    monkeypatch.setattr(agreement, "MOST_WORK", 400_000)
+    alpha([[number, number + 1] for number in range(0, 2_000, 2)], "interval")
+    assert n_computed == 1 + 400_000 // 2_000
+    assert agreement._affordable(1000, 10**9) == agreement.FEWEST
+
+
+def test_a_kappa_over_thousands_of_different_verdicts_fills_no_memory() -> None:
+    first = [f"verdict {number}" for number in range(3_000)]
+    tracemalloc.start()
+    coefficient = kappa(first, first[::-1], rounds=20)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert coefficient.units == 3_000
+    assert peak < 8 * 2**20
+
+
+def test_a_clustered_kappa_is_that_of_its_items() -> None:
+    first = [number % 3 for number in range(90)]
+    second = [number % 3 if number % 5 else 0 for number in range(90)]
+    lone = kappa(first, second)
+    clustered = kappa(first, second, [number // 3 for number in range(90)])
+    assert clustered.value == lone.value
+    assert clustered.interval is not None and lone.interval is not None
+    assert clustered.interval.low < (lone.value or 0) < clustered.interval.high
+
+
+def test_a_queue_holds_each_rater_against_a_crowd_that_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_counted = 0
+    original = Crowd.of
+
+    def counted(verdicts: Sequence[Any]) -> Crowd:
+        nonlocal n_counted
+        n_counted += 1
+        return original(verdicts)
+
+    lines = [{"type": "trace", "id": f"t{n}", "input": f"Hi {n}", "output": "Ho"} for n in range(3)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with opened_home(tmp_path / "home") as ws:
+        ingest(ws, AGENT, "jsonl", path)
+        agent = Agent.named(AGENT)
+        queue = create(ws, agent, "q", QueueConfig(overlap=8), QueueSelection())
+        for rater in range(8):
+            name = f"r{rater}"
+            for number, item in enumerate(next_items(ws, queue, name, 3).items):
+                request = RatingRequest(queue, item.id, name, f"{name} {number}")
+                rate(ws, agent, request, RaterVerdict(thumb=(rater + number) % 3 > 0))
+        monkeypatch.setattr(Crowd, "of", counted)
+        raters = report(ws, queue).raters
+    assert n_counted == 2 * 3
+    assert len(raters) == 8
+    for rater in raters:
+        assert rater.rated == 3 and rater.kappa is not None
+        (week,) = rater.weeks
+        assert (week.rated, week.compared) == (3, 3)
 
 
 def test_a_long_ranking_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

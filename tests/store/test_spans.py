@@ -48,7 +48,7 @@ def settled(ws: Workspace, later: timedelta = timedelta()) -> dict[str, int]:
     """The last digit of each run that is settled so much later -> its spans."""
     now = datetime.now(UTC) + later
     with ws.db.read() as connection:
-        return {run.trace_id[-1]: len(run.spans) for run in settled_runs(connection, now)}
+        return {run.trace_id[-1]: len(run.spans) for run in settled_runs(connection, now, {})}
 
 
 def test_a_run_is_settled_when_it_is_whole_and_quiet_or_abandoned(spans_ws: Workspace) -> None:
@@ -74,19 +74,19 @@ def test_everything_is_everything(spans_ws: Workspace, monkeypatch: pytest.Monke
     drain_inbox(spans_ws, everything=True)
     assert len(list_traces(spans_ws, "desk").traces) == 8
     with spans_ws.db.read() as connection:
-        assert list(settled_runs(connection, datetime.now(UTC), everything=True)) == []
+        assert list(settled_runs(connection, datetime.now(UTC), {}, everything=True)) == []
 
 
 def test_a_span_that_comes_while_its_run_is_stored_stays(spans_ws: Workspace) -> None:
     save(spans_ws, row(1, 1))
     with spans_ws.db.read() as connection:
-        (run,) = settled_runs(connection, datetime.now(UTC), everything=True)
+        (run,) = settled_runs(connection, datetime.now(UTC), {}, everything=True)
     save(spans_ws, row(1, 2, 1))
     spans_ws.db.write(
         partial(remove_spans, agent_id=scope_of(spans_ws, "desk", "sdk").agent_id, run=run)
     )
     with spans_ws.db.read() as connection:
-        (rest,) = settled_runs(connection, datetime.now(UTC), everything=True)
+        (rest,) = settled_runs(connection, datetime.now(UTC), {}, everything=True)
     assert [span.span_id for span in rest.spans] == [f"{2:016x}"]
 
 

@@ -192,7 +192,10 @@ class _Drain:
         """When lines last became rows (monotonic seconds)."""
         self.counts: Counter[str] = Counter()
         self._first_reason = ""
-        self._agents: set[str] = set()
+        self._arrivals: dict[str, store.Arrivals] = {}
+        self._linked: set[str] = set()
+        """Agents of which all targets were looked at: an earlier process may have been killed."""
+        self._incomplete: dict[tuple[str, str], datetime] = {}
 
     def drain(self, path: Path) -> bool:
         """Store the lines of a taken file and delete it. Return False if its writer or another
@@ -211,10 +214,13 @@ class _Drain:
         return True
 
     def link(self) -> None:
-        """Link feedback of the drained agents to targets from another source."""
-        while self._agents:
-            link(self._ws, scope_of(self._ws, min(self._agents), "sdk"))
-            self._agents.remove(min(self._agents))
+        """Link feedback of the drained agents to targets from another source, where the feedback
+        or the target is new."""
+        for agent in sorted(self._arrivals):
+            arrivals = self._arrivals[agent] if agent in self._linked else None
+            link(self._ws, scope_of(self._ws, agent, "sdk"), arrivals)
+            self._linked.add(agent)
+            del self._arrivals[agent]
 
     def messages(self) -> list[str]:
         """Return messages for the user; none if there was nothing to drain."""
@@ -285,7 +291,9 @@ class _Drain:
         runs."""
         while True:
             with self._ws.db.read() as connection:
-                runs = list(settled_runs(connection, datetime.now(UTC), everything=everything))
+                now = datetime.now(UTC)
+                settled = settled_runs(connection, now, self._incomplete, everything=everything)
+                runs = list(settled)
             for run in runs:
                 self._settle_run(run)
             if not (everything and runs):
@@ -309,9 +317,12 @@ class _Drain:
 
     def _store_lines(self, agent: str, lines: list[Line]) -> list[Refused]:
         """Store the lines of an agent and return the refused ones."""
-        self._agents.add(agent)
         results, refused = self._save(agent, lines)
+        arrivals = self._arrivals.setdefault(agent, store.Arrivals())
+        scope = scope_of(self._ws, agent, "sdk")
         for result in results:
+            for record in result.new:
+                arrivals.add(scope, record)
             self.counts["stored"] += bool(result.new)
             self.counts["duplicates"] += not (result.new or result.reason or result.erased)
             self.counts["erased"] += result.erased

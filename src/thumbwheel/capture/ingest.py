@@ -376,8 +376,17 @@ def _account(
             reject(refusal)
 
 
-def link(ws: Workspace, scope: Scope) -> None:
-    """Link feedback whose target is missing to the target of the same name from another source."""
-    after: str | None = ""
-    while after is not None:
-        after = ws.db.write(partial(store.link_across_sources, scope=scope, after=after))
+def link(ws: Workspace, scope: Scope, arrivals: store.Arrivals | None = None) -> None:
+    """Link feedback whose target is missing to the target of the same name from another source: all
+    such feedback, or that which these arrivals may link."""
+    with ws.db.read() as connection:
+        sources = store.sources_of(connection, scope)
+        if not sources:
+            return
+        waiting = store.waiting_for_other_sources(connection, scope, sources, arrivals)
+    for feedback_ids in batches(waiting, store.PAGE):
+        ws.db.write(
+            partial(
+                store.link_across_sources, scope=scope, sources=sources, feedback_ids=feedback_ids
+            )
+        )

@@ -7,8 +7,9 @@ writer makes that safe. Not here: how a record looks in the tables (`rows.py`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
@@ -70,6 +71,12 @@ OF_TRACE = frozenset({"position", "agent_id", "recorded_at"})
 
 PAGE = 500
 """Pieces of feedback that are linked in one piece of work."""
+MOST_SOURCES = 32
+"""Sources of an agent in which the target of another source's feedback is looked for."""
+MOST_STEPS = 10_000
+"""Steps of a trace to which late ones are still added."""
+MOST_MOVED = 1_000
+"""Steps of a trace that are put in another order for late ones."""
 
 TABLES: Mapping[type[AnyRecord], sa.Table] = {
     TraceRecord: traces,
@@ -107,6 +114,24 @@ class Giver:
             return True
         is_rater = (self.source, self.rater_id) == (earlier.source, earlier.rater_id)
         return is_rater and (is_owner or earlier.sender is None or is_same_sender)
+
+
+@dataclass
+class Arrivals:
+    """What was stored since targets were linked across sources."""
+
+    names: set[str] = field(default_factory=set)
+    """Of traces and sessions."""
+    feedback_ids: set[str] = field(default_factory=set)
+
+    def add(self, scope: Scope, record: AnyRecord) -> None:
+        """Take a new record in."""
+        if isinstance(record, TraceRecord):
+            self.names.add(record.external_id)
+            if record.session is not None:
+                self.names.add(record.session)
+        elif isinstance(record, FeedbackRecord):
+            self.feedback_ids.add(named_record(scope, record).id)
 
 
 @dataclass(frozen=True)
@@ -281,6 +306,9 @@ def add_late_steps(
         trace = connection.execute(query).mappings().first()
         if trace is None or trace["fingerprint"] == named.fingerprint:
             continue
+        of_trace = sa.select(sa.func.count()).where(steps.c.trace_id == named.id)
+        if connection.execute(of_trace).scalar_one() >= MOST_STEPS:
+            continue
         rows = Rows(scope, _versions(connection, scope, [named]))
         rows.add(named)
         in_order = sa.select(steps).where(steps.c.trace_id == named.id).order_by(steps.c.position)
@@ -334,20 +362,25 @@ def _extend(
     is_judged: bool,
 ) -> None:
     """Add steps to a stored trace, in order of time; at the end if there is feedback on one of its
-    steps by number."""
+    steps by number, or if there are very many."""
     all_steps = [*stored_steps, *late_steps]
     about_steps = sa.select(feedback_targets.c.feedback_id).where(
         feedback_targets.c.kind == "step", feedback_targets.c.target_id == trace["id"]
     )
     has_times = all(step["started_at"] is not None for step in stored_steps)
-    if has_times and connection.execute(about_steps.limit(1)).first() is None:
+    is_movable = has_times and len(stored_steps) <= MOST_MOVED
+    if is_movable and connection.execute(about_steps.limit(1)).first() is None:
         all_steps.sort(key=lambda step: step["started_at"])
-    connection.execute(steps.delete().where(steps.c.trace_id == trace["id"]))
     recorded_at = {"recorded_at": trace["recorded_at"]}
     numbered = [
         step | recorded_at | {"position": position} for position, step in enumerate(all_steps)
     ]
-    _insert_all(connection, steps, numbered)
+    # those before the first late one stay as they are
+    late = {id(step) for step in late_steps}
+    first = next(position for position, step in enumerate(all_steps) if id(step) in late)
+    moved = steps.c.trace_id == trace["id"], steps.c.position >= first
+    connection.execute(steps.delete().where(*moved))
+    _insert_all(connection, steps, numbered[first:])
 
     # what the trace did not say before
     (row,) = rows.traces
@@ -799,8 +832,16 @@ def _existing(connection: sa.Connection, scope: Scope, targets: Sequence[Target]
             if row.agent_id == scope.agent_id
         ]
         if kind == "step":
-            for row in _select(connection, steps.c.trace_id, of_agent, steps.c.position):
-                existing.add((kind, row.trace_id, row.position))
+            # a trace may have thousands of steps beside these
+            positions = {step for target_kind, _, step in targets if target_kind == kind}
+            of_agent_ids = set(of_agent)
+            for part in batches(positions, MOST):
+                for trace_ids in batches(of_agent_ids, MOST):
+                    query = sa.select(steps.c.trace_id, steps.c.position).where(
+                        steps.c.trace_id.in_(trace_ids), steps.c.position.in_(part)
+                    )
+                    for row in connection.execute(query):
+                        existing.add((kind, row.trace_id, row.position))
         else:
             existing.update((kind, row_id, None) for row_id in of_agent)
     return existing
@@ -855,31 +896,64 @@ def _set_targets(connection: sa.Connection, links: Sequence[tuple[Any, str]]) ->
     connection.execute(statement, parameters)
 
 
-def link_across_sources(connection: sa.Connection, scope: Scope, after: str) -> str | None:
-    """Link a page of targets (feedback ids above `after`) that their own source never delivered to
-    the one trace or session of that name in another source. If several sources have one, the target
-    stays open. Return the `after` of the next page, or None at the end."""
-    query = sa.select(traces.c.source).where(traces.c.agent_id == scope.agent_id).distinct()
-    sources = set(connection.execute(query).scalars())
+def waiting_for_other_sources(
+    connection: sa.Connection, scope: Scope, sources: Sequence[str], arrivals: Arrivals | None
+) -> list[str]:
+    """Return the ids of feedback whose targets its own source never delivered: of all such
+    feedback, or of that which these arrivals may link. `sources` is not empty."""
+    waiting = _waiting_elsewhere(scope, sources).with_only_columns(feedback_targets.c.feedback_id)
+    if arrivals is None:
+        return sorted(set(connection.execute(waiting).scalars()))
+    feedback_ids: set[str] = set()
+    for part in batches(arrivals.feedback_ids, MOST):
+        of_part = waiting.where(feedback_targets.c.feedback_id.in_(part))
+        feedback_ids.update(connection.execute(of_part).scalars())
+    # a name that several sources have links nothing, however much waits for it
+    for part in batches(arrivals.names, MOST // len(sources) + 1):
+        targets = [
+            _target(scope, kind, name, source, None)
+            for name in part
+            for kind in ("trace", "session")
+            for source in sources
+        ]
+        existing = _existing(connection, scope, targets)
+        counts: Counter[str] = Counter()
+        for name in part:
+            for kind in ("trace", "session"):
+                matches = {_target(scope, kind, name, source, None) for source in sources}
+                counts[name] += len(matches & existing) == 1
+        linkable = [name for name, count in counts.items() if count]
+        of_part = waiting.where(feedback_targets.c.external_id.in_(linkable))
+        feedback_ids.update(connection.execute(of_part).scalars())
+    return sorted(feedback_ids)
+
+
+def sources_of(connection: sa.Connection, scope: Scope) -> list[str]:
+    """Return the sources of the agent's traces: those with the most, as an app may name any."""
+    n_traces = sa.func.count()
+    query = sa.select(traces.c.source).where(traces.c.agent_id == scope.agent_id)
+    query = query.group_by(traces.c.source).order_by(n_traces.desc(), traces.c.source)
+    return list(connection.execute(query.limit(MOST_SOURCES)).scalars())
+
+
+def _waiting_elsewhere(scope: Scope, sources: Collection[str]) -> sa.Select[Any]:
     waiting = _WAITING.where(
         feedback.c.agent_id == scope.agent_id, feedback_targets.c.source == feedback.c.source
     )
     if len(sources) < 2:
         waiting = waiting.where(feedback_targets.c.source.not_in(sources))
+    return waiting
 
-    # a page: the next feedback ids
-    page = (
-        waiting.with_only_columns(feedback_targets.c.feedback_id)
-        .where(feedback_targets.c.feedback_id > after)
-        .distinct()
-        .order_by(feedback_targets.c.feedback_id)
-        .limit(PAGE)
-    )
-    feedback_ids = list(connection.execute(page).scalars())
-    if not feedback_ids or not sources:
-        return None
 
-    # what each of their targets could be
+def link_across_sources(
+    connection: sa.Connection,
+    scope: Scope,
+    sources: Sequence[str],
+    feedback_ids: Collection[str],
+) -> None:
+    """Link targets of this feedback that their own source never delivered to the one trace or
+    session of that name in another source. If several sources have one, the target stays open."""
+    waiting = _waiting_elsewhere(scope, sources)
     rows = list(connection.execute(waiting.where(feedback_targets.c.feedback_id.in_(feedback_ids))))
     candidates = {
         row: [_target(scope, row.kind, row.external_id, source, row.step) for source in sources]
@@ -894,7 +968,6 @@ def link_across_sources(connection: sa.Connection, scope: Scope, after: str) -> 
         if len(matches) == 1:
             links.append((row, matches.pop()))
     _set_targets(connection, links)
-    return str(feedback_ids[-1])
 
 
 def stored_names(

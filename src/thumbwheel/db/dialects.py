@@ -366,6 +366,17 @@ class Sqlite:
             return str(error)
         return None if verdict == "ok" else verdict
 
+    def programs(self) -> list[str]:
+        """Return the kinds and names of triggers, views and virtual tables in the file, of which
+        the schema has none."""
+        query = (
+            "SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'view')"
+            " UNION ALL SELECT 'virtual table', name FROM sqlite_master"
+            " WHERE type = 'table' AND sql LIKE 'CREATE VIRTUAL%'"
+        )
+        with closing(sqlite3.connect(self.path)) as connection:
+            return [f"{kind} {name}" for kind, name in connection.execute(query)]
+
     def prepare_erasure(self, connection: sa.Connection) -> None:
         connection.exec_driver_sql("PRAGMA secure_delete=ON")
 

@@ -276,6 +276,10 @@ def restore(home: Home, backend: Backend, source: Path) -> Backup:
         snapshot = Sqlite(rows, rows.with_name("lock"))
         if damage := snapshot.damage():
             raise _no_backup(source, f"its rows are damaged ({damage})")
+        if programs := snapshot.programs():
+            # they would run in the restored home, with every row that is written
+            why = f"its rows come with what no home has: {', '.join(programs[:5])}"
+            raise _no_backup(source, why)
 
         home.prepare()
         blobs = Artifacts(home.blobs)
@@ -329,11 +333,20 @@ class _FolderSource:
 
 
 class _TarSource:
+    """The plain files of a tar file. A link may lead anywhere, and a file with holes unpacks to any
+    size."""
+
     def __init__(self, file: tarfile.TarFile) -> None:
         self._file = file
+        # once, because `extractfile` looks through all members for each name
+        self._members = {
+            member.name: member
+            for member in file.getmembers()
+            if member.isreg() and not member.issparse()
+        }
 
     def open(self, name: str) -> IO[bytes]:
-        stream = self._file.extractfile(name)
+        stream = self._file.extractfile(self._members[name])
         if stream is None:
             raise KeyError(name)
         return stream
@@ -350,11 +363,12 @@ def _opened_source(path: Path) -> Iterator[_Source]:
         raise _no_backup(path, f"it cannot be read ({error.why})") from None
     with content:
         try:
-            file = tarfile.open(fileobj=content, mode="r:")  # noqa: SIM115 - closed below
-        except (OSError, tarfile.TarError) as error:
+            file = tarfile.open(fileobj=content, mode="r:")  # noqa: SIM115 - closed with the file
+            members = _TarSource(file)
+        # headers may name each other without end, or any number as a size
+        except (OSError, tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
             raise _no_backup(path, f"it cannot be read ({error})") from None
-        with file:
-            yield _TarSource(file)
+        yield members
 
 
 def _no_backup(path: Path, why: str) -> InputError:
@@ -372,7 +386,15 @@ def _verified(source: _Source, path: Path) -> Backup:
             raise _no_backup(path, f"its format {manifest['format']!r} is not known here")
         files = {name: BackupFile(**entry) for name, entry in manifest["files"].items()}
         backup = Backup(str(path), str(manifest["taken_at"]), files, list(manifest["missing"]))
-    except (OSError, KeyError, TypeError, ValueError, AttributeError, tarfile.TarError) as error:
+    except (
+        OSError,
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+        tarfile.TarError,
+    ) as error:
         raise _no_backup(path, f"{MANIFEST} cannot be read ({error})") from None
     if ROWS not in files:
         raise _no_backup(path, f"{ROWS} is missing")

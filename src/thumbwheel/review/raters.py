@@ -7,7 +7,7 @@ whether a rating is above the middle, else the labels.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,8 +18,7 @@ from thumbwheel.core import ids
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.review import store
 from thumbwheel.review.types import Period, Queue, QueueReport, RaterReport
-from thumbwheel.rewards.aggregate import plurality
-from thumbwheel.rewards.agreement import Panel, panel
+from thumbwheel.rewards.agreement import Crowd, panel
 
 MIDDLE = 3.0
 
@@ -63,11 +62,18 @@ def report(ws: Workspace, queue: Queue) -> QueueReport:
         raters = store.raters_of(connection, queue.id)
         counts = store.action_counts(connection, queue.id)
     agreement = panel("verdicts", [(each.item, each.rater, each.verdict) for each in ratings])
-    by_item: dict[str, dict[str, str]] = defaultdict(dict)
+    by_item: dict[str, list[str]] = defaultdict(list)
+    by_rater: dict[str, list[_Rating]] = defaultdict(list)
     for rating in ratings:
-        by_item[rating.item][rating.rater] = rating.verdict
-    conflicts = [item for item, verdicts in by_item.items() if len(set(verdicts.values())) > 1]
-    reports = [_of_rater(row["rater"], ratings, by_item, counts, agreement) for row in raters]
+        by_item[rating.item].append(rating.verdict)
+        by_rater[rating.rater].append(rating)
+    conflicts = [item for item, verdicts in by_item.items() if len(set(verdicts)) > 1]
+    crowds = {item: Crowd.of(verdicts) for item, verdicts in by_item.items()}
+    kappas = {each.rater: each.agreement.as_dict() for each in agreement.raters}
+    reports = []
+    for row in raters:
+        name = row["rater"]
+        reports.append(_of_rater(name, by_rater[name], crowds, counts, kappas.get(name)))
     alpha = agreement.people["nominal"].as_dict()
     return QueueReport(reports, alpha, conflicts)
 
@@ -75,40 +81,35 @@ def report(ws: Workspace, queue: Queue) -> QueueReport:
 def _of_rater(
     name: str,
     ratings: Sequence[_Rating],
-    by_item: Mapping[str, Mapping[str, str]],
+    crowds: Mapping[str, Crowd],
     counts: Mapping[tuple[str, str], int],
-    agreement: Panel,
+    kappa: Mapping[str, Any] | None,
 ) -> RaterReport:
-    own_ratings = [rating for rating in ratings if rating.rater == name]
-    times = [rating.seconds for rating in own_ratings if rating.seconds is not None]
-    kappas = [each.agreement.as_dict() for each in agreement.raters if each.rater == name]
+    """Return the report on the rater of these ratings."""
+    times = [rating.seconds for rating in ratings if rating.seconds is not None]
     by_week: dict[str, list[_Rating]] = defaultdict(list)
-    for rating in own_ratings:
+    for rating in ratings:
         by_week[f"{rating.rated_at:%G-W%V}"].append(rating)
-    weeks = [_period(week, of_week, by_item) for week, of_week in sorted(by_week.items())]
+    weeks = [_period(week, of_week, crowds) for week, of_week in sorted(by_week.items())]
     return RaterReport(
         rater=name,
-        rated=len(own_ratings),
+        rated=len(ratings),
         skipped=counts.get((name, "skip"), 0),
         undone=counts.get((name, "undo"), 0),
         seconds=median(times) if times else None,
-        kappa=kappas[0] if kappas else None,
+        kappa=kappa,
         weeks=weeks,
     )
 
 
-def _period(
-    week: str, ratings: Sequence[_Rating], by_item: Mapping[str, Mapping[str, str]]
-) -> Period:
+def _period(week: str, ratings: Sequence[_Rating], crowds: Mapping[str, Crowd]) -> Period:
+    """Count the ratings of a week, and how many of them agree with the crowd of the others."""
     judged = [rating.good for rating in ratings if rating.good is not None]
     agreed = compared = 0
     for rating in ratings:
-        others = Counter(
-            verdict for rater, verdict in by_item[rating.item].items() if rater != rating.rater
-        )
-        crowd = plurality(others)
-        if crowd is not None:
+        _, crowd_verdict = crowds[rating.item].without(rating.verdict)
+        if crowd_verdict is not None:
             compared += 1
-            agreed += crowd == rating.verdict
+            agreed += crowd_verdict == rating.verdict
     positive = sum(judged) / len(judged) if judged else None
     return Period(week, len(ratings), positive, agreed, compared)

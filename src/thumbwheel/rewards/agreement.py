@@ -109,7 +109,7 @@ class _Opinions:
 
 
 @dataclass(frozen=True)
-class _Crowd:
+class Crowd:
     """How many persons gave each verdict on a thing. They are counted once, because each of
     thousands of raters is held against all of the others."""
 
@@ -118,7 +118,7 @@ class _Crowd:
     size: int
 
     @classmethod
-    def of(cls, verdicts: Sequence[Any]) -> _Crowd:
+    def of(cls, verdicts: Sequence[Any]) -> Crowd:
         """Count verdicts."""
         counts = Counter(verdicts)
         return cls(counts, counts.most_common(LEADING), len(verdicts))
@@ -156,9 +156,9 @@ def panel(
     # By name: the intervals draw things by their positions.
     opinions = [opinions_on[thing] for thing in sorted(opinions_on)]
     units = [on_thing.of_people(judges) for on_thing in opinions]
-    held: dict[str, list[tuple[Any, _Crowd]]] = defaultdict(list)
+    held: dict[str, list[tuple[Any, Crowd]]] = defaultdict(list)
     for on_thing, of_people in zip(opinions, units, strict=True):
-        crowd = _Crowd.of(of_people)
+        crowd = Crowd.of(of_people)
         for rater, verdict in on_thing.by_rater.items():
             held[rater].append((verdict, crowd))
     people = [rater for rater in held if rater not in judges]
@@ -178,7 +178,7 @@ def _busiest(raters: Iterable[str], held: Mapping[str, Sequence[Any]]) -> list[s
     return sorted(most)
 
 
-def _against(rater: str, held: Sequence[tuple[Any, _Crowd]], *, is_person: bool) -> RaterAgreement:
+def _against(rater: str, held: Sequence[tuple[Any, Crowd]], *, is_person: bool) -> RaterAgreement:
     """Hold the verdicts of a rater against the crowd of the other persons."""
     verdicts, crowd_verdicts, torn, alone = list[Any](), list[Any](), 0, 0
     for verdict, crowd in held:

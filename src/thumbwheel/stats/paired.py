@@ -138,6 +138,8 @@ def bootstrap(
     check_level(level)
     members = _members(clusters, n)
     count = len(members)
+    ordered, sizes = np.concatenate(members), np.array([len(items) for items in members])
+    starts = np.cumsum(sizes) - sizes
     if count < 2:
         raise InputError(
             f"a bootstrap over {count} group",
@@ -148,7 +150,11 @@ def bootstrap(
     values: list[float] = []
     for _ in range(rounds):
         sample = rng.integers(0, count, size=count)
-        value = statistic(np.concatenate([members[cluster] for cluster in sample]))
+        # the members of each cluster stand together: from its start on, one after the other
+        drawn_sizes = sizes[sample]
+        offsets = starts[sample] - (np.cumsum(drawn_sizes) - drawn_sizes)
+        positions = np.repeat(offsets, drawn_sizes) + np.arange(drawn_sizes.sum())
+        value = statistic(ordered[positions])
         if value is not None:
             values.append(value)
     if 2 * len(values) < rounds:

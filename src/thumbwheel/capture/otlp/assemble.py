@@ -8,9 +8,10 @@ asked and the last one what was answered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 from thumbwheel.capture.fields import unpacked
@@ -58,6 +59,19 @@ class SpanRun:
     steps: Sequence[Span]
     inside: Sequence[Span]
 
+    @cached_property
+    def targets(self) -> Mapping[str, TargetRef]:
+        """Span id -> what feedback about this span is about: the trace if the span wraps it or gave
+        its answer, else a step of it."""
+        whole = self.trace.as_target()
+        targets = {span.span_id: whole for span in self.inside}
+        if len(self.steps) > 1:
+            for position, span in enumerate(self.steps):
+                if conventions.answer(span) != self.trace.output:
+                    step = TargetRef(kind="step", id=self.trace.external_id, step=position)
+                    targets[span.span_id] = step
+        return targets
+
 
 def records_of(spans: Sequence[Span]) -> list[AnyRecord]:
     """Return the records of the spans of one trace: the run itself, runs of nested agents,
@@ -91,18 +105,8 @@ def runs_of(spans: Sequence[Span]) -> list[SpanRun]:
 
 
 def target_of(runs: Iterable[SpanRun], span_id: str) -> TargetRef | None:
-    """Return the target of feedback about this span: the trace if the span wraps it or gave its
-    answer, else a step of it. None if no run has the span."""
-    for run in runs:
-        if span_id not in {span.span_id for span in run.inside}:
-            continue
-        for position, span in enumerate(run.steps):
-            if span.span_id != span_id or len(run.steps) == 1:
-                continue
-            if conventions.answer(span) != run.trace.output:
-                return TargetRef(kind="step", id=run.trace.external_id, step=position)
-        return run.trace.as_target()
-    return None
+    """Return the target of feedback about this span, or None if no run has the span."""
+    return next((run.targets[span_id] for run in runs if span_id in run.targets), None)
 
 
 def _start(span: Span) -> datetime:
@@ -110,27 +114,32 @@ def _start(span: Span) -> datetime:
 
 
 def _runs(name: str, parent: str | None, roots: Sequence[SpanNode]) -> list[SpanRun]:
-    """Return the run of an agent and the runs of agents that it called."""
-    inside: list[Span] = []
-    nested: list[SpanNode] = []
-    waiting = list(reversed(roots))
-    while waiting:
-        node = waiting.pop()
-        is_agent = conventions.operation(node.span) in conventions.AGENT_OPERATIONS
-        if is_agent and node not in roots:
-            nested.append(node)
-            continue
-        inside.append(node.span)
-        waiting += reversed(node.children)
-    inside.sort(key=_start)
-
+    """Return the run of an agent, followed by the runs of agents that it called."""
     runs = []
-    run = _run(name, parent, [node.span for node in roots], inside)
-    if run is not None:
-        runs.append(run)
-    for node in nested:
-        nested_name = f"{node.span.trace_id}/{node.span.span_id}"
-        runs += _runs(nested_name, name if run else parent, [node])
+    agents = [(name, parent, roots)]
+    while agents:
+        name, parent, roots = agents.pop()
+        # agents called by this one are runs of their own
+        root_ids = {node.span.span_id for node in roots}
+        inside: list[Span] = []
+        nested: list[SpanNode] = []
+        waiting = list(reversed(roots))
+        while waiting:
+            node = waiting.pop()
+            is_agent = conventions.operation(node.span) in conventions.AGENT_OPERATIONS
+            if is_agent and node.span.span_id not in root_ids:
+                nested.append(node)
+                continue
+            inside.append(node.span)
+            waiting += reversed(node.children)
+        inside.sort(key=_start)
+
+        run = _run(name, parent, [node.span for node in roots], inside)
+        if run is not None:
+            runs.append(run)
+        for node in reversed(nested):
+            nested_name = f"{node.span.trace_id}/{node.span.span_id}"
+            agents.append((nested_name, name if run else parent, [node]))
     return runs
 
 
@@ -144,11 +153,13 @@ def _run(
     if not calls:
         # a wrapper whose inner call was not sent, or sent as a trace of its own
         calls = [span for span in roots if conventions.prompt(span) and conventions.answer(span)]
-        calls = [span for span in calls if span not in steps]
+        step_ids = {span.span_id for span in steps}
+        calls = [span for span in calls if span.span_id not in step_ids]
         steps = sorted([*steps, *calls], key=_start)
 
     # what the run's own span does not say, its first and last call of a model do
-    wrappers = [span for span in roots if span not in steps]
+    step_ids = {span.span_id for span in steps}
+    wrappers = [span for span in roots if span.span_id not in step_ids]
     prompts = map(conventions.prompt, [*wrappers, *calls])
     prompt = next((prompt for prompt in prompts if prompt), None)
     if prompt is None:
