@@ -7,6 +7,7 @@ URLS: dict[str, str] = {
     "home": "/",
     "overview": "/agents/support",
     "start": "/start",
+    "import": "/import?agent=support",
     "traces": "/agents/support/traces",
     "trace": "/agents/support/traces/order-42",
     "trace-lineage": "/agents/support/traces/order-42/lineage",

@@ -37,7 +37,7 @@ ColumnOptions = Annotated[
 ScaleOptions = Annotated[
     list[str] | None,
     typer.Option(
-        help="NAME=LOW:HIGH of its numbers, or its words from worst to best, repeatable: "
+        help="NAME=WORST:BEST of its numbers, or its words from worst to best, repeatable: "
         "rating=1:10, rating=poor:fair:good."
     ),
 ]
