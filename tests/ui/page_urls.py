@@ -18,6 +18,7 @@ URLS: dict[str, str] = {
     "datasets": "/agents/support/datasets",
     "dataset": "/agents/support/datasets/{dataset}",
     "cases": "/agents/support/cases",
+    "case": "/agents/support/cases/{case}",
     "runs": "/agents/support/runs",
     "run": "/agents/support/runs/run_sft",
     "train": "/agents/support/train",

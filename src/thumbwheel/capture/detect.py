@@ -45,7 +45,7 @@ from thumbwheel.capture.source import (
 from thumbwheel.capture.sources import SOURCES
 from thumbwheel.capture.types import AnyRecord, CaseRecord, TraceRecord
 from thumbwheel.core import log
-from thumbwheel.core.errors import InputError, MissingExtra
+from thumbwheel.core.errors import InputError, MissingExtra, at_field
 from thumbwheel.core.present import shortened
 
 DOTENV = ".env"
@@ -209,8 +209,7 @@ def recognise(path: Path, source: str | None = None) -> Detection:
             f"it is ambiguous: {candidates} could read it",
             "Say which: thumbwheel import SOURCE PATH",
         )
-        ambiguous.field = "source"
-        raise ambiguous
+        raise at_field(ambiguous, "source")
     if claims:
         (name,) = claims
         return Detection(name, _reason(SOURCES.get(name)), [])

@@ -106,6 +106,7 @@ PAGES: tuple[Page, ...] = (
     _section("datasets", f"{AGENT}/datasets", "Datasets", datasets.load_list, "Datasets"),
     _detail("dataset", f"{AGENT}/datasets/{{dataset}}", datasets.load_dataset, "datasets"),
     _section("cases", f"{AGENT}/cases", "Cases", datasets.load_cases, "Cases"),
+    _detail("case", f"{AGENT}/cases/{{case}}", datasets.load_case, "cases"),
     _section("runs", f"{AGENT}/runs", "Runs", training.load_runs, "Runs"),
     _detail("run", f"{AGENT}/runs/{{run}}", training.load_run, "runs"),
     _detail("train", f"{AGENT}/train", training.load_training, "runs", "run"),
