@@ -27,6 +27,7 @@ WITHOUT_A_COMMAND = {
     "exports file",
     "decisions list",
     "feed",
+    "imports preview",
 }
 """Routes that only make sense over HTTP."""
 

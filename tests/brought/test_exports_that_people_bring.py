@@ -123,7 +123,7 @@ def test_a_score_that_cannot_be_taken_costs_itself_and_is_said() -> None:
     (item,) = items(brought("06-langfuse-score-types/lf-bad-score.jsonl"))
     assert isinstance(item, Line)
     assert [type(record) for record in item.records] == [TraceRecord, FeedbackRecord]
-    assert "--scale rating=LOW:HIGH" in item.remarks[0]
+    assert "--scale rating=WORST:BEST" in item.remarks[0]
 
 
 def test_ratings_of_ten_are_not_read_as_ratings_of_five(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,25 +61,18 @@ def test_an_empty_home_leads_to_a_recorded_and_rated_answer(
     assert (judgement["kind"], judgement["value"]) == ("thumb", False)
 
 
-def test_a_file_is_uploaded_and_its_answer_rated(
+def test_a_file_is_imported_and_its_answer_rated(
     stranger: Visitor, pages: PagesWorld, tmp_path: Path
 ) -> None:
-    file = tmp_path / "my ratings (1).jsonl"
-    rows = [{"frage": "Where is it?", "antwort": f"In room {n}."} for n in range(3)]
-    file.write_text("\n".join(json.dumps(row) for row in rows))
-    page = stranger.open("/start")
-    form = page.locator("#import-form")
-    form.get_by_label("Name of the app").fill("files")
-    form.get_by_label("File").set_input_files(file)
-    form.get_by_role("button", name="Import").click()
-    expect(page.get_by_role("status")).to_contain_text("known to contain the prompt")
-    form.get_by_label("Format").select_option("csv")
-    file = tmp_path / "ratings.csv"
+    file = tmp_path / "my ratings (1).csv"
     file.write_text("question,answer,rating\nWhere is it?,In room 3.,5\n")
-    form.get_by_label("File").set_input_files(file)
-    form.get_by_role("button", name="Import").click()
-    page.wait_for_url("**/agents/files/*")
-    stranger.open("/agents/files/traces").get_by_role("link", name="Where is it?").click()
+    page = stranger.open("/start")
+    page.get_by_role("link", name="Choose a file").click()
+    page.get_by_label("Name of the app").fill("files")
+    page.get_by_label("File", exact=True).set_input_files(file)
+    page.get_by_role("button", name="Import 1 row").click()
+    page.wait_for_url("**/agents/files/traces")
+    page.get_by_role("link", name="Where is it?").click()
     rate_down(page)
     assert {word["kind"] for word in list_feedback(pages.ws, "files")} == {"rating", "thumb"}
 

@@ -70,7 +70,9 @@ def operations(ws: Workspace, folder: Path) -> Iterator[dict[str, str]]:
         approve(ws, candidate, Basis.GOLD, losses=2)
         _export(ws, candidate)
         for question, answer in GOLD.items():
-            add_case(ws, AGENT, "ann", input=question, reference=answer, checker="exact_answer")
+            case_id = add_case(
+                ws, AGENT, "ann", input=question, reference=answer, checker="exact_answer"
+            )
         ledger.run(ws, Agent.named(AGENT), components(ws, AGENT, ledger.settings(ws, AGENT)))
         experiment = _experiment(ws)
         _loop(ws, candidate)
@@ -84,6 +86,7 @@ def operations(ws: Workspace, folder: Path) -> Iterator[dict[str, str]]:
             "experiment": experiment,
             "job": job.id,
             "candidate": candidate.name,
+            "case": case_id,
         }
 
 

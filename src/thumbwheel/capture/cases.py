@@ -1,4 +1,5 @@
-"""Verbs for gold cases: add what the owner reviewed, list what there is.
+"""Verbs for gold cases: add what the owner reviewed, list what there is, edit it, and vouch for it
+or not.
 
 Not here: cases that come in files (`ingest.py`), running a checker (the evaluation stage).
 """
@@ -6,6 +7,10 @@ Not here: cases that come in files (`ingest.py`), running a checker (the evaluat
 from __future__ import annotations
 
 import codecs
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +18,17 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 
 from thumbwheel.capture import store
-from thumbwheel.capture.feedback import store_record
+from thumbwheel.capture.feedback import check_text, store_record
+from thumbwheel.capture.ingest import scope_under
 from thumbwheel.capture.json_text import json_value
 from thumbwheel.capture.regular_file import file_error, read_regular
+from thumbwheel.capture.rows import case_objection
 from thumbwheel.capture.types import CaseRecord, Unreadable, explain
-from thumbwheel.core.errors import InputError, NotFound
+from thumbwheel.core.errors import InputError, NotFound, at_field
+from thumbwheel.db.feedback_in_force import OWNER
+from thumbwheel.db.message_chains import conversation
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import require_agent
 
 
@@ -35,6 +45,110 @@ def add_case(ws: Workspace, agent: str, reviewer: str, **fields: Any) -> str:
     except ValidationError as error:
         raise InputError("case", explain(error), "See: thumbwheel case add --help") from None
     return store_record(ws, agent, record, reviewer)
+
+
+@dataclass(frozen=True)
+class WholeCase:
+    """A case with all messages of its input."""
+
+    id: str
+    input: list[dict[str, Any]]
+    reference: Any
+    checker: str | None
+    checker_config: dict[str, Any] | None
+    group: str | None
+    slices: dict[str, Any] | None
+    basis: str
+    reviewer: str | None
+    source: str
+    recorded_at: datetime
+
+
+def find_case(ws: Workspace, agent: Agent, case_id: str) -> WholeCase:
+    """Return a case of the agent. Raises NotFound."""
+    with ws.db.read() as connection:
+        row = store.case_row(connection, agent.id, case_id)
+        messages = conversation(connection, row["input_id"]) if row is not None else []
+    if row is None:
+        raise NotFound(
+            f"case {case_id!r}", f"agent {agent.slug!r} has none of that id", "List the cases"
+        )
+    names = ("id", "reference", "checker", "checker_config", "slices", "basis", "reviewer")
+    shared = {name: row[name] for name in (*names, "source", "recorded_at")}
+    return WholeCase(input=messages, group=row["group_key"], **shared)
+
+
+def edit_case(
+    ws: Workspace,
+    agent: Agent,
+    case_id: str,
+    reviewer: str,
+    *,
+    reference: str | None = None,
+    checker: str | None = None,
+    group: str | None = None,
+) -> None:
+    """Change what makes an answer to a case right; `reviewer` vouches for it from now on. None
+    keeps what is there.
+
+    A reference that is no text is given as JSON. Raises NotFound, InputError for an impossible
+    case.
+    """
+    case = find_case(ws, agent, case_id)
+    changed: dict[str, Any] = {
+        "input": case.input,
+        "reference": case.reference,
+        "checker": checker or case.checker,
+        "group": group or case.group,
+        "slices": case.slices,
+    }
+    if checker in (None, case.checker):
+        changed["checker_config"] = case.checker_config
+    if reference is not None:
+        is_json = case.reference is not None and not isinstance(case.reference, str)
+        changed["reference"] = _as_json(reference) if is_json else reference
+    scope = scope_under(ws, agent.id, agent.slug, OWNER, reviewer)
+    try:
+        record = CaseRecord.model_validate(_stated(changed))
+        check_text(record)
+    except ValidationError as error:
+        raise InputError("case", explain(error), "Give a reference or a checker") from None
+    if objection := case_objection([record], scope.case_rule):
+        raise at_field(InputError("case", objection, "Choose another checker"), "checker")
+    ws.db.write(partial(store.edit_case, scope=scope, case_id=case_id, record=record))
+
+
+def _stated(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _as_json(text: str) -> Any:
+    try:
+        return json_value(text.encode())
+    except Unreadable as error:
+        refusal = InputError("the reference", str(error), "It is JSON here: give JSON again")
+        raise at_field(refusal, "reference") from None
+
+
+def vouch_for(ws: Workspace, agent: Agent, case_ids: Sequence[str], reviewer: str) -> None:
+    """Make cases gold, many at once. Raises NotFound for an unknown one; then none is changed."""
+    for case_id in case_ids:
+        find_case(ws, agent, case_id)
+    scope = scope_under(ws, agent.id, agent.slug, OWNER, reviewer)
+    ws.db.write(partial(store.vouch, scope=scope, case_ids=case_ids))
+
+
+def withdraw_reviews(ws: Workspace, agent: Agent, case_ids: Sequence[str]) -> None:
+    """Take back that these cases are gold. Raises NotFound for an unknown one; then none is
+    changed."""
+    for case_id in case_ids:
+        find_case(ws, agent, case_id)
+
+    def work(connection: sa.Connection) -> None:
+        for case_id in case_ids:
+            store.withdraw_review(connection, case_id)
+
+    ws.db.write(work)
 
 
 def withdraw_review(connection: sa.Connection, case_id: str) -> None:

@@ -37,7 +37,7 @@ ColumnOptions = Annotated[
 ScaleOptions = Annotated[
     list[str] | None,
     typer.Option(
-        help="NAME=LOW:HIGH of its numbers, or its words from worst to best, repeatable: "
+        help="NAME=WORST:BEST of its numbers, or its words from worst to best, repeatable: "
         "rating=1:10, rating=poor:fair:good."
     ),
 ]
@@ -544,6 +544,72 @@ def case_add(
         ids = [add_case(ws, agent, reviewer, **fields) for fields in cases]
     more = " ..." if len(ids) > 5 else ""
     return present.message(AddedCases(ids), f"stored {', '.join(ids[:5])}{more}")
+
+
+CaseId = Annotated[str, typer.Argument(help="The case: cas_..., see case list.")]
+Reviewer = Annotated[str, typer.Option(help="Who reviewed it.")]
+
+
+@case.command("edit")
+def case_edit(
+    ctx: typer.Context,
+    case: CaseId,
+    agent: Agent,
+    reference: Annotated[
+        str | None, typer.Option(help="The right answer; JSON where it was no text.")
+    ] = None,
+    checker: Annotated[
+        str | None, typer.Option(help="What compares an answer with it, for example exact_answer.")
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="Cases of one group are not independent, for example of one customer."),
+    ] = None,
+    reviewer: Reviewer = "owner",
+) -> present.Answer[AddedCases]:
+    """Change what makes an answer to a case right; it is gold from now on.
+
+    Evaluations of before keep their results. Example: thumbwheel case edit cas_0f3k2m8v1 --agent
+    support --reference "Three days."
+    """
+    from thumbwheel.capture.cases import edit_case
+    from thumbwheel.models.versions import require_agent
+
+    with ctx.obj() as ws:
+        edit_case(
+            ws,
+            require_agent(ws, agent),
+            case,
+            reviewer,
+            reference=reference,
+            checker=checker,
+            group=group,
+        )
+    return present.message(AddedCases([case]), f"changed {case}")
+
+
+@case.command("review")
+def case_review(
+    ctx: typer.Context,
+    case: Annotated[list[str], typer.Argument(help="The cases: cas_..., see case list.")],
+    agent: Agent,
+    undo: Annotated[bool, typer.Option("--undo", help="Take back that they are gold.")] = False,
+    reviewer: Reviewer = "owner",
+) -> present.Answer[AddedCases]:
+    """Vouch for cases, as many as you like: they are gold from now on.
+
+    Example: thumbwheel case review cas_0f3k2m8v1 cas_1h5m3n9x2 --agent support --reviewer anna
+    """
+    from thumbwheel.capture.cases import vouch_for, withdraw_reviews
+    from thumbwheel.models.versions import require_agent
+
+    with ctx.obj() as ws:
+        if undo:
+            withdraw_reviews(ws, require_agent(ws, agent), case)
+        else:
+            vouch_for(ws, require_agent(ws, agent), case, reviewer)
+    state = "not gold any more" if undo else "gold"
+    return present.message(AddedCases(case), f"{len(case)} cases: {state}")
 
 
 @case.command("list")

@@ -9,10 +9,11 @@ shown (`mapping.py`). Not here: reading a file for good (`ingest.py`).
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from itertools import islice
 from pathlib import Path
@@ -44,7 +45,7 @@ from thumbwheel.capture.source import (
 from thumbwheel.capture.sources import SOURCES
 from thumbwheel.capture.types import AnyRecord, CaseRecord, TraceRecord
 from thumbwheel.core import log
-from thumbwheel.core.errors import InputError, MissingExtra
+from thumbwheel.core.errors import InputError, MissingExtra, at_field
 from thumbwheel.core.present import shortened
 
 DOTENV = ".env"
@@ -82,8 +83,8 @@ class Options:
         ratings: RatingFilter = ALL_COUNT,
         timezone: str | None = None,
     ) -> Options:
-        """Return the options from MEANING=COLUMN, NAME=LOW:HIGH and the name of a time zone. Raises
-        InputError for any other form."""
+        """Return the options from MEANING=COLUMN, NAME=WORST:BEST and the name of a time zone.
+        Raises InputError for any other form."""
         scales_by_name = {name: _ends(name, ends) for name, ends in _pairs("--scale", scales)}
         zone = _zone(timezone) if timezone else None
         column_names: dict[str, str] = {}
@@ -183,10 +184,19 @@ def _of_project(variable: str) -> str | None:
 
 
 def detect(path: Path, options: Options | None = None, source: str | None = None) -> Detection:
+    """Return the source that reads this file, as `recognise` does, with the meaning of its columns.
+    Raises InputError also for a table whose columns cannot be mapped."""
+    recognised = recognise(path, source)
+    if isinstance(path, Address) or path.is_dir():
+        return recognised
+    return replace(recognised, mapping=_mapping(path, recognised.source, options))
+
+
+def recognise(path: Path, source: str | None = None) -> Detection:
     """Return the source that reads this file: `source` if it is given, else the source recognised
     by the first rows. Raises InputError if no source reads it, or several would."""
     if source is not None:
-        return Detection(source, "as told", _mapping(path, source, options))
+        return Detection(source, "as told", [])
     if isinstance(path, Address) or path.is_dir():
         return _detect_location(path)
     claims, first_row = _claims(path)
@@ -194,21 +204,21 @@ def detect(path: Path, options: Options | None = None, source: str | None = None
         candidates = ", ".join(
             f"{name} ({count} of the first rows)" for name, count in claims.most_common()
         )
-        raise file_error(
+        ambiguous = file_error(
             path,
             f"it is ambiguous: {candidates} could read it",
             "Say which: thumbwheel import SOURCE PATH",
         )
+        raise at_field(ambiguous, "source")
     if claims:
         (name,) = claims
-        return Detection(name, _reason(SOURCES.get(name)), _mapping(path, name, options))
+        return Detection(name, _reason(SOURCES.get(name)), [])
     if kind := foreign(first_row):
         what, step = kind
         raise file_error(path, f"no source reads {what}", step)
     container = container_of(path)
     source_name = "table" if container == "json" else container
-    why = "a table whose columns are known by their names"
-    return Detection(source_name, why, _mapping(path, source_name, options))
+    return Detection(source_name, "a table whose columns are known by their names", [])
 
 
 def advice(path: Path) -> str:
@@ -253,7 +263,8 @@ def describe(record: AnyRecord) -> str:
     name = f" {record.name}" if record.name else ""
     scale = f" of {record.scale.min:g} to {record.scale.max:g}" if record.scale else ""
     rater = f" by {record.rater.id}" if record.rater else ""
-    return f"{record.kind}{name}: {_clip(record.value)}{scale}{rater}"
+    value = f"{record.value:g}" if isinstance(record.value, float) else _clip(record.value)
+    return f"{record.kind}{name}: {value}{scale}{rater}"
 
 
 def _clip(value: Any) -> str:
@@ -354,7 +365,7 @@ def _pairs(option: str, texts: list[str] | None) -> list[tuple[str, str]]:
 
 
 def _ends(name: str, text: str) -> Scale:
-    """Return the two ends of a scale of numbers, or the words of a scale from worst to best."""
+    """Return the worst and the best number of a scale, or its words from worst to best."""
     parts = [part.strip() for part in text.split(":")]
     try:
         numbers = [float(part) for part in parts]
@@ -363,11 +374,11 @@ def _ends(name: str, text: str) -> Scale:
     words = {plain(part) for part in parts if part}
     if not numbers and len(parts) > 1 and len(words) == len(parts):
         return Words(tuple(parts))
-    low, high = numbers if len(numbers) == 2 else (0.0, 0.0)
-    if not low < high < float("inf"):
+    worst, best = numbers if len(numbers) == 2 else (0.0, 0.0)
+    if worst == best or not all(map(math.isfinite, (worst, best))):
         raise InputError(
             f"--scale {name}={text}",
-            "a scale has a low and a higher end, or words from the worst to the best",
+            "a scale has a worst and a best number, or words from the worst to the best",
             f"Give for example --scale {name}=1:10 or --scale {name}=poor:fair:good",
         )
-    return low, high
+    return worst, best

@@ -203,6 +203,10 @@ class _Pace:
 _PACE = _Pace()
 
 
+def ignore_item(item: Item) -> None:
+    """Do nothing with a line that was read."""
+
+
 def rehearse(
     agent: str,
     source: str,
@@ -211,10 +215,12 @@ def rehearse(
     case_rule: CaseRule,
     rejects: Path | None = None,
     on_position: OnPosition = ignore_position,
+    on_item: Callable[[Item], None] = ignore_item,
     options: Options | None = None,
 ) -> ImportReport:
     """Return the report of a dry run of `ingest`: `records` counts the records in the file;
-    `case_rule` decides which cases would be refused."""
+    `case_rule` decides which cases would be refused; `on_item` gets every line as it would be
+    stored, refused or left out."""
     ids.slug(agent)
     options = options or Options()
     reader = source_of(source, options)
@@ -229,6 +235,7 @@ def rehearse(
                 reason = case_objection(item.records, case_rule)
                 if reason is not None:
                     item = Refused(item.number, reason, item.text)
+            on_item(item)
             if isinstance(item, Line):
                 report.count_records(item.records)
                 report.count_line(item)

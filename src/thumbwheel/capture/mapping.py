@@ -246,7 +246,7 @@ class ColumnMapping:
             if reading is not None and reading.problem:
                 how += f"; refused: {reading.problem}"
             elif reading is not None and reading.scale is not None:
-                how += f", {reading.words()} (other: --scale {meaning}=LOW:HIGH)"
+                how += f", {reading.words()} (other: --scale {meaning}=WORST:BEST)"
             elif meaning in SCALES:
                 how += ", read as up or down by its values"
             lines.append(f"{meaning} <- {column} ({how})")
@@ -551,6 +551,15 @@ def _fitting(meaning: str, free: list[str], table: TableColumns) -> list[str]:
 
 def _proposal(table: TableColumns) -> str:
     """Return the options that name the columns which look like a prompt, an answer and a mark."""
+    proposed = proposed_columns(table)
+    if "response" not in proposed:
+        return "--column prompt=COLUMN --column response=COLUMN --column rating=COLUMN"
+    return " ".join(f"--column {meaning}={name}" for meaning, name in proposed.items())
+
+
+def proposed_columns(table: TableColumns) -> dict[str, str]:
+    """Return meaning -> column for the columns whose values look like a prompt, an answer and a
+    mark."""
     texts, marks = [], []
     for name, value in table.first.items():
         is_id = NOT_ASKED.fullmatch(name.casefold()) is not None
@@ -560,14 +569,10 @@ def _proposal(table: TableColumns) -> str:
             texts.append(name)
         elif value is not None and mark is not None and not mark.says_nothing and not is_id:
             marks.append(name)
-    options = [
-        f"--column {meaning}={name}"
-        for meaning, name in zip(("prompt", "response"), texts, strict=False)
-    ]
-    options += [f"--column rating={name}" for name in marks[:1]]
-    if len(texts) < 2:
-        return "--column prompt=COLUMN --column response=COLUMN --column rating=COLUMN"
-    return " ".join(options)
+    proposed = dict(zip(("prompt", "response"), texts, strict=False))
+    if marks:
+        proposed["rating"] = marks[0]
+    return proposed
 
 
 def row_records(row: Mapping[str, Any], mapping: ColumnMapping) -> list[AnyRecord]:

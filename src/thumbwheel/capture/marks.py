@@ -43,7 +43,8 @@ class Words:
 
 Scale = tuple[float, float] | Words
 Scales = Mapping[str, Scale]
-"""Name of a mark, or its kind -> the ends of its scale, or its words, as a person says."""
+"""Name of a mark, or its kind -> the worst and the best number of its scale, or its words, as a
+person says."""
 
 THUMBS = (
     "thumb",
@@ -570,7 +571,7 @@ class Reading:
     kind: str
     """thumb, rating, score, against, count or unclear."""
     scale: tuple[float, float] | None = None
-    """Of its numbers; None: they are thumbs."""
+    """The worst and the best of its numbers; None: they are thumbs."""
     zero_is_nothing: bool = False
     problem: str = ""
     """Why its numbers cannot be read."""
@@ -582,8 +583,8 @@ class Reading:
     def signal(self, value: Any) -> dict[str, Any] | None:
         """Kind, value and scale of the feedback that `value` is; None where nobody said anything.
         Raises Unreadable."""
-        if self.stated_words and isinstance(value, str) and plain(value) in self.stated_words:
-            return self._stated(plain(value))
+        if (word := self._stated_word(value)) is not None:
+            return self._stated(word)
         mark = self._understood(value)
         if mark.says_nothing:
             return None
@@ -602,6 +603,11 @@ class Reading:
         if mark.number == 0 and self.zero_is_nothing:
             return None
         return {"kind": "thumb", "value": bool(mark.number and mark.number > 0)}
+
+    def _stated_word(self, value: Any) -> str | None:
+        """Return the word of the stated scale that `value` is; None if it is none."""
+        word = plain(str(value)) if isinstance(value, str | bool) else ""
+        return word if word in self.stated_words else None
 
     def _understood(self, value: Any) -> Mark:
         """Return `value` as a mark. Raises Unreadable for a value that is none."""
@@ -635,21 +641,25 @@ class Reading:
         return {"kind": "thumb", "value": False} if is_said else None
 
     def _number(self, number: float | None, scale: tuple[float, float]) -> dict[str, Any]:
-        low, high = scale
+        worst, best = scale
+        low, high = min(scale), max(scale)
         kind = "rating" if self.kind == "thumb" else self.kind
         if number is None or not low <= number <= high:
             raise Unreadable(
                 f"{self.name} {number:g} is outside its scale, {low:g} to {high:g}; another one: "
-                f"--scale {self.name}=LOW:HIGH"
+                f"--scale {self.name}=WORST:BEST"
             )
-        return {"kind": kind, "value": number, "scale": {"min": low, "max": high}}
+        # where the lowest number is the best, the same distances from the other end
+        value = number if worst < best else low + high - number
+        return {"kind": kind, "value": value, "scale": {"min": low, "max": high}}
 
     def words(self) -> str:
         """Return how numbers are read, for people."""
         if self.scale is None:
             return "up or down"
-        low, high = self.scale
-        return f"from {low:g} to {high:g}"
+        worst, best = self.scale
+        note = "" if worst < best else ", where the lowest is the best"
+        return f"from {worst:g} to {best:g}{note}"
 
 
 def reading_of(
@@ -685,7 +695,7 @@ def _by_numbers(
         return Reading(name, kind, (low, high))
     problem = (
         f"{name} has numbers from {column.low:g} to {column.high:g}, outside the usual scale of "
-        f"{low:g} to {high:g}; say theirs: --scale {name}=LOW:HIGH"
+        f"{low:g} to {high:g}; say theirs: --scale {name}=WORST:BEST"
     )
     return Reading(name, kind, problem=problem)
 
@@ -712,7 +722,7 @@ def _numbers_of_thumbs(name: str, column: MarkColumn) -> Reading:
         return Reading(name, "score", SCALES["score"])
     problem = (
         f"{name} has numbers from {column.low:g} to {column.high:g}, which are no thumbs; say "
-        f"their scale: --scale {name}=LOW:HIGH"
+        f"their scale: --scale {name}=WORST:BEST"
     )
     return Reading(name, "thumb", problem=problem)
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 from pydantic import ValidationError
 
 from thumbwheel.capture.lines import OnPosition
-from thumbwheel.capture.mapping import ColumnMapping
+from thumbwheel.capture.mapping import ColumnMapping, TableColumns
 from thumbwheel.capture.marks import Scales
 from thumbwheel.capture.rating_filter import RatingFilter
 from thumbwheel.capture.regular_file import files_below, read_regular
@@ -221,6 +221,9 @@ class Mappable(Protocol):
 @runtime_checkable
 class Tabular(Protocol):
     """A source of tables with any columns."""
+
+    def table(self, path: Path) -> TableColumns:
+        """Return the columns of the file. Raises InputError if it has none."""
 
     def mapping(self, path: Path) -> ColumnMapping:
         """Return the meaning of the columns of the file."""

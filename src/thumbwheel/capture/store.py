@@ -1258,6 +1258,48 @@ def case_rows(
     return list(connection.execute(query).mappings())
 
 
+def case_row(connection: sa.Connection, agent_id: str, case_id: str) -> sa.RowMapping | None:
+    """Return a case of the agent with the name of its reviewer, or None."""
+    query = (
+        sa.select(cases, raters.c.external_id.label("reviewer"))
+        .join(raters, raters.c.id == cases.c.reviewer_id, isouter=True)
+        .where(cases.c.agent_id == agent_id, cases.c.id == case_id)
+    )
+    return connection.execute(query).mappings().one_or_none()
+
+
+def vouch(connection: sa.Connection, scope: Scope, case_ids: Collection[str]) -> None:
+    """Make these cases gold; the reviewer of the scope vouches for them."""
+    _update_vouched(connection, scope, case_ids, {})
+
+
+def edit_case(connection: sa.Connection, scope: Scope, case_id: str, record: CaseRecord) -> None:
+    """Replace what makes an answer to this case right by that of the record; the reviewer of the
+    scope vouches for it."""
+    content = {
+        "reference": record.reference,
+        "checker": record.checker,
+        "checker_config": record.checker_config,
+        "group_key": record.group,
+        "fingerprint": record.name_and_fingerprint()[1],
+    }
+    _update_vouched(connection, scope, [case_id], content)
+
+
+def _update_vouched(
+    connection: sa.Connection, scope: Scope, case_ids: Collection[str], content: Row
+) -> None:
+    rows = Rows(scope, {})
+    values = {**content, "basis": scope.basis, "reviewer_id": rows.reviewer()}
+    _insert_missing(connection, raters, rows.raters)
+    for part in batches(sorted(case_ids)):
+        connection.execute(
+            cases.update()
+            .where(cases.c.agent_id == scope.agent_id, cases.c.id.in_(part))
+            .values(**values)
+        )
+
+
 def withdraw_review(connection: sa.Connection, case_id: str) -> None:
     """Set the basis of a gold case to feedback, without a reviewer."""
     connection.execute(

@@ -24,6 +24,10 @@ import, one generation) is data and never raised. A failed invariant is a crash 
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+E = TypeVar("E", bound="ThumbwheelError")
+
 
 class ThumbwheelError(Exception):
     """What was given, why it cannot work, what to do next."""
@@ -44,6 +48,12 @@ class ThumbwheelError(Exception):
 
     def __reduce__(self) -> tuple[type[ThumbwheelError], tuple[str, str, str]]:
         return type(self), (self.what, self.why, self.fix)
+
+
+def at_field(error: E, field: str) -> E:
+    """Return the error, which is about this setting or parameter from now on."""
+    error.field = field
+    return error
 
 
 class ConfigError(ThumbwheelError):

@@ -304,7 +304,9 @@ class TestLangfuse:
         assert feedback_in(
             read("langfuse", self.score(name="helpful", value=1, dataType="BOOLEAN"))
         ) == [("label", True)]
-        assert "--scale quality=LOW:HIGH" in reason("langfuse", self.score(name="quality", value=4))
+        assert "--scale quality=WORST:BEST" in reason(
+            "langfuse", self.score(name="quality", value=4)
+        )
         source: Any = SOURCES.get("langfuse")
         source = source.with_mapping({"score": "brand fit"}, {"brand fit": (1.0, 10.0)})
         (parsed,) = source.parse(self.score(name="brand fit", value=4))

@@ -55,10 +55,8 @@ class TestCsv:
             "csv",
             "prompt <- Question (guessed from its name)",
         )
-        assert (
-            "rating <- Stars (guessed from its name, from 1 to 5 (other: --scale rating=LOW:HIGH))"
-            in detection.mapping
-        )
+        guess = "rating <- Stars (guessed from its name, from 1 to 5"
+        assert f"{guess} (other: --scale rating=WORST:BEST))" in detection.mapping
         trace, rating, other, _ = flat(path)
         assert isinstance(trace, TraceRecord) and isinstance(rating, FeedbackRecord)
         assert (trace.input[0]["content"], trace.output, trace.metadata) == (
@@ -76,7 +74,7 @@ class TestCsv:
         _, score = flat(path, columns=columns, scales={"score": (0, 10)})
         assert (score.value, score.scale.max) == (9, 10)
         (refused,) = items(path, columns=columns)
-        assert isinstance(refused, Refused) and "--scale score=LOW:HIGH" in refused.reason
+        assert isinstance(refused, Refused) and "--scale score=WORST:BEST" in refused.reason
 
     def test_what_is_ambiguous_or_unknown_is_said(self, tmp_path: Path) -> None:
         for text, words in (
@@ -296,7 +294,7 @@ class TestDetect:
             ([["prompt"], []]),
             ([["=x"], []]),
             ([[], ["rating=10"]]),
-            ([[], ["rating=5:1"]]),
+            ([[], ["rating=5:5"]]),
             ([[], ["rating=0:inf"]]),
         ):
             with pytest.raises(InputError):
@@ -319,7 +317,7 @@ class TestDetect:
         assert shown["rows"] == [
             {
                 "number": 2,
-                "records": ["trace: Why? -> So.", "rating: 2.0 of 0 to 2"],
+                "records": ["trace: Why? -> So.", "rating: 2 of 0 to 2"],
                 "refused": None,
             }
         ]

@@ -38,9 +38,8 @@ class Columns:
     def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> Columns:
         return replace(self, columns=columns, scales=scales)
 
-    def mapping(self, path: Path) -> ColumnMapping:
-        """Map the columns of the file by all of its rows. Raises InputError if they cannot be
-        mapped."""
+    def table(self, path: Path) -> TableColumns:
+        """Return the columns of the file, by all of its rows. Raises InputError if it has none."""
         table = TableColumns(self.columns)
         container = container_of(path)
         if container != "json":
@@ -53,7 +52,11 @@ class Columns:
             raise file_error(
                 path, "no line of it is a JSON object", "Give a file with one object a line"
             )
-        return map_columns(table, self.scales, f"file {str(path)!r}")
+        return table
+
+    def mapping(self, path: Path) -> ColumnMapping:
+        """Map the columns of the file. Raises InputError if they cannot be mapped."""
+        return map_columns(self.table(path), self.scales, f"file {str(path)!r}")
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
         parse = partial(row_records, mapping=self.mapping(path))

@@ -23,7 +23,7 @@ from thumbwheel.loop.routes import ROUTES as LOOP
 from thumbwheel.notify.routes import ROUTES as NOTIFY
 from thumbwheel.review.routes import ROUTES as REVIEW
 from thumbwheel.rewards.routes import ROUTES as REWARDS
-from thumbwheel.server.api import endpoint, events, export_files, feed
+from thumbwheel.server.api import endpoint, events, export_files, feed, import_preview
 from thumbwheel.server.api.bodies import BoundedRoute
 from thumbwheel.server.api.endpoint import Operation
 from thumbwheel.server.api.parameters import Signature
@@ -74,6 +74,7 @@ def api_router() -> APIRouter:
     routes.include_router(events.router())
     routes.include_router(export_files.router())
     routes.include_router(feed.router())
+    routes.include_router(import_preview.router())
     by_name = operations()
     for route in sorted(ROUTES, key=lambda route: route.path.count("{")):
         endpoint.add(routes, by_name[route.name])

@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from thumbwheel.capture.cases import list_cases
+from thumbwheel.capture.cases import find_case, list_cases
 from thumbwheel.core.config import Config
 from thumbwheel.datasets import build
 from thumbwheel.datasets.stale import stale
 from thumbwheel.datasets.types import SPLITS, DatasetConfig
 from thumbwheel.server.pages.page import PageRequest
+from thumbwheel.server.pages.traces import CHECKERS
 from thumbwheel.training.data_plan import data_plan
 
 ROWS = 20
@@ -106,5 +107,20 @@ def load_cases(asked: PageRequest) -> Mapping[str, Any]:
         "after": cases[-1]["id"] if has_more else None,
         "basis": query.basis,
         "parameters": asked.query,
+        "may_edit": asked.principal.may("edit", asked.agent.slug),
+        "may_import": asked.principal.may("run", asked.agent.slug),
+        "checkers": CHECKERS,
+        "rater": asked.rater,
+    }
+
+
+def load_case(asked: PageRequest) -> Mapping[str, Any]:
+    """Load one case, with what makes an answer to it right."""
+    case = find_case(asked.ws, asked.agent, asked.parts["case"])
+    return {
+        "title": f"Case {case.id}",
+        "case": case,
+        "checkers": CHECKERS,
+        "rater": asked.rater,
         "may_edit": asked.principal.may("edit", asked.agent.slug),
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from thumbwheel.capture.sources import SOURCES
 from thumbwheel.server.pages.page import PageRequest
 
 
@@ -20,6 +19,5 @@ def ways_to_begin(asked: PageRequest) -> dict[str, Any]:
     return {
         "may_import": principal.may("run", None),
         "may_record": principal.may("own", None) and principal.may("deploy", None),
-        "sources": SOURCES.names(),
         "asks_for_key": not asked.gate.admits_apps,
     }

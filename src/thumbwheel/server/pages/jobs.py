@@ -8,6 +8,8 @@ from typing import Any
 from thumbwheel.access.types import Principal
 from thumbwheel.app.job_kinds import verb_of
 from thumbwheel.app.job_paths import shown_event, shown_job
+from thumbwheel.capture.uploads import KIND as IMPORT
+from thumbwheel.datasets.preview import without_commands
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import queue, schedules
 from thumbwheel.jobs.types import Job, JobState
@@ -76,6 +78,7 @@ def load_job(asked: PageRequest) -> Mapping[str, Any]:
         "tones": TONES,
         "may_steer": asked.principal.may(verb_of(job.kind), job.agent),
         "links": _links(job),
+        "report": _import_report(job),
     }
 
 
@@ -93,7 +96,22 @@ def _links(job: Job) -> list[tuple[str, str]]:
         links.append((f"version {version}", f"{pages}/models/{version}"))
     if job.kind == "dataset build" and isinstance(dataset_id := result.get("id"), str):
         links.append(("the dataset", f"{pages}/datasets/{dataset_id}"))
+    if job.kind == IMPORT and result:
+        are_cases = result.get("cases") == result.get("read")
+        name, page = ("the cases", "cases") if are_cases else ("the answers", "traces")
+        links.append((name, f"{pages}/{page}"))
     return links
+
+
+def _import_report(job: Job) -> Mapping[str, Any] | None:
+    """Return what an import reported, without advice for a command line; None for other jobs."""
+    if job.kind != IMPORT or not isinstance(job.result, Mapping):
+        return None
+    refusals = [
+        (refusal["number"], without_commands(refusal["reason"]))
+        for refusal in job.result.get("refusals", ())
+    ]
+    return {**job.result, "refusals": refusals}
 
 
 def _agents(ws: Workspace, principal: Principal) -> list[str]:

@@ -11,7 +11,8 @@
 //   data-changed               (of a form) only fields that somebody changed are sent
 //
 // A form sends its named fields; data-kind (number, checkbox, list, json) says what a text means, and
-// `a.b` is the field b of a. Where the answer is a job, its page is opened. What the server refuses
+// `a.b` is the field b of a. Boxes of data-kind="many" send the values of those that are checked, as
+// a list. Where the answer is a job, its page is opened. What the server refuses
 // about a field is shown at that field.
 
 import { newKey, send } from "./api.js";
@@ -49,6 +50,10 @@ export function contentOf(form) {
   for (const field of form.elements) {
     if (!field.name || field.disabled || (field.type === "radio" && !field.checked)) continue;
     if (form.hasAttribute("data-changed") && !field.hasAttribute("data-always") && !isChanged(field)) continue;
+    if (field.dataset.kind === "many") {
+      if (field.checked) (content[field.name] ??= []).push(field.value);
+      continue;
+    }
     let value;
     try {
       value = valueOf(field);

@@ -30,19 +30,9 @@ function on(id, work) {
   });
 }
 
-async function upload(agent, name, content, source) {
-  const query = new URLSearchParams({ path: name });
-  if (source) query.set("source", source);
-  const path = `/api/agents/${encodeURIComponent(agent)}/imports?${query}`;
-  const { value } = await send("POST", path, content);
-  const refused = value.refused ? `, ${value.refused} lines refused` : "";
-  if (!value.stored && !value.duplicates) throw new Error(`No row of the file was imported${refused}.`);
-  return value;
-}
-
-// A name as the API takes it as a plain name of a file.
-function plain(name) {
-  return name.replace(/[^\p{L}\p{N} .()+-]/gu, "-").replace(/^[^\p{L}\p{N}]+/u, "").slice(-200) || "file";
+async function loadExample(content) {
+  const query = new URLSearchParams({ path: "example.jsonl", source: "jsonl" });
+  await send("POST", `/api/agents/example/imports?${query}`, content);
 }
 
 async function record(form) {
@@ -82,14 +72,8 @@ async function watch(agent) {
 }
 
 on("record-form", record);
-on("import-form", async (form) => {
-  const [file] = form.elements.file.files;
-  const agent = form.elements.agent.value;
-  await upload(agent, plain(file.name), file, form.elements.source.value);
-  go(agent);
-});
 on("example-form", async (form) => {
   const file = await fetch(form.dataset.file);
-  await upload("example", "example.jsonl", await file.blob(), "jsonl");
+  await loadExample(await file.blob());
   go("example");
 });
