@@ -30,6 +30,7 @@ URLS: dict[str, str] = {
     "experiment": "/agents/support/experiments/{experiment}",
     "experiment-start": "/agents/support/experiments/new",
     "deployments": "/agents/support/deployments",
+    "playground": "/agents/support/playground?second=v1",
     "loop": "/agents/support/loop",
     "gate": "/agents/support/gate",
     "jobs": "/jobs",

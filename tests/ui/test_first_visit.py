@@ -82,7 +82,7 @@ def test_the_example_is_loaded_by_one_click(stranger: Visitor, pages: PagesWorld
     page.get_by_role("button", name="Load the example").click()
     page.wait_for_url("**/agents/example/*")
     page = stranger.open("/agents/example/traces")
-    assert page.locator(".entries li").count() == 12
+    assert page.locator("#traces tr").count() == 12
     page.get_by_role("link", name="Can I pay in instalments?").click()
     rate_down(page)
     page.get_by_role("button", name="Take back").click()

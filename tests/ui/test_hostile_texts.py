@@ -146,7 +146,7 @@ def test_two_hundred_payloads_do_nothing_on_any_page(browser: Browser, pages: Pa
         while address is not None:
             person.open(address)
             check_inert(page)
-            listed += page.locator(".entries > li").count()
+            listed += page.locator("#traces > tr").count()
             following = page.get_by_role("link", name="Next page")
             address = following.get_attribute("href") if following.count() else None
             address = None if address is None else f"{LIST}{address}"

@@ -3,9 +3,11 @@ that was seen, and what is refused is said where it belongs."""
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -275,3 +277,19 @@ def test_an_estimate_says_what_an_experiment_takes(person: Visitor) -> None:
     page.get_by_label("Metric").fill("applause")
     page.get_by_role("button", name="How long would it take?").click()
     expect(page.get_by_role("status")).to_contain_text("applause")
+
+
+def test_every_table_is_a_file(person: Visitor, tmp_path: Path) -> None:
+    page = person.open(f"{PAGES}/deployments")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download Deployments as CSV").click()
+    path = tmp_path / download.value.suggested_filename
+    download.value.save_as(path)
+    assert path.name == "deployments.csv"
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["Version"] for row in rows] == page.locator(
+        "[aria-label=Deployments] tbody td:first-child"
+    ).all_inner_texts()
+    assert "Actions" not in rows[0]
+    assert all(datetime.fromisoformat(row["Since"]) for row in rows)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, Page, expect
 
-from tests.worlds.browser_world import Visitor
+from tests.worlds.browser_world import Visitor, visitor
 from tests.worlds.pages_world import AGENT, PagesWorld
 from thumbwheel.capture.feedback import list_feedback
+from thumbwheel.capture.trace_queries import TraceFilter
+from thumbwheel.capture.traces import list_traces
 from thumbwheel.models.versions import require_agent
-from thumbwheel.review.queues import require_queue
+from thumbwheel.review.queues import QueueSelection, create, require_queue
+from thumbwheel.review.types import QueueConfig
 
 LIST = f"/agents/{AGENT}/traces"
 
@@ -31,7 +37,7 @@ LIST = f"/agents/{AGENT}/traces"
 )
 def test_filters(person: Visitor, query: str, questions: list[str]) -> None:
     page = person.open(f"{LIST}?{query}")
-    links = page.locator(".entries .what a").all_inner_texts()
+    links = page.locator("#traces .what a").all_inner_texts()
     assert len(links) == len(questions), links
     for link, question in zip(sorted(links), sorted(questions), strict=True):
         assert link.startswith(question)
@@ -41,10 +47,10 @@ def test_filters_are_typed_and_taken_away(person: Visitor) -> None:
     page = person.open(LIST)
     page.get_by_label("Text").fill("norway")
     page.get_by_label("Text").press("Enter")
-    expect(page.locator(".entries li")).to_have_count(1)
-    expect(page.locator(".entries mark").first).to_have_text(re.compile("norway", re.IGNORECASE))
+    expect(page.locator("#traces tr")).to_have_count(1)
+    expect(page.locator("#traces mark").first).to_have_text(re.compile("norway", re.IGNORECASE))
     page.get_by_role("link", name="Clear").click()
-    expect(page.locator(".entries li")).to_have_count(8)
+    expect(page.locator("#traces tr")).to_have_count(8)
     page.go_back()
     expect(page.get_by_label("Text")).to_have_value("norway")
 
@@ -165,3 +171,127 @@ def test_the_lineage_says_what_would_be_erased(person: Visitor) -> None:
     expect(dialog).to_contain_text("cannot be brought back")
     dialog.get_by_role("button", name="Cancel").click()
     expect(dialog).to_be_hidden()
+
+
+def cells(page: Page, name: str) -> list[str]:
+    """The texts of a column, from the top."""
+    return page.locator(f"#traces .c-{name}").all_inner_texts()
+
+
+def test_the_table_has_what_a_day_needs(person: Visitor, pages: PagesWorld) -> None:
+    page = person.open(LIST)
+    expect(page.locator("#total")).to_have_text("8 traces")
+    row = page.locator("#traces tr").filter(has_text="Where is my order 42?")
+    expect(row.locator(".c-latency")).to_have_text("4.1 s")
+    expect(row.locator(".c-tokens")).to_have_text("40 + 62")
+    expect(row.locator(".c-model")).to_have_text("shop-7b-q8")
+    expect(row.locator(".c-rating")).to_contain_text("thumb down")
+    page.get_by_role("link", name="Latency").click()
+    assert cells(page, "latency")[0] == "4.1 s"
+    page.get_by_role("link", name="Rating").click()
+    assert "thumb up" in cells(page, "rating")[0]
+    page.get_by_role("link", name="Rating").click()
+    assert "thumb down" in cells(page, "rating")[0]
+    expect(page.get_by_role("columnheader", name="Rating")).to_have_attribute(
+        "aria-sort", "ascending"
+    )
+    page.get_by_label("Text").fill("norway")
+    page.get_by_label("Text").press("Enter")
+    expect(page.locator("#total")).to_have_count(0)
+    page = person.open(f"{LIST}?session=chat-1")
+    expect(page.locator("#total")).to_have_text("2 traces")
+
+
+def test_columns_and_views_are_kept(person: Visitor) -> None:
+    page = person.open(f"{LIST}?rated=yes")
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_label("Model", exact=True).last.uncheck()
+    expect(page.get_by_role("columnheader", name="Model")).to_be_hidden()
+    page.keyboard.press("Escape")
+    page.get_by_text("Views").click()
+    page.get_by_label("Keep these filters").fill("judged ones")
+    page.get_by_role("button", name="Keep").click()
+    assert person.axe() == []
+    page = person.open(LIST)
+    expect(page.locator("#traces tr")).to_have_count(8)
+    expect(page.get_by_role("columnheader", name="Model")).to_be_hidden()
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_label("Model", exact=True).last.check()
+    page.keyboard.press("Escape")
+    page.get_by_text("Views").click()
+    page.get_by_role("link", name="judged ones").click()
+    expect(page.locator("#traces tr")).to_have_count(7)
+    expect(page.get_by_role("columnheader", name="Model")).to_be_hidden()
+    page.get_by_text("Views").click()
+    page.get_by_role("button", name="Remove the view judged ones").click()
+    expect(page.get_by_role("link", name="judged ones")).to_have_count(0)
+
+
+def test_several_at_once_are_tagged_and_asked_about(person: Visitor, pages: PagesWorld) -> None:
+    agent = require_agent(pages.ws, AGENT)
+    create(
+        pages.ws,
+        agent,
+        "august",
+        QueueConfig(),
+        QueueSelection(traces=TraceFilter(session="chat-0")),
+    )
+    page = person.open(LIST)
+    boxes = page.locator("#traces input")
+    boxes.nth(1).check()
+    boxes.nth(3).click(modifiers=["Shift"])
+    expect(page.locator("#selected")).to_have_text("3 selected")
+    assert person.axe() == []
+    page.get_by_label("Queue", exact=True).select_option("august")
+    page.get_by_role("button", name="Add to the queue").click()
+    expect(page.get_by_role("status").filter(has_text="added to august")).to_be_visible()
+    expect(page.locator("#bulk")).to_be_hidden()
+    names = [f"{box.get_attribute('value')}" for box in boxes.all()[1:3]]
+    boxes.nth(1).check()
+    boxes.nth(2).check()
+    page.get_by_label("Tag", exact=True).fill("urgent")
+    page.get_by_role("button", name="Tag", exact=True).click()
+    expect(page.locator("#traces .c-tags .badge")).to_have_count(2)
+    for name in names:
+        assert "urgent" in list_tags(pages, name)
+    page.get_by_label("Select all on this page").check()
+    expect(page.locator("#selected")).to_have_text("8 selected")
+    page.get_by_role("button", name="Clear").click()
+    expect(page.locator("#bulk")).to_be_hidden()
+
+
+def list_tags(pages: PagesWorld, name: str) -> list[str]:
+    wanted = TraceFilter(trace_ids=(name,))
+    (trace,) = list_traces(pages.ws, AGENT, wanted).traces
+    return list(trace.tags)
+
+
+def test_a_list_is_a_file(person: Visitor, tmp_path: Path) -> None:
+    page = person.open(f"{LIST}?session=chat-1")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="CSV").click()
+    path = tmp_path / "traces.csv"
+    download.value.save_as(path)
+    with path.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert sorted(row["input"] for row in rows) == [
+        "Do you ship to Norway, and what does it cost?",
+        "My coupon WINTER does not work.",
+    ]
+    assert {row["feedback"].split(";")[0] for row in rows} == {"thumb down", "thumb up"}
+    page.locator("#traces input").first.check()
+    with page.expect_download() as download:
+        page.locator("#bulk").get_by_role("button", name="JSONL").click()
+    path = tmp_path / "traces.jsonl"
+    download.value.save_as(path)
+    (line,) = path.read_text(encoding="utf-8").splitlines()
+    assert json.loads(line)["session"] == "chat-1"
+
+
+def test_the_table_fits_a_phone(browser: Browser, pages: PagesWorld) -> None:
+    with visitor(browser, pages.url, "dark", (375, 740), pages.code) as person:
+        page = person.open(LIST)
+        page.locator("#traces input").first.check()
+        assert not person.is_too_wide()
+        assert person.axe() == []
+        person.check()

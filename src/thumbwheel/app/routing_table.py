@@ -195,6 +195,24 @@ class RoutingTable:
         )
 
 
+def tried_choice(ws: Workspace, agent: Agent, name: str) -> Choice:
+    """Return the choice for a person who tries an alias (`live`) or any deployed version (`v3`).
+    The gate need not have approved the version, and no experiment draws an arm. Raises NotFound for
+    an unknown name, Conflict or ModelError if nothing there can answer."""
+    if versions.NUMBERED.fullmatch(name):
+        version = versions.version(ws, agent.slug, name)
+        deployment = routing.answering(ws, version, CANARY, unproved=True)
+    else:
+        deployment = routing.resolve(ws, f"{agent.slug}:{name}")
+    upstream = upstream_of(ws, deployment)
+    return Choice(
+        version=upstream.version,
+        deployment=upstream.deployment,
+        upstream=upstream,
+        reason=f"{name}, tried in the playground",
+    )
+
+
 def _deployed_versions(ws: Workspace, agent: str) -> list[str]:
     """Return the names of the agent's deployed versions, sorted."""
     deployments = routing.deployments(ws, Agent.named(agent))

@@ -60,6 +60,8 @@ class TraceFilter:
     """By somebody, in feedback that is in force; others may have said something else."""
     answered: bool = False
     """Only those with an answer."""
+    trace_ids: tuple[str, ...] | None = None
+    """Only these."""
 
     def __post_init__(self) -> None:
         if self.text is not None and len(self.text) > LONGEST_TEXT:
@@ -96,6 +98,17 @@ def count(connection: sa.Connection, agent_id: str) -> int:
     """Return the number of traces of an agent."""
     query = sa.select(sa.func.count()).where(traces.c.agent_id == agent_id)
     return int(connection.execute(query).scalar_one())
+
+
+def count_matches(
+    connection: sa.Connection, agent_id: str, wanted: TraceFilter, most: int
+) -> int | None:
+    """Return how many traces match, at most `most`; None for a search in texts or feedback, which
+    would have to look at every trace."""
+    if wanted.is_searched:
+        return None
+    page = _page(connection, agent_id, wanted, most, None).order_by(None).subquery()
+    return int(connection.execute(sa.select(sa.func.count()).select_from(page)).scalar_one())
 
 
 def trace_page(
@@ -277,6 +290,8 @@ def _narrow_conditions(
 ) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that few traces of the home meet, and that use an index."""
     narrow = []
+    if wanted.trace_ids is not None:
+        narrow.append(traces.c.id.in_(wanted.trace_ids))
     if wanted.session is not None:
         narrow.append(_belongs(connection, agent_id, traces.c.session_id, sessions, wanted.session))
     if wanted.subject is not None:
@@ -398,6 +413,44 @@ def last_calls(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str,
         for row in connection.execute(query).mappings():
             calls[row["trace_id"]] = row
     return calls
+
+
+@dataclass(frozen=True)
+class CallTotals:
+    """What the steps of a trace took together; None where nobody knows."""
+
+    seconds: float | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cost: float | None
+
+
+NOTHING_KNOWN = CallTotals(None, None, None, None)
+
+
+def call_totals(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, CallTotals]:
+    """Return trace id -> what its steps took together, of the traces that have steps."""
+    totals: dict[str, CallTotals] = {}
+    for part in batches(trace_ids, MOST):
+        query = (
+            sa.select(
+                steps.c.trace_id,
+                sa.func.min(steps.c.started_at, type_=steps.c.started_at.type).label("started_at"),
+                sa.func.max(steps.c.ended_at, type_=steps.c.ended_at.type).label("ended_at"),
+                sa.func.sum(steps.c.prompt_tokens).label("prompt_tokens"),
+                sa.func.sum(steps.c.completion_tokens).label("completion_tokens"),
+                sa.func.sum(steps.c.cost).label("cost"),
+            )
+            .where(steps.c.trace_id.in_(part))
+            .group_by(steps.c.trace_id)
+        )
+        for row in connection.execute(query):
+            seconds = None
+            if row.started_at is not None and row.ended_at is not None:
+                seconds = (row.ended_at - row.started_at).total_seconds()
+            tokens = (row.prompt_tokens, row.completion_tokens)
+            totals[row.trace_id] = CallTotals(seconds, *tokens, row.cost)
+    return totals
 
 
 def judgements(

@@ -30,6 +30,14 @@ class TraceSummary:
     """What was said about it, in a word each: "thumb up", "rating 4"."""
     occurred_at: datetime | None
     recorded_at: datetime
+    seconds: float | None = None
+    """From the first start to the last end of its steps."""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cost: float | None = None
+    """Of all its calls, in the owner's currency; None where nobody knows."""
+    tags: Sequence[str] = ()
+    """Labels that somebody gave it without another value."""
 
 
 @dataclass(frozen=True)

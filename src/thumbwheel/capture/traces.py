@@ -11,7 +11,7 @@ from typing import Any
 
 from thumbwheel.capture import trace_queries
 from thumbwheel.capture.fields import content_text
-from thumbwheel.capture.trace_queries import Cursor, TraceFilter
+from thumbwheel.capture.trace_queries import NOTHING_KNOWN, CallTotals, Cursor, TraceFilter
 from thumbwheel.capture.trace_types import TracePage, TraceSummary
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, NotFound
@@ -51,18 +51,28 @@ def list_traces(
         page = rows[:limit]
         trace_ids = [row["id"] for row in page]
         calls = trace_queries.last_calls(connection, trace_ids)
+        totals = trace_queries.call_totals(connection, trace_ids)
         judgements = trace_queries.judgements(connection, agent_id, trace_ids)
     summaries = []
     for row in page:
         call = calls.get(row["id"])
-        signals = [signal(dict(judgement)) for judgement in judgements.get(row["id"], [])]
-        summaries.append(_summary(dict(row), dict(call) if call else None, signals))
+        words = [dict(judgement) for judgement in judgements.get(row["id"], [])]
+        took = totals.get(row["id"], NOTHING_KNOWN)
+        summaries.append(_summary(dict(row), dict(call) if call else None, words, took))
     if search.searched_to is not None:
         searched_to = search.searched_to
         return TracePage(summaries, _cursor_text(searched_to), searched_to.recorded_at)
     if len(rows) <= limit:
         return TracePage(summaries, None)
     return TracePage(summaries, _cursor_text(Cursor(page[-1]["recorded_at"], page[-1]["id"])))
+
+
+def count_matching(ws: Workspace, agent: str, wanted: TraceFilter, most: int) -> int | None:
+    """Return how many of the agent's traces match, at most `most`; None for a search in texts or
+    feedback, which would have to look at every trace."""
+    agent_id = require_agent(ws, agent).id
+    with ws.db.read() as connection:
+        return trace_queries.count_matches(connection, agent_id, wanted, most)
 
 
 def count_traces(ws: Workspace, agent: str) -> int:
@@ -121,10 +131,19 @@ def signal(judgement: Mapping[str, Any]) -> str:
     return str(kind)
 
 
+def is_tag(judgement: Mapping[str, Any]) -> bool:
+    """Return whether a judgement only gives the answer a name, as the tags of the bench do."""
+    return judgement["kind"] == "label" and judgement["value"] is True
+
+
 def _summary(
-    row: Mapping[str, Any], call: Mapping[str, Any] | None, signals: Sequence[str]
+    row: Mapping[str, Any],
+    call: Mapping[str, Any] | None,
+    words: Sequence[Mapping[str, Any]],
+    took: CallTotals,
 ) -> TraceSummary:
     number = call["version_number"] if call else None
+    tags = dict.fromkeys(str(word["name"]) for word in words if is_tag(word))
     return TraceSummary(
         id=row["id"],
         external_id=row["external_id"],
@@ -136,9 +155,14 @@ def _summary(
         output=row["output"],
         model=(call["served_model"] or call["requested_model"]) if call else None,
         version=None if number is None else f"v{number}",
-        feedback=signals,
+        feedback=[signal(word) for word in words],
         occurred_at=row["occurred_at"],
         recorded_at=row["recorded_at"],
+        seconds=took.seconds,
+        prompt_tokens=took.prompt_tokens,
+        completion_tokens=took.completion_tokens,
+        cost=took.cost,
+        tags=tuple(tags),
     )
 
 

@@ -197,6 +197,7 @@ def assembled(
         api.state.has_workers = supervisor is not None and supervisor.n_workers > 0
         api.state.gate = gate
         api.state.watch = watch
+        api.state.gateway = gateway
         growing_api = GrowingApi(api, partial(_add_further_routes, dialects))
         server = ws.settings(ServerConfig, "server")
         api.state.dialect_origins = frozenset(server.dialect_origins)
@@ -213,6 +214,7 @@ def _add_further_routes(dialects: Sequence[str], api: FastAPI) -> None:
     from thumbwheel.server.api.routers import api_router, dialect_router
     from thumbwheel.server.mcp_endpoint import router as mcp_router
     from thumbwheel.server.pages.routes import router as pages_router
+    from thumbwheel.server.playground_calls import router as playground_router
 
     api.include_router(api_router())
     routes = dialect_router(dialects)
@@ -220,6 +222,7 @@ def _add_further_routes(dialects: Sequence[str], api: FastAPI) -> None:
     api.state.dialect_paths = frozenset(paths)
     api.include_router(routes)
     api.include_router(pages_router())
+    api.include_router(playground_router())
     api.include_router(mcp_router(api.state.workspace.settings(McpConfig, "mcp")))
     protect(api, api.state.gate)
 

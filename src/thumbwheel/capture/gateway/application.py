@@ -90,6 +90,17 @@ LOOPS = "the URL of an upstream leads back to this gateway: correct it (thumbwhe
 NOT_CAPTURED = "the call could not be recorded, and require_capture is set"
 EXCHANGE = "thumbwheel.exchange"
 """Key of a request's scope under which whoever runs the gateway finds its `Exchange`."""
+ADMITTED = "thumbwheel.admitted"
+"""Key of a request's scope under which whoever runs the gateway puts an `AdmittedCall`."""
+
+
+@dataclass(frozen=True)
+class AdmittedCall:
+    """A call whose caller and model were checked before it reached the gateway: that of a page,
+    which presents a session instead of a key."""
+
+    caller: Principal
+    choice: Choice
 
 
 @dataclass
@@ -196,6 +207,9 @@ class Gateway:
     def _caller(self, scope: Scope, headers: dict[str, str]) -> Principal:
         """Identify the caller by their key. Raises Refusal if a key is required and missing or
         invalid, or the caller may not call any agent."""
+        admitted: AdmittedCall | None = scope.get(ADMITTED)
+        if admitted is not None:
+            return admitted.caller
         credentials = Credentials.of_keys(headers)
         identity = self.gate.identify(credentials)
         if identity is not None:
@@ -272,7 +286,11 @@ class Gateway:
         call = protocol.request(read_object(raw, headers), headers)
         agent, alias = _agent_of(path, caller, call)
         name = self.trace_name(trace_id_of(call))
-        choice = self.choose(_routing_request(agent, alias, call, key, headers, name))
+        admitted: AdmittedCall | None = scope.get(ADMITTED)
+        if admitted is not None:
+            choice = admitted.choice
+        else:
+            choice = self.choose(_routing_request(agent, alias, call, key, headers, name))
         accounts = self._accounts(agent, key)
         for upstream in (choice.upstream, *choice.fallbacks):
             require_price(accounts, upstream)

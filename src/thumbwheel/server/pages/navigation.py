@@ -12,6 +12,10 @@ from thumbwheel.server.pages.page import Page, PageRequest
 from thumbwheel.server.pages.page_table import PAGES
 
 
+ACTIONS = {"train": "Train a model", "experiment-start": "Start an experiment"}
+"""Page without a place in the menu -> what is begun there."""
+
+
 @dataclass(frozen=True)
 class NavigationLink:
     """A link of the navigation."""
@@ -36,8 +40,15 @@ class Navigation:
     of_agent: Sequence[NavigationLink]
     of_home: Sequence[NavigationLink]
     who: str
+    actions: Sequence[NavigationLink] = ()
+    """Pages on which something of the agent is begun; other pages lead there."""
     waiting: int = 0
     """Things of the agent that wait for whoever looks."""
+
+    @property
+    def palette(self) -> list[dict[str, str]]:
+        """The actions as the command palette reads them."""
+        return [{"label": link.label, "url": link.url} for link in self.actions]
 
     @classmethod
     def of(cls, asked: PageRequest, page: Page | None) -> Navigation:
@@ -58,6 +69,7 @@ class Navigation:
             of_agent=_entries(of_agent, principal, agent, section, waiting) if agent else [],
             of_home=_entries(of_home, principal, None, section, waiting),
             who=principal.name,
+            actions=_actions(principal, agent) if agent else [],
             waiting=waiting.get("overview", 0),
         )
 
@@ -93,6 +105,15 @@ def _entries(
                 NavigationLink(page.name, label, page.url(agent=agent), is_current, count)
             )
     return entries
+
+
+def _actions(principal: Principal, agent: str) -> list[NavigationLink]:
+    links = []
+    for page in PAGES:
+        label = ACTIONS.get(page.name)
+        if label is not None and _may_open(principal, page, agent):
+            links.append(NavigationLink(page.name, label, page.url(agent=agent), is_current=False))
+    return links
 
 
 def _may_open(principal: Principal, page: Page, agent: str | None) -> bool:

@@ -13,6 +13,7 @@ from thumbwheel.server.pages import (
     models,
     overview,
     people,
+    playground,
     rating,
     settings,
     traces,
@@ -136,6 +137,14 @@ PAGES: tuple[Page, ...] = (
     ),
     _section(
         "deployments", f"{AGENT}/deployments", "Deployments", models.load_deployments, "Deployments"
+    ),
+    _section(
+        "playground",
+        f"{AGENT}/playground",
+        "Playground",
+        playground.load_playground,
+        "Playground",
+        "rate",
     ),
     _section("loop", f"{AGENT}/loop", "Loop", loop.load_loop, "Loop"),
     _section("gate", f"{AGENT}/gate", "Gate", settings.load_gate, "Gate"),

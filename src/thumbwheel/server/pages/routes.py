@@ -16,7 +16,7 @@ from thumbwheel.access.needs import needs, public
 from thumbwheel.access.problem import shown_to
 from thumbwheel.core import log
 from thumbwheel.core.errors import NotFound, ThumbwheelError
-from thumbwheel.server.pages.page import Page
+from thumbwheel.server.pages.page import Page, PageRequest
 from thumbwheel.server.pages.page_table import PAGES
 from thumbwheel.server.pages.rendering import (
     HEADERS,
@@ -24,6 +24,7 @@ from thumbwheel.server.pages.rendering import (
     error_response,
     page_response,
 )
+from thumbwheel.server.pages.trace_export import FORMS, export_response
 
 FAILURE = ThumbwheelError(
     "the page", "the server failed at it; its log says how", "Report it, with the address"
@@ -59,6 +60,7 @@ class PageRoute(APIRoute):
 def router() -> APIRouter:
     """Return the router of all pages, built once per process."""
     routes = APIRouter(route_class=PageRoute)
+    _add_exports(routes)  # before the pages: `export.csv` is no trace
     for page in sorted(PAGES, key=lambda page: page.path.count("{")):
         _add(routes, page)
     _add_static(routes)
@@ -78,6 +80,25 @@ def _add(routes: APIRouter, page: Page) -> None:
         include_in_schema=False,
         response_class=HTMLResponse,
     )
+
+
+def _add_exports(routes: APIRouter) -> None:
+    for form in FORMS:
+        routes.add_api_route(
+            f"/agents/{{agent}}/traces/export.{form}",
+            _download(form),
+            methods=["GET"],
+            name=f"export.traces.{form}",
+            dependencies=[needs("read")],
+            include_in_schema=False,
+        )
+
+
+def _download(form: str) -> Callable[[Request], Response]:
+    def download(request: Request) -> Response:
+        return export_response(PageRequest.of(request), form)
+
+    return download
 
 
 def _add_static(routes: APIRouter) -> None:

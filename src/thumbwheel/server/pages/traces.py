@@ -8,8 +8,8 @@ when somebody wants it; steps come in parts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Annotated, Any, Literal
 
@@ -18,7 +18,14 @@ from pydantic import Field
 from thumbwheel.capture.fields import content_text
 from thumbwheel.capture.judged import Judged
 from thumbwheel.capture.trace_queries import TraceFilter
-from thumbwheel.capture.traces import list_traces, show_trace, signal
+from thumbwheel.capture.trace_types import TracePage, TraceSummary
+from thumbwheel.capture.traces import (
+    count_matching,
+    count_traces,
+    list_traces,
+    show_trace,
+    signal,
+)
 from thumbwheel.core.config import Config
 from thumbwheel.core.figures import duration
 from thumbwheel.loop.erase import erase
@@ -32,8 +39,11 @@ from thumbwheel.review.types import ItemKind
 from thumbwheel.rewards.explain import explain
 from thumbwheel.server.pages.page import PageRequest
 
-AT_ONCE = 50
+AT_ONCE = 25
 """Traces on a page of the list."""
+SORTED_FROM = 1_000
+"""The newest traces that match are sorted by a column; older ones are not looked at."""
+MOST_COUNTED = 10_000
 STEPS_AT_ONCE = 100
 RUNS_AT_ONCE = 20
 """Runs of other agents inside a trace."""
@@ -50,6 +60,7 @@ MOST_QUEUES = 12
 CHECKERS = ("exact_answer", "json_fields")
 """What can compare an answer with a reference without settings of its own."""
 
+SortKey = Literal["latency", "tokens", "cost", "rating"]
 Number = Annotated[str, Field(pattern=r"^v?\d{1,9}$")]
 
 
@@ -102,6 +113,24 @@ class TraceQuery(Config):
         )
 
 
+class ListQuery(TraceQuery):
+    """The filters, the order and the place in it."""
+
+    sort: SortKey | None = None
+    """The column; the newest first without it"""
+    order: Literal["desc", "asc"] = "desc"
+    """The largest or the smallest first"""
+    skip: int = Field(default=0, ge=0)
+    """Rows before those that are shown"""
+    ids: str | None = Field(default=None, max_length=20_000)
+    """Only these traces, by their ids with commas between them"""
+
+    def wanted(self) -> TraceFilter:
+        """Return the query as a filter for the trace store."""
+        wanted = super().wanted()
+        return wanted if self.ids is None else replace(wanted, trace_ids=tuple(self.ids.split(",")))
+
+
 class StepQuery(Config):
     """Which steps of a trace are shown."""
 
@@ -149,21 +178,102 @@ class ShownStep:
 
 
 def load_list(asked: PageRequest) -> Mapping[str, Any]:
-    """Load a page of the traces, newest first."""
-    query = asked.parsed(TraceQuery)
-    page = list_traces(asked.ws, asked.agent.slug, query.wanted(), limit=AT_ONCE, after=query.after)
-    has_filters = any(name != "after" for name in asked.query)
+    """Load a page of the traces, newest first or sorted by a column."""
+    query = asked.parsed(ListQuery)
+    slug = asked.agent.slug
+    filters = {name: value for name, value in asked.query.items() if name in FILTERS}
+    page, older = _page(asked, query)
     return {
         "traces": page.traces,
         "after": page.after,
         "searched_to": page.searched_to,
+        "older": older,
+        "total": _total(asked, query, has_filters=bool(filters)),
         "query": query,
         "parameters": asked.query,
-        "has_filters": has_filters,
+        "filters": filters,
+        "sorted_from": SORTED_FROM,
+        "empty_columns": _empty_columns(page.traces),
+        "at_once": AT_ONCE,
         "tone": tone,
-        "counted": Counter,
-        "may_edit": asked.principal.may("edit", asked.agent.slug),
+        "ratings": _ratings,
+        "queues": _queues(asked),
+        "rater": asked.rater,
+        "may_rate": asked.principal.may("rate", slug),
+        "may_edit": asked.principal.may("edit", slug),
     }
+
+
+def _page(asked: PageRequest, query: ListQuery) -> tuple[TracePage, bool]:
+    """Return the traces of the page, and whether older ones exist that were not sorted."""
+    slug, wanted = asked.agent.slug, query.wanted()
+    if query.sort is None:
+        return list_traces(asked.ws, slug, wanted, limit=AT_ONCE, after=query.after), False
+    page = list_traces(asked.ws, slug, wanted, limit=SORTED_FROM)
+    value = SORT_VALUES[query.sort]
+    known = [trace for trace in page.traces if value(trace) is not None]
+    unknown = [trace for trace in page.traces if value(trace) is None]
+    known.sort(key=lambda trace: value(trace) or 0.0, reverse=query.order == "desc")
+    traces = [*known, *unknown][query.skip : query.skip + AT_ONCE]
+    return TracePage(traces, None), page.after is not None
+
+
+def _total(asked: PageRequest, query: ListQuery, *, has_filters: bool) -> str:
+    """Return how many traces match, in words; empty where counting would read every trace."""
+    slug = asked.agent.slug
+    if not has_filters:
+        count: int | None = count_traces(asked.ws, slug)
+    else:
+        count = count_matching(asked.ws, slug, query.wanted(), MOST_COUNTED + 1)
+        if count is not None and count > MOST_COUNTED:
+            return f"more than {MOST_COUNTED:,} traces"
+    if count is None:
+        return ""
+    return f"{count:,} trace" if count == 1 else f"{count:,} traces"
+
+
+def _empty_columns(traces: Sequence[TraceSummary]) -> list[str]:
+    """Return the columns in which no trace of the page has a value; they only take room."""
+    has_value = {
+        "tokens": any(_tokens(trace) is not None for trace in traces),
+        "cost": any(trace.cost is not None for trace in traces),
+        "tags": any(trace.tags for trace in traces),
+        "version": any(trace.version for trace in traces),
+    }
+    return [name for name, has_any in has_value.items() if not has_any]
+
+
+def _ratings(trace: TraceSummary) -> Mapping[str, int]:
+    """Return what was said about a trace, apart from its tags, with how often."""
+    tags = {f"{tag} True" for tag in trace.tags}
+    return Counter(word for word in trace.feedback if word not in tags)
+
+
+def _rating(trace: TraceSummary) -> float | None:
+    """Return how good people found an answer, from -1 to 1; None where nobody said it."""
+    values = []
+    for word in trace.feedback:
+        if word in WORTH:
+            values.append(WORTH[word])
+        elif word.startswith("rating "):
+            values.append((float(word.removeprefix("rating ")) - 3) / 2)
+    return sum(values) / len(values) if values else None
+
+
+def _tokens(trace: TraceSummary) -> float | None:
+    counts = [trace.prompt_tokens, trace.completion_tokens]
+    known = [count for count in counts if count is not None]
+    return float(sum(known)) if known else None
+
+
+WORTH = {"thumb up": 1.0, "preferred": 1.0, "tie": 0.0, "thumb down": -1.0, "not preferred": -1.0}
+SORT_VALUES: Mapping[SortKey, Callable[[TraceSummary], float | None]] = {
+    "latency": lambda trace: trace.seconds,
+    "tokens": _tokens,
+    "cost": lambda trace: trace.cost,
+    "rating": _rating,
+}
+FILTERS = frozenset(TraceQuery.model_fields) - {"after"}
 
 
 def load_trace(asked: PageRequest) -> Mapping[str, Any]:

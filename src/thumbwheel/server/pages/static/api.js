@@ -19,7 +19,7 @@ export function newKey() {
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-function csrf() {
+export function csrf() {
   for (const part of document.cookie.split("; ")) {
     if (part.startsWith("thumbwheel_csrf=")) return decodeURIComponent(part.slice(16));
   }

@@ -1,14 +1,17 @@
 // What every page does: forms and buttons, times of the reader's own zone, long texts that unfold.
 
 import { listen } from "./actions.js";
+import { listenToKeys } from "./shortcuts.js";
+import { exportTables } from "./table_export.js";
 
 function localTimes(root = document) {
-  const format = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+  const long = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+  const short = new Intl.DateTimeFormat(undefined, { dateStyle: "short", timeStyle: "short" });
   for (const element of root.querySelectorAll("time[datetime]")) {
     const when = new Date(element.dateTime);
     if (Number.isNaN(when.valueOf())) continue;
     element.title = `${element.textContent} UTC`;
-    element.textContent = format.format(when);
+    element.textContent = (element.closest("[data-times=short]") ? short : long).format(when);
   }
 }
 
@@ -45,6 +48,8 @@ function menus() {
 }
 
 listen();
+listenToKeys();
 localTimes();
 folds();
 menus();
+exportTables();

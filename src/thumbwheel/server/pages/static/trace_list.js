@@ -1,6 +1,210 @@
-// The list that somebody looks through: a trace's page leads to the next of it, and back to its filters.
+// The list that somebody looks through: columns and views of their own, and what is done with several
+// traces at once. A trace's page leads to the next of the list, and back to its filters.
 
+import { newKey, send } from "./api.js";
+import { confirmed } from "./dialog.js";
+import { say } from "./messages.js";
 import { remember } from "./neighbours.js";
 
+const COLUMNS = "thumbwheel.trace-columns";
+const VIEWS = "thumbwheel.trace-views";
+const HIDEABLE = ["time", "output", "version", "model", "latency", "tokens", "cost", "rating", "tags"];
+
+const bar = document.querySelector(".list-bar");
+const { agent, api, rater } = bar.dataset;
+const table = document.querySelector(".traces");
+const bulk = document.getElementById("bulk");
 const links = document.querySelectorAll("#traces .what a");
 remember(location.pathname + location.search, Array.from(links, (link) => link.getAttribute("href")));
+
+function stored(name, otherwise) {
+  try {
+    return JSON.parse(localStorage.getItem(name)) ?? otherwise;
+  } catch {
+    return otherwise;
+  }
+}
+
+function store(name, value) {
+  try {
+    localStorage.setItem(name, JSON.stringify(value));
+  } catch {
+    say("This browser keeps nothing, so the page is as before when you come back.", "bad");
+  }
+}
+
+// columns
+
+let hidden = new Set(stored(COLUMNS, []));
+
+function showColumns() {
+  for (const name of HIDEABLE) table?.classList.toggle(`hide-${name}`, hidden.has(name));
+}
+
+function listColumns() {
+  const boxes = HIDEABLE.map((name) => {
+    const box = document.createElement("input");
+    box.type = "checkbox";
+    box.checked = !hidden.has(name);
+    box.addEventListener("change", () => {
+      if (box.checked) hidden.delete(name);
+      else hidden.add(name);
+      store(COLUMNS, [...hidden]);
+      showColumns();
+    });
+    const label = document.createElement("label");
+    label.append(box, name[0].toUpperCase() + name.slice(1));
+    return label;
+  });
+  document.getElementById("columns-list").replaceChildren(...boxes);
+}
+
+// views: {name: {query, hidden}} of this agent
+
+function views() {
+  return stored(VIEWS, {})[agent] || {};
+}
+
+function storeViews(mine) {
+  store(VIEWS, { ...stored(VIEWS, {}), [agent]: mine });
+  listViews();
+}
+
+function viewRow(name, view) {
+  const link = document.createElement("a");
+  link.href = `${location.pathname}${view.query}`;
+  link.textContent = name;
+  link.addEventListener("click", () => store(COLUMNS, view.hidden));
+  const button = document.createElement("button");
+  button.className = "plain";
+  button.textContent = "Remove";
+  button.setAttribute("aria-label", `Remove the view ${name}`);
+  button.addEventListener("click", () => {
+    const mine = views();
+    delete mine[name];
+    storeViews(mine);
+  });
+  const row = document.createElement("li");
+  row.append(link, button);
+  return row;
+}
+
+function listViews() {
+  const rows = Object.entries(views()).map(([name, view]) => viewRow(name, view));
+  document.getElementById("views-list").replaceChildren(...rows);
+}
+
+document.getElementById("views-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const field = document.getElementById("view-name");
+  const name = field.value.trim();
+  if (!name) return;
+  const query = new URLSearchParams(location.search);
+  for (const place of ["after", "skip"]) query.delete(place);
+  const text = query.toString();
+  storeViews({ ...views(), [name]: { query: text && `?${text}`, hidden: [...hidden] } });
+  field.value = "";
+  say(`${name} is kept in this browser.`, "good");
+});
+
+// selection
+
+const boxes = [...document.querySelectorAll("#traces .c-select input")];
+const all = document.getElementById("select-all");
+let last = null;
+
+const chosen = () => boxes.filter((box) => box.checked).map((box) => box.value);
+
+function showSelection() {
+  const count = chosen().length;
+  bulk.hidden = count === 0;
+  document.getElementById("selected").textContent = `${count} selected`;
+  all.checked = count > 0 && count === boxes.length;
+  all.indeterminate = count > 0 && count < boxes.length;
+}
+
+// With Shift, everything between this row and the one that was chosen before.
+function chooseTo(box, withShift) {
+  if (withShift && last) {
+    const [from, to] = [boxes.indexOf(last), boxes.indexOf(box)].sort((a, b) => a - b);
+    for (const between of boxes.slice(from, to + 1)) between.checked = box.checked;
+  }
+  last = box;
+  showSelection();
+}
+
+function clear() {
+  for (const box of boxes) box.checked = false;
+  showSelection();
+}
+
+// what is done with the selected ones
+
+async function toQueue(ids) {
+  const queue = document.getElementById("bulk-queue").value;
+  const { value } = await send("POST", `${api}/queues/${encodeURIComponent(queue)}/items`, { traces: ids });
+  const known = ids.length - value.added;
+  return `${value.added} added to ${queue}${known ? `; ${known} were there already` : ""}.`;
+}
+
+async function tag(ids) {
+  const field = document.getElementById("bulk-tag");
+  const name = field.value.trim();
+  if (!name) {
+    field.focus();
+    throw new Error("Type the tag first.");
+  }
+  for (const target of ids) {
+    await send("POST", `${api}/feedback`, { target, label: `${name}=true`, rater }, { key: newKey() });
+  }
+  return `${ids.length} tagged ${name}.`;
+}
+
+function download(form, ids) {
+  location.assign(`${location.pathname}/export.${form}?ids=${ids.join(",")}`);
+}
+
+const CHANGES = {
+  queue: { act: toQueue, reloads: false },
+  tag: { act: tag, reloads: true },
+};
+
+async function change(button, { act, reloads, question }) {
+  const ids = chosen();
+  if (question && !(await confirmed(question(ids), { word: button.textContent }))) return;
+  button.disabled = true;
+  try {
+    const words = await act(ids);
+    if (reloads) location.reload();
+    else {
+      say(words, "good");
+      clear();
+    }
+  } catch (error) {
+    say(error.message, "bad");
+  } finally {
+    button.disabled = false;
+  }
+}
+
+function begin() {
+  for (const box of boxes) box.addEventListener("click", (event) => chooseTo(box, event.shiftKey));
+  all.addEventListener("change", () => {
+    for (const box of boxes) box.checked = all.checked;
+    showSelection();
+  });
+  bulk.addEventListener("click", (event) => {
+    const button = event.target.closest("button[data-bulk]");
+    if (!button) return;
+    const name = button.dataset.bulk;
+    if (name === "clear") clear();
+    else if (name in CHANGES) change(button, CHANGES[name]);
+    else download(name, chosen());
+  });
+  showSelection(); // a browser that goes back has the boxes as they were
+}
+
+showColumns();
+listColumns();
+listViews();
+if (bulk) begin();

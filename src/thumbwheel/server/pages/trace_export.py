@@ -1,0 +1,89 @@
+"""The traces of a list as a file: all that match its filters, or those that were selected."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from fastapi.responses import StreamingResponse
+
+from thumbwheel.capture.trace_types import TraceSummary
+from thumbwheel.capture.traces import list_traces
+from thumbwheel.server.pages.page import PageRequest
+from thumbwheel.server.pages.rendering import HEADERS, PRIVATE
+from thumbwheel.server.pages.traces import ListQuery
+
+AT_ONCE = 500
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""Beginnings of a cell that a spreadsheet would compute instead of showing."""
+MEDIA = {"csv": "text/csv; charset=utf-8", "jsonl": "application/x-ndjson"}
+
+
+def export_response(asked: PageRequest, form: str) -> StreamingResponse:
+    """Return the traces that match the query of the list as a download. Raises NotFound for an
+    unknown agent, ConfigError for an unknown filter."""
+    query = asked.parsed(ListQuery)
+    write = FORMS[form]
+    name = f"{asked.agent.slug}-traces.{form}"
+    headers = {"content-disposition": f'attachment; filename="{name}"', **HEADERS, **PRIVATE}
+    return StreamingResponse(
+        write(_matching(asked, query)), headers=headers, media_type=MEDIA[form]
+    )
+
+
+def _matching(asked: PageRequest, query: ListQuery) -> Iterator[TraceSummary]:
+    """Yield every trace that matches, newest first."""
+    slug, wanted = asked.agent.slug, query.wanted()
+    after = None
+    while True:
+        page = list_traces(asked.ws, slug, wanted, limit=AT_ONCE, after=after)
+        yield from page.traces
+        after = page.after
+        if after is None:
+            return
+
+
+def _json_lines(traces: Iterator[TraceSummary]) -> Iterator[str]:
+    for trace in traces:
+        yield json.dumps(_row(trace), ensure_ascii=False) + "\n"
+
+
+def _csv_lines(traces: Iterator[TraceSummary]) -> Iterator[str]:
+    line = io.StringIO()
+    writer = csv.writer(line)
+    has_heading = False
+    for trace in traces:
+        row = _row(trace)
+        if not has_heading:
+            writer.writerow(row)
+            has_heading = True
+        writer.writerow([_cell(value) for value in row.values()])
+        yield line.getvalue()
+        line.seek(0)
+        line.truncate()
+
+
+def _row(trace: TraceSummary) -> dict[str, Any]:
+    row = asdict(trace)
+    for key in ("occurred_at", "recorded_at"):
+        row[key] = None if row[key] is None else row[key].isoformat()
+    return row
+
+
+def _cell(value: Any) -> Any:
+    """Return a value as a cell that no spreadsheet takes for a formula."""
+    if isinstance(value, list | tuple):
+        value = "; ".join(str(part) for part in value)
+    if isinstance(value, str) and value.startswith(FORMULA):
+        return f"'{value}"
+    return value
+
+
+FORMS: Mapping[str, Callable[[Iterator[TraceSummary]], Iterator[str]]] = {
+    "csv": _csv_lines,
+    "jsonl": _json_lines,
+}
