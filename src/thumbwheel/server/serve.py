@@ -39,7 +39,7 @@ from thumbwheel.capture.gateway.settings import GatewayConfig
 from thumbwheel.capture.gateway.upstream import Upstreams
 from thumbwheel.capture.gateway_seal import sealed_line
 from thumbwheel.capture.inbox import Drainer
-from thumbwheel.capture.quota import QuotaConfig, Quotas
+from thumbwheel.capture.quota import QuotaConfig, Quotas, UsedFile
 from thumbwheel.capture.redact import RedactedSegment, Redactor
 from thumbwheel.capture.routes import router as capture_router
 from thumbwheel.capture.routes import unbounded
@@ -48,6 +48,7 @@ from thumbwheel.core import log
 from thumbwheel.core.addresses import is_loopback
 from thumbwheel.core.errors import Conflict
 from thumbwheel.core.seal import make_seal
+from thumbwheel.db.shared_counts import CallWindows, DayCounts
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.watch import DeploymentWatch
 from thumbwheel.jobs.queue import counts, crashing, live_workers, standstill
@@ -110,8 +111,13 @@ def assembled(
     for name in dialects:
         DIALECTS.get(name)
     config = ws.settings(GatewayConfig, "gateway")
-    budgets = Budgets(ws.home.path / BUDGETS)
     with ExitStack() as stack:
+        day_counts = stack.enter_context(DayCounts(ws.db)) if ws.is_shared else None
+        if day_counts is None:
+            budgets = Budgets.in_file(ws.home.path / BUDGETS)
+        else:
+            budgets = Budgets.shared(day_counts, CallWindows(ws.db))
+        used = day_counts or stack.enter_context(UsedFile(ws.home.path))
         gate = stack.enter_context(_gate(ws, host, config))
         stack.callback(budgets.close)
         table = stack.enter_context(RoutingTable(ws, config))
@@ -128,8 +134,7 @@ def assembled(
         maintenance = stack.enter_context(Maintenance(ws))
         notifier = stack.enter_context(Notifier(ws, watch))
 
-        quotas = Quotas(ws.settings(QuotaConfig, "quotas"), ws.home.path, partial(count_traces, ws))
-        stack.callback(quotas.close)
+        quotas = Quotas(ws.settings(QuotaConfig, "quotas"), used, partial(count_traces, ws))
 
         def line(exchange: Exchange) -> bytes | None:
             record = recorded_call(exchange, budgets)
