@@ -154,7 +154,8 @@ def count_call(connection: sa.Connection, name: str, limit: int, minutes: float)
         free_at = 1 - (limit - 1 - row.calls) / max(1, row.previous)
     else:
         free_at = 2 - (limit - 1) / row.calls
-    return max(1, math.ceil((float(free_at) - elapsed) * 60))
+    seconds: float = (free_at - elapsed) * 60
+    return max(1, math.ceil(seconds))
 
 
 def _add(connection: sa.Connection, day: str, amounts: Mapping[str, float]) -> None:

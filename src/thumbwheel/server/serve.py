@@ -48,6 +48,7 @@ from thumbwheel.core import log
 from thumbwheel.core.addresses import is_loopback
 from thumbwheel.core.errors import Conflict
 from thumbwheel.core.seal import make_seal
+from thumbwheel.db.leadership import Leadership
 from thumbwheel.db.shared_counts import CallWindows, DayCounts
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.watch import DeploymentWatch
@@ -126,12 +127,13 @@ def assembled(
         )
         # Left in the reverse order: what is recorded last is on disk before the last drain.
         drainer = stack.enter_context(Drainer(ws, drain_every))
-        runner = stack.enter_context(ExperimentRunner(ws))
+        leadership = stack.enter_context(Leadership(ws.db))
+        runner = stack.enter_context(ExperimentRunner(ws, leadership))
         redactor = Redactor.of_home(ws)
         seal = make_seal(ws.home.signing)
         # its lines are redacted and sealed before they are bytes
         recorder = stack.enter_context(Recorder(partial(Segment, ws.home.inbox)))
-        maintenance = stack.enter_context(Maintenance(ws))
+        maintenance = stack.enter_context(Maintenance(ws, leadership))
         notifier = stack.enter_context(Notifier(ws, watch))
 
         quotas = Quotas(ws.settings(QuotaConfig, "quotas"), used, partial(count_traces, ws))
