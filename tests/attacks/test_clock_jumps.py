@@ -54,7 +54,7 @@ def key_of(value: str) -> Credentials:
 def test_a_budget_is_not_given_twice(jump: timedelta, tmp_path: Path) -> None:
     path = tmp_path / "budgets.json"
     with simulated_clock(NOON) as clock:
-        budgets = Budgets(path)
+        budgets = Budgets.in_file(path)
         budgets.spend([ACCOUNT], 100, 0.0)
         clock.moment += jump
         budgets.spend([ACCOUNT], 1, 0.0)
@@ -62,7 +62,7 @@ def test_a_budget_is_not_given_twice(jump: timedelta, tmp_path: Path) -> None:
         for restarted in (False, True):
             if restarted:
                 budgets.close()
-                budgets = Budgets(path)
+                budgets = Budgets.in_file(path)
             with pytest.raises(Refusal) as refusal:
                 budgets.admit([ACCOUNT])
             assert refusal.value.status == 402

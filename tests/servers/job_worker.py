@@ -28,7 +28,8 @@ from thumbwheel.core import ids, log
 from thumbwheel.core.config import Config, Home, Sources
 from thumbwheel.db.schema import agents
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.jobs import claims, current, store
+from thumbwheel.jobs import current, store
+from thumbwheel.jobs.host import Host
 from thumbwheel.jobs.supervisor import SPENT
 from thumbwheel.jobs.types import Job, JobKind, JobsConfig
 from thumbwheel.jobs.worker import Worker
@@ -161,7 +162,7 @@ def work(options: argparse.Namespace) -> None:
         kinds=KINDS,
         config=JobsConfig(lease_seconds=options.lease, crashes=options.crashes),
         settings="",
-        host=options.host or claims.host_name(),
+        host=Host(options.host, options.home / "workers") if options.host else None,
         stop_when_idle=options.until_idle,
     ).run()
     if is_spent and options.supervised:

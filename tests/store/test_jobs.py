@@ -15,11 +15,13 @@ import sqlalchemy as sa
 
 from tests.waiting import until
 from thumbwheel.core.clock import Clock, utc_now
+from thumbwheel.core.config import Home
 from thumbwheel.core.errors import Conflict, Fenced, InputError, NotFound
 from thumbwheel.db.engine import Database
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import claims, queue, schedules, store
 from thumbwheel.jobs import worker as worker_module
+from thumbwheel.jobs.host import Host, boot_id, process_started
 from thumbwheel.jobs.types import (
     MOVES,
     EventKind,
@@ -72,7 +74,7 @@ def take_over(ws: Workspace, row: WorkerRow) -> list[Job]:
 def pulsing(ws: Workspace, now: Clock) -> Iterator[None]:
     """Beside a worker with this clock, which does no jobs."""
     idle = Worker(lambda: ws, {}, CONFIG, "settings", now=now)
-    pulse = Pulse(idle, ws.db, claims.WorkerWatch(CONFIG.lease_seconds, ws.home.path))
+    pulse = Pulse(idle, ws.db, claims.WorkerWatch(CONFIG.lease_seconds, Host("h", ws.home.path)))
     pulse.register()
     thread = threading.Thread(target=pulse.run)
     thread.start()
@@ -275,7 +277,7 @@ def test_a_worker_is_dead_when_its_beat_stands_still_whatever_the_clocks_say(
 ) -> None:
     """Wall clocks that jump by a year, or differ, change nothing."""
     time = 0.0
-    watch = claims.WorkerWatch(15, tmp_path, clock=lambda: time)
+    watch = claims.WorkerWatch(15, Host("h", tmp_path), clock=lambda: time)
     row = worker(empty_ws)
 
     def look() -> list[str]:
@@ -298,8 +300,8 @@ def test_a_worker_of_this_host_whose_process_is_gone_is_dead_after_a_second(
     empty_ws: Workspace, tmp_path: Path
 ) -> None:
     time = 0.0
-    watch = claims.WorkerWatch(3600, tmp_path, clock=lambda: time)
-    row = worker(empty_ws, host=claims.host_name())
+    watch = claims.WorkerWatch(3600, Host("h", tmp_path), clock=lambda: time)
+    row = worker(empty_ws, host="h")
     watch.update([row])
     assert watch.dead() == []
     time = claims.GONE_SECONDS
@@ -311,8 +313,41 @@ def test_a_worker_of_a_copied_home_is_not_killed(empty_ws: Workspace, tmp_path: 
     import os
 
     pid = os.getpid()
-    row = WorkerRow("wrk_a", claims.host_name(), pid, claims.process_started(pid), "", 0, NOW, NOW)
-    claims.kill(row, tmp_path)  # this process goes on
+    row = WorkerRow("wrk_a", "h", pid, process_started(pid), "", 0, NOW, NOW)
+    Host("h", tmp_path).kill(row)  # this process goes on
+
+
+def test_a_worker_of_another_folder_on_this_kernel_is_judged_by_its_lease_alone(
+    empty_ws: Workspace, tmp_path: Path
+) -> None:
+    """Two containers share a boot id, and neither sees the lock files of the other."""
+    here, there = Home.at(tmp_path / "here").prepare(), Home.at(tmp_path / "there").prepare()
+    host = Host.of(here)
+    assert host == Host.of(here) and host.id.endswith(f"@{boot_id()}")
+    assert host.id != Host.of(there).id
+    time = 0.0
+    watch = claims.WorkerWatch(15, host, clock=lambda: time)
+    row = worker(empty_ws, host=Host.of(there).id)
+    watch.update([row])
+    time = 14.9
+    assert watch.dead() == []
+    host.kill(row)
+    time = 15.1
+    assert watch.dead() == [row]
+
+
+def test_a_job_with_a_file_is_done_by_a_worker_of_its_folder(empty_ws: Workspace) -> None:
+    bound = queue.enqueue(empty_ws, "import", {}, folder="here")
+    free = queue.enqueue(empty_ws, "import", {})
+
+    def claim(folder: str) -> str | None:
+        work = claims.claim
+        job = empty_ws.db.write(
+            lambda connection: work(connection, "wrk_a", {"import": ()}, CONFIG, NOW, folder=folder)
+        )
+        return job.id if job else None
+
+    assert [claim("there"), claim("there"), claim("here")] == [free.id, None, bound.id]
 
 
 def test_orphans_go_back_to_the_queue(empty_ws: Workspace) -> None:

@@ -83,7 +83,7 @@ def test_a_home_moves_there_and_back(tmp_path: Path, new_url: Callable[[], str])
         before = rows_of(ws)
     assert before["datasets"] and before["messages"] and before["feedback_targets"]
 
-    there = move(Home.at(home), SQLITE, url)
+    there = move(Home.at(home), SQLITE, url, {})
     assert (there.source, there.target) == ("sqlite", url)
     assert there.rows["traces"] == len(before["traces"])
     with opened(home, url) as ws:
@@ -98,9 +98,9 @@ def test_a_home_moves_there_and_back(tmp_path: Path, new_url: Callable[[], str])
         opened(home, SQLITE)
 
     with pytest.raises(Conflict, match=r"thumbwheel.db.*it is not empty"):
-        move(Home.at(home), url, SQLITE)
+        move(Home.at(home), url, SQLITE, {})
     (home / "thumbwheel.db").rename(tmp_path / "before.db")
-    move(Home.at(home), url, SQLITE)
+    move(Home.at(home), url, SQLITE, {})
     with opened(home, SQLITE) as ws:
         assert rows_of(ws) == after
     with pytest.raises(ConfigError, match="the rows of this home are in 'sqlite'"):
@@ -115,7 +115,7 @@ def test_who_has_the_home_open_while_it_moves_leaves_no_row_behind(
     source = SQLITE if of == "sqlite" else new_url()
     filled(home, source, tmp_path)
     with opened(home, source) as server:
-        move(Home.at(home), source, url)
+        move(Home.at(home), source, url, {})
         before = rows_of(server)
         with pytest.raises(StorageError, match="moved to another database"):
             ingest(server, AGENT, "jsonl", write(tmp_path / "late.jsonl", lines_of(PEOPLE)))
@@ -127,7 +127,7 @@ def test_who_has_the_home_open_while_it_moves_leaves_no_row_behind(
 def test_foreign_keys_hold_after_a_move(tmp_path: Path, new_url: Callable[[], str]) -> None:
     url = new_url()
     filled(tmp_path / "home", SQLITE, tmp_path)
-    move(Home.at(tmp_path / "home"), SQLITE, url)
+    move(Home.at(tmp_path / "home"), SQLITE, url, {})
     engine = Postgresql.from_url(url, "test").engine()
     names = {key["name"] for key in sa.inspect(engine).get_foreign_keys("messages")}
     engine.dispose()
@@ -142,7 +142,7 @@ def test_what_the_target_cannot_hold_is_said_and_nothing_is_copied(
     with opened(home, SQLITE) as ws:
         ws.db.write(lambda c: c.execute(traces.update().values(output="a\x00b")))
     with pytest.raises(StorageError, match="cannot store a row of table 'traces'"):
-        move(Home.at(home), SQLITE, url)
+        move(Home.at(home), SQLITE, url, {})
     with opened(home, SQLITE) as ws:  # the home is still there
         assert len(rows_of(ws)["agents"]) == 1
     with opened(tmp_path / "other", url) as ws:
@@ -154,15 +154,15 @@ def test_a_move_needs_the_rows_and_an_empty_database(
 ) -> None:
     home, url, other = tmp_path / "home", new_url(), new_url()
     with pytest.raises(NotFound, match="no such file"):
-        move(Home.at(home), SQLITE, url)
+        move(Home.at(home), SQLITE, url, {})
     filled(home, SQLITE, tmp_path)
     with pytest.raises(ConfigError, match="the rows of this home are in 'sqlite'"):
-        move(Home.at(home), url, other)
+        move(Home.at(home), url, other, {})
     opened(tmp_path / "second", other).db.close()
     with pytest.raises(Conflict, match="it is not empty: table 'homes'"):
-        move(Home.at(home), SQLITE, other)
+        move(Home.at(home), SQLITE, other, {})
     with pytest.raises(ConfigError, match="argument TO: it is no URL"):
-        move(Home.at(home), SQLITE, "elsewhere")
+        move(Home.at(home), SQLITE, "elsewhere", {})
     with opened(home, SQLITE):
         pass
 
@@ -175,7 +175,7 @@ from thumbwheel.loop.move import move
 transfer._count = lambda connection, table, counts=[]: counts.append(1) or (
     os.kill(os.getpid(), 9) if len(counts) > len(transfer.TABLES) else 0
 )
-move(Home.at(sys.argv[1]), "sqlite", sys.argv[2])
+move(Home.at(sys.argv[1]), "sqlite", sys.argv[2], {})
 """
 
 
@@ -188,7 +188,7 @@ def test_a_move_that_is_killed_has_moved_nothing(
     assert subprocess.run(command, check=False).returncode == -9
     with opened(home, SQLITE) as ws:
         before = rows_of(ws)
-    move(Home.at(home), SQLITE, url)
+    move(Home.at(home), SQLITE, url, {})
     with opened(home, url) as ws:
         assert rows_of(ws) == before
 

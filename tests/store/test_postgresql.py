@@ -4,6 +4,7 @@ restarts under load, and text order in a database of another collation."""
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -389,6 +390,68 @@ class TestOwnership:
         workspace(tmp_path / "one", url).db.close()
         with pytest.raises(ConfigError, match="contains the rows of another home"):
             workspace(tmp_path / "two", url)
+
+    @pytest.mark.slow
+    def test_of_two_homes_that_open_a_new_database_at_once_one_gets_it(
+        self, tmp_path: Path, empty_url: str
+    ) -> None:
+        """Each in a process of its own, which waits until all are ready."""
+        gate, code = (
+            tmp_path / "gate",
+            (
+                "import os, sys, time\n"
+                "from pathlib import Path\n"
+                "from thumbwheel.core.config import Home, Sources\n"
+                "from thumbwheel.core.errors import ConfigError\n"
+                "from thumbwheel.db.workspace import Workspace\n"
+                "home, gate = Path(sys.argv[1]), Path(sys.argv[2])\n"
+                "home.with_suffix('.ready').touch()\n"
+                "while not gate.exists(): time.sleep(0.001)\n"
+                "try:\n"
+                "    ws = Workspace.open(Home.at(home), Sources({}, 'none', os.environ))\n"
+                "except ConfigError as error:\n"
+                "    sys.exit(str(error))\n"
+                "print(ws.db.home_id)\n"
+            ),
+        )
+        environment = {**os.environ, "THUMBWHEEL_DATABASE": empty_url}
+        folders = [tmp_path / name for name in ("a", "b", "c")] + [tmp_path / "a"]
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", code, str(folder), str(gate)],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for folder in folders
+        ]
+        until(lambda: all(folder.with_suffix(".ready").exists() for folder in folders))
+        gate.touch()
+        outputs = [process.communicate(timeout=120) for process in processes]
+        winners = {
+            (folder, output)
+            for folder, process, (output, _) in zip(folders, processes, outputs, strict=True)
+            if process.returncode == 0
+        }
+        assert len(winners) == 1
+        (winner, printed) = winners.pop()
+        noted = ownership.noted_ownership(Home.at(winner))
+        assert noted and noted.id == printed.strip()
+        for folder, process, (_, problem) in zip(folders, processes, outputs, strict=True):
+            assert (process.returncode == 0) is (folder == winner)
+            if folder != winner:
+                assert "holds the rows of another home" in problem
+                assert ownership.noted_ownership(Home.at(folder)) is None
+
+    def test_who_saw_a_new_database_just_before_another_home_took_it_is_refused(
+        self, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        workspace(tmp_path / "one", url).db.close()
+        monkeypatch.setattr(ownership, "home_id", lambda database: None)
+        with pytest.raises(ConfigError, match="holds the rows of another home"):
+            workspace(tmp_path / "two", url)
+        workspace(tmp_path / "one", url).db.close()
 
     def test_a_server_that_moved_is_recognised(self, tmp_path: Path, url: str) -> None:
         workspace(tmp_path, url).db.close()

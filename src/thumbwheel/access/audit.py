@@ -20,11 +20,9 @@ import sqlalchemy as sa
 
 from thumbwheel.access import store
 from thumbwheel.access.types import AuditEntry
-from thumbwheel.core import log
+from thumbwheel.core import key_files, log
 from thumbwheel.core.errors import StorageError
-from thumbwheel.core.files import replace
 from thumbwheel.core.ids import canonical
-from thumbwheel.core.locks import wait_for
 from thumbwheel.core.seal import Seal, make_seal
 from thumbwheel.db.workspace import Workspace
 
@@ -101,25 +99,31 @@ def sign_head(ws: Workspace, seal: Seal, entry: AuditEntry) -> None:
     path = ws.home.audit_head
     signature = seal.of("audit head", f"{entry.number}\0{entry.mac}")
     content = {"number": entry.number, "mac": entry.mac, "signature": signature}
+
+    def newer(stored: bytes | None) -> bytes | None:
+        head = _parsed_head(path, stored, seal)
+        is_newer = head is None or head.number < entry.number
+        return json.dumps(content).encode("ascii") if is_newer else None
+
     try:
-        with wait_for(path.with_suffix(".lock")):
-            head = read_head(path, seal)
-            if head is None or head.number < entry.number:
-                replace(path, json.dumps(content), mode=0o600)
+        key_files.update(path, newer)
     except (OSError, StorageError) as error:
         # what it records is done and on disk; `verify` says what is wrong with the head
         log.logger.error("the head of the audit log is not written: %s", error)
 
 
 def read_head(path: Path, seal: Seal) -> AuditHead | None:
-    """Return the head in the file; None without a file. Raises StorageError if it is forged or
-    unreadable."""
+    """Return the head; None if there is none. Raises StorageError if it is forged or unreadable."""
+    return _parsed_head(path, key_files.read(path), seal)
+
+
+def _parsed_head(path: Path, stored: bytes | None, seal: Seal) -> AuditHead | None:
+    if stored is None:
+        return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(stored)
         head = AuditHead(int(content["number"]), str(content["mac"]))
         signature = str(content["signature"])
-    except FileNotFoundError:
-        return None
     except (ValueError, KeyError, TypeError):
         raise _bad_head(path, "it cannot be read") from None
     if not hmac.compare_digest(signature, seal.of("audit head", f"{head.number}\0{head.mac}")):

@@ -6,17 +6,14 @@ It is presented as a key, and stands in no URL and no log: browsers get a code (
 from __future__ import annotations
 
 import hmac
-import os
 import re
 import secrets
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 from thumbwheel.access.credentials import KEY_PREFIX
 from thumbwheel.core.errors import StorageError
-from thumbwheel.core.files import replace, unwritable
-from thumbwheel.sdk.disk import sync
+from thumbwheel.core.files import create, replace, unwritable
 
 PREFIX = f"{KEY_PREFIX}local_"
 TOKEN = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{43}}")
@@ -36,7 +33,8 @@ class LocalToken:
         """
         token = cls(path)
         try:
-            _create(path)
+            if not path.exists():
+                create(path, _new_line().encode("ascii"))
         except OSError as error:
             raise unwritable(f"token {str(path)!r}", error) from error
         token.read()
@@ -77,22 +75,3 @@ class LocalToken:
 
 def _new_line() -> str:
     return f"{PREFIX}{secrets.token_urlsafe(32)}\n"
-
-
-def _create(path: Path) -> None:
-    """Write a new token if there is none, whole or not at all."""
-    if path.exists():
-        return
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w", encoding="ascii") as stream:
-        stream.write(_new_line())
-        stream.flush()
-        os.fsync(stream.fileno())
-    try:
-        os.link(temporary, path)  # fails where another process was first, whose token then counts
-    except FileExistsError:
-        pass
-    finally:
-        temporary.unlink()
-    sync(path.parent)

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.access.types import Grants, Principal, grants_of
+from thumbwheel.core import key_files
 from thumbwheel.core.errors import StorageError
-from thumbwheel.core.files import replace
-from thumbwheel.core.locks import wait_for
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -57,7 +56,7 @@ class WebTokens:
         self._path = path
         self._lock = threading.Lock()
         self._keys: dict[str, SigningKey] = {}
-        self._read_from: tuple[int, int] | None = None
+        self._version: object = None
 
     def make(self, principal: Principal, grants: Grants, seconds: int) -> str:
         """Return a token for the principal, valid for `seconds` but at most an hour."""
@@ -102,18 +101,25 @@ class WebTokens:
         for key in self._keys.values():
             if key.until is None and key.since + KEY_DAYS * 86_400 > now:
                 return key
-        with self._lock, wait_for(self._path.with_suffix(".lock")):
-            current = _read(self._path)
-            for key in current.values():  # another process may have been first
-                if key.until is None and key.since + KEY_DAYS * 86_400 > now:
-                    return key
-            return self._write(list(current.values()), now)
+        with self._lock:
+            key_files.update(self._path, lambda content: self._renewed(content, now))
+            self._version = key_files.version(self._path)
+            self._keys = _read(self._path)
+        return next(key for key in self._keys.values() if key.until is None)
 
     def _key(self, kid: str) -> SigningKey | None:
         self._reload()
         return self._keys.get(kid)
 
-    def _write(self, earlier: list[SigningKey], now: float) -> SigningKey:
+    def _renewed(self, stored: bytes | None, now: float) -> bytes | None:
+        """Return the keys with a new one that signs; None if another process was first."""
+        earlier = list(_parsed(self._path, stored).values())
+        for key in earlier:
+            if key.until is None and key.since + KEY_DAYS * 86_400 > now:
+                return None
+        return self._with_new_key(earlier, now)
+
+    def _with_new_key(self, earlier: list[SigningKey], now: float) -> bytes:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import (
             Encoding,
@@ -130,19 +136,16 @@ class WebTokens:
             ended = SigningKey(key.kid, key.private, key.since, key.until or now)
             if ended.is_of_use(now):
                 content.append(vars(ended))
-        replace(self._path, json.dumps(content), mode=0o600)
-        return new
+        return json.dumps(content).encode("ascii")
 
     def _reload(self) -> None:
-        """Read the keys again if the file has changed."""
-        try:
-            status = self._path.stat()
-        except FileNotFoundError:
+        """Read the keys again if they have changed."""
+        version = key_files.version(self._path)
+        if version is None:
             self._keys = {}
-            return
-        version = (status.st_mtime_ns, status.st_ino)
-        if version != self._read_from:
-            self._keys, self._read_from = _read(self._path), version
+        elif version != self._version:
+            self._keys = _read(self._path)
+        self._version = version
 
 
 def looks_like_token(value: str) -> bool:
@@ -157,11 +160,15 @@ def _private(key: SigningKey) -> Ed25519PrivateKey:
 
 
 def _read(path: Path) -> dict[str, SigningKey]:
-    try:
-        content: list[Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        return {str(entry["kid"]): SigningKey(**entry) for entry in content}
-    except FileNotFoundError:
+    return _parsed(path, key_files.read(path))
+
+
+def _parsed(path: Path, stored: bytes | None) -> dict[str, SigningKey]:
+    if stored is None:
         return {}
+    try:
+        content: list[Mapping[str, Any]] = json.loads(stored)
+        return {str(entry["kid"]): SigningKey(**entry) for entry in content}
     except (ValueError, TypeError, KeyError) as error:
         raise StorageError(
             f"keys of tokens {str(path)!r}",

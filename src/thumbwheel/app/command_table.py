@@ -166,6 +166,10 @@ COMMANDS = {
         "thumbwheel.loop.database_commands:db",
         "Move the rows of a home between SQLite and PostgreSQL.",
     ),
+    "cluster": (
+        "thumbwheel.app.cluster_commands:cluster",
+        "Run one home on many hosts, which share its database.",
+    ),
     "backup": (
         "thumbwheel.loop.database_commands:backup",
         "Write a home as it is now into one folder or file, while it is used.",
@@ -241,6 +245,8 @@ LOCAL = {
     "init": "it makes a home, and settings in the folder in front of you",
     "backup": "it writes into a folder of the server's machine",
     "restore": "it makes a new home",
+    "cluster init": "it moves the keys while nothing else may use them",
+    "cluster join": "it is about the machine in front of you",
     "db copy": "it moves all rows while nothing else may use them",
     "db retain": "the server does it by itself, as its settings say",
     "doctor": "it is about the machine in front of you",

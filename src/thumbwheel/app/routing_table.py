@@ -5,18 +5,16 @@ A choice reads no file and no row. The table follows what is written within 50 m
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from thumbwheel.app.trial import CallLineage, Trial
 from thumbwheel.capture.gateway.routing import Choice, Price, RoutingRequest, Upstream
 from thumbwheel.capture.gateway.settings import GatewayConfig
-from thumbwheel.core import log
+from thumbwheel.core import key_files, log
 from thumbwheel.core.errors import InputError, ModelError, NotFound, ThumbwheelError
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.refreshed import EVERY, Refreshed
@@ -61,10 +59,10 @@ class RoutingTable:
     def __init__(self, ws: Workspace, config: GatewayConfig, every: float = EVERY) -> None:
         self._ws, self._config = ws, config
         self._changes = ws.db.changes()
-        self._secrets = str(ws.home.secrets)
+        self._secrets = ws.home.secrets
         self._routes = Routes()
         self._lineage = CallLineage()
-        self._seen: tuple[object, int] | None = None
+        self._seen: tuple[object, object] | None = None
         self._state = ""
         self._read_at = float("-inf")
         self._is_due = True
@@ -121,7 +119,7 @@ class RoutingTable:
 
     def _look(self) -> None:
         now = time.monotonic()
-        seen = (self._changes.marker(), self._secrets_written())
+        seen = (self._changes.marker(), key_files.version(self._secrets))
         if self._is_asked_again.is_set():
             self._is_asked_again.clear()
             self._read(now)
@@ -172,12 +170,6 @@ class RoutingTable:
             key = (experiment.agent, experiment.alias)
             trials[key] = Trial.of(experiment, control, upstreams, self._lineage)
         return trials
-
-    def _secrets_written(self) -> int:
-        """Return when a secret was last set or removed, in nanoseconds; 0 if unknown."""
-        with suppress(OSError):
-            return os.stat(self._secrets).st_mtime_ns  # noqa: PTH116 - asked all the time
-        return 0
 
     def _missing(self, request: RoutingRequest) -> ThumbwheelError:
         agents = list(self._routes.choices)

@@ -7,6 +7,7 @@ Either way the same handler does it (job_kinds.py), and its result has the same 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from pydantic import TypeAdapter
@@ -18,6 +19,7 @@ from thumbwheel.core import errors, log
 from thumbwheel.core.config import Config, build
 from thumbwheel.core.errors import Conflict, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.jobs.host import folder_id
 from thumbwheel.jobs.queue import enqueue, follow, job, live_workers
 from thumbwheel.jobs.types import Job, JobState
 
@@ -70,7 +72,14 @@ def _is_served(ws: Workspace, opener: HomeOpener) -> bool:
 def submitted(ws: Workspace, kind: str, spec: Config) -> Any:
     """Enqueue a job for a worker of this home, and return its result."""
     content = spec_json(spec)
-    requested = enqueue(ws, kind, content, agent=content.get("agent"), asked_by=LOCAL_TOKEN.id)
+    requested = enqueue(
+        ws,
+        kind,
+        content,
+        agent=content.get("agent"),
+        asked_by=LOCAL_TOKEN.id,
+        folder=folder_of_files(ws) if _names_a_file(content) else None,
+    )
     log.say(f"job {requested.id}: a worker of this home does it (--here: this command)")
     try:
         return followed(ws, requested.id)
@@ -80,6 +89,23 @@ def submitted(ws: Workspace, kind: str, spec: Config) -> Any:
             f"stop it: thumbwheel jobs cancel {requested.id}"
         )
         raise
+
+
+def folder_of_files(ws: Workspace) -> str | None:
+    """Return the folder whose workers can read files of this host; None where all workers can."""
+    return folder_id(ws.home) if ws.is_shared else None
+
+
+def _names_a_file(value: Any) -> bool:
+    """Return whether a JSON value has the path of a file that is on this host."""
+    match value:
+        case str():
+            return Path(value).is_absolute() and Path(value).exists()
+        case Mapping():
+            return any(map(_names_a_file, value.values()))
+        case list():
+            return any(map(_names_a_file, value))
+    return False
 
 
 def followed(ws: Workspace, job_id: str) -> Any:

@@ -18,7 +18,7 @@ from fastapi.concurrency import run_in_threadpool
 from thumbwheel.access.gate import AccessGate
 from thumbwheel.access.types import LOCAL_TOKEN
 from thumbwheel.app.job_kinds import job_kind
-from thumbwheel.app.run_or_submit import checked_spec, result_of, spec_json
+from thumbwheel.app.run_or_submit import checked_spec, folder_of_files, result_of, spec_json
 from thumbwheel.capture.uploads import Upload
 from thumbwheel.core import ids, present
 from thumbwheel.core.config import Config, Sources
@@ -76,8 +76,10 @@ class ServedHome:
 
     def _enqueued(self, kind: str, spec: Config) -> Job:
         content = spec_json(spec)
+        folder = None
         if self.upload is not None:
             content = self._handed_over(self.upload, content)
+            folder = folder_of_files(self.home)
         accepted = enqueue(
             self.home,
             kind,
@@ -85,6 +87,7 @@ class ServedHome:
             agent=content.get("agent"),
             key=self.asking.key,
             asked_by=self.asking.name,
+            folder=folder,
         )
         if self.upload is not None:
             self.upload.is_of_job = self.upload.is_of_job or not accepted.has_ended

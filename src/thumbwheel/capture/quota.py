@@ -1,7 +1,8 @@
 """How much may be stored: of an agent altogether, and of an agent or a key in a day.
 
 The day's counts are kept in a file of the home, beside those of a server that takes this one's
-place, and written at most once a second. Stored traces are counted in the database, at most every
+place, and written at most once a second; those of a home on many hosts in its database
+(db/shared_counts.py). Stored traces are counted in the database, at most every
 half minute, with what was admitted since.
 """
 
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 from pydantic import Field
 
@@ -66,16 +68,22 @@ class QuotaExceeded(Exception):
         self.status = status
 
 
+class Used(Protocol):
+    """Counts what came today (UTC), by name. Thread-safe."""
+
+    def total(self, name: str) -> float:
+        """Return the amount of a name."""
+
+    def add(self, amounts: Mapping[str, float]) -> None:
+        """Add amounts by name."""
+
+
 class Quotas:
     """Thread-safe."""
 
-    def __init__(self, config: QuotaConfig, folder: Path, count_traces: CountTraces) -> None:
-        self._config, self._path, self._count_traces = config, folder / FILE, count_traces
+    def __init__(self, config: QuotaConfig, used: Used, count_traces: CountTraces) -> None:
+        self._config, self._used, self._count_traces = config, used, count_traces
         self._lock = threading.Lock()
-        self._day = _today()
-        self._used: Counter[str] = _read(self._path).get(self._day, Counter())
-        self._unwritten: Counter[str] = Counter()
-        self._written_at = 0.0
         self._stored: dict[str, tuple[int, float]] = {}
         self.refused = 0
         """Requests and records that were too much, since the start."""
@@ -95,7 +103,6 @@ class Quotas:
                 n_rows[name] += 1
                 n_bytes[name] += size
         with self._lock:
-            self._turn_day()
             for name, count in n_rows.items():
                 kind, _, owner = name.partition(" ")
                 quotas: Mapping[str, DayQuota] = (
@@ -104,20 +111,16 @@ class Quotas:
                 quota = quotas.get(owner)
                 if quota is not None:
                     self._check(name, quota, count, n_bytes[name])
+            amounts: dict[str, float] = {}
             for name, count in n_rows.items():
-                self._add(name, count, n_bytes[name])
-            self._write()
+                amounts |= {f"{name} rows": count, f"{name} bytes": n_bytes[name]}
+                self._note_stored(name, count)
+            self._used.add(amounts)
 
     def admit_lines(self, key: str | None, lines: Sequence[bytes]) -> None:
         """Admit lines of the inbox; see `admit`."""
         if self.is_bounded:
             self.admit(key, [(slug_of(json.loads(line)["agent"]), len(line)) for line in lines])
-
-    def close(self) -> None:
-        """Write the counts."""
-        with self._lock:
-            self._written_at = 0.0
-            self._write()
 
     def _check(self, name: str, quota: DayQuota, rows: int, size: int) -> None:
         """Raise QuotaExceeded if the quota has no room for so many rows and bytes."""
@@ -125,7 +128,7 @@ class Quotas:
             ("rows", rows, quota.rows_per_day),
             ("bytes", size, quota.bytes_per_day),
         ):
-            if bound is not None and self._used[f"{name} {unit}"] + amount > bound:
+            if bound is not None and self._used.total(f"{name} {unit}") + amount > bound:
                 self.refused += 1
                 raise QuotaExceeded(
                     429,
@@ -148,13 +151,44 @@ class Quotas:
             self._stored[name] = count, time.monotonic()
         return count
 
-    def _add(self, name: str, rows: int, size: int) -> None:
-        for counter in (self._used, self._unwritten):
-            counter[f"{name} rows"] += rows
-            counter[f"{name} bytes"] += size
+    def _note_stored(self, name: str, rows: int) -> None:
         if name in self._stored:
             count, counted_at = self._stored[name]
             self._stored[name] = count + rows, counted_at
+
+
+class UsedFile:
+    """What came today, in a file of the home. Thread-safe; use as a context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        self._lock = threading.Lock()
+        self._day = _today()
+        self._used: Counter[str] = _read(self._path).get(self._day, Counter())
+        self._unwritten: Counter[str] = Counter()
+        self._written_at = 0.0
+
+    def __enter__(self) -> UsedFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._written_at = 0.0
+            self._write()
+
+    def total(self, name: str) -> float:
+        """See Used."""
+        with self._lock:
+            self._turn_day()
+            return self._used[name]
+
+    def add(self, amounts: Mapping[str, float]) -> None:
+        """See Used."""
+        with self._lock:
+            self._turn_day()
+            for counter in (self._used, self._unwritten):
+                counter.update({name: int(amount) for name, amount in amounts.items()})
+            self._write()
 
     def _turn_day(self) -> None:
         if self._day != _today():

@@ -14,7 +14,7 @@ import stat
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from enum import Enum
 from functools import wraps
@@ -93,7 +93,8 @@ class Sources:
 
     file: Mapping[str, Any]
     path: str
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
+    """Has the password of the database and the key of the cluster."""
 
     @classmethod
     def read(
@@ -310,6 +311,7 @@ ENTRIES = (
     "writer.lock",
     "writer.queue",
     "database.json",
+    "host.id",
     "erased.key",
     "feedback.key",
     "signing.key",
@@ -414,6 +416,11 @@ class Home:
         return self.path / "database.json"
 
     @property
+    def host_id(self) -> Path:
+        """The random id of this folder, which tells its workers from those of other folders."""
+        return self.path / "host.id"
+
+    @property
     def secret(self) -> Path:
         """The key of tombstones; created at the first erasure."""
         return self.path / "erased.key"
@@ -453,6 +460,18 @@ class Home:
         """The key with which decisions are signed and prompts of held-out rows hashed; created when
         first needed."""
         return self.path / "signing.key"
+
+    @property
+    def keys(self) -> tuple[Path, ...]:
+        """What the hosts of a cluster share beside the secrets (core/key_files.py)."""
+        return (
+            self.access_key,
+            self.signing,
+            self.secret,
+            self.feedback_key,
+            self.token_keys,
+            self.audit_head,
+        )
 
     @property
     def blobs(self) -> Path:

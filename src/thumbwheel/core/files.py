@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
+import uuid
 from pathlib import Path
 
 from thumbwheel.core.errors import InputError, StorageError
+from thumbwheel.sdk.disk import sync
 
 FREE_SPACE = "Free space, then try again"
 
@@ -30,6 +32,26 @@ def replace(path: Path, text: str, *, mode: int = 0o666, errors: str = "strict")
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def create(path: Path, content: bytes) -> bool:
+    """Write `content` to a new file for its owner only, complete and synced. Return False if
+    another process was first, whose file then stays. Raises OSError."""
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(handle, content)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink()
+    sync(path.parent)
+    return True
 
 
 def write_output(option: str, path: Path, content: str | bytes) -> None:

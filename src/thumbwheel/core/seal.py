@@ -10,12 +10,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from thumbwheel.core import key_files
 from thumbwheel.core.errors import StorageError
-from thumbwheel.sdk.disk import sync
 
 SIZE = 32
 """Bytes of the secret."""
@@ -34,12 +33,23 @@ class Seal:
 
 
 def read_seal(path: Path) -> Seal | None:
-    """Return the seal in `path`, or None if the file does not exist. Raises StorageError for a
-    damaged file."""
-    try:
-        secret = path.read_bytes()
-    except FileNotFoundError:
-        return None
+    """Return the seal in `path`, or None if there is none. Raises StorageError for a damaged
+    one."""
+    secret = key_files.read(path)
+    return None if secret is None else _seal(path, secret)
+
+
+def make_seal(path: Path) -> Seal:
+    """Return the seal in `path`; create it if there is none: complete, synced, readable by its
+    owner only."""
+    seal = read_seal(path)
+    if seal is not None:
+        return seal
+    # where another process was first, its secret counts
+    return _seal(path, key_files.create(path, os.urandom(SIZE)))
+
+
+def _seal(path: Path, secret: bytes) -> Seal:
     if len(secret) != SIZE:
         raise StorageError(
             f"secret {str(path)!r}",
@@ -47,26 +57,3 @@ def read_seal(path: Path) -> Seal | None:
             "Restore it from a backup",
         )
     return Seal(secret)
-
-
-def make_seal(path: Path) -> Seal:
-    """Return the seal in `path`; create the file if it is missing: complete, synced, readable by
-    its owner only."""
-    seal = read_seal(path)
-    if seal is not None:
-        return seal
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        os.write(handle, os.urandom(SIZE))
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    try:
-        os.link(temporary, path)  # fails where another process was first, whose secret then counts
-    except FileExistsError:
-        pass
-    finally:
-        temporary.unlink()
-    sync(path.parent)
-    return Seal(path.read_bytes())

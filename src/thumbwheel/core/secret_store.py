@@ -1,5 +1,5 @@
 """Secrets that other people's servers want: stored by name in files that only the owner of the home
-can read.
+can read (or in the database of its cluster, see key_files.py).
 
 A secret is the home's, which its owner alone may name, or an agent's, which owners of that agent
 may name too. Rows, settings and records hold the name only. A value is never printed, and a name is
@@ -12,9 +12,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from thumbwheel.core import ids
+from thumbwheel.core import ids, key_files
 from thumbwheel.core.errors import InputError, NotFound, StorageError
-from thumbwheel.core.files import replace, unwritable
+from thumbwheel.core.files import unwritable
 from thumbwheel.core.plugins import nearest
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -40,12 +40,13 @@ class SecretStore:
         path = self._path(name)
         fix = f"Set it again: {self._command(name)}"
         try:
-            value = path.read_text(encoding="utf-8", errors="replace").strip()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+            content = key_files.read(path)
         except OSError as error:
             why = f"its file cannot be read: {error.strerror or error}"
             raise StorageError(f"secret {name!r}", why, fix) from error
+        if content is None:
+            return None
+        value = content.decode("utf-8", "replace").strip()
         if value and not _is_header_value(value):
             # written by hand, or by another program
             raise StorageError(
@@ -76,22 +77,18 @@ class SecretStore:
                 "Give one line of printable ASCII",
             )
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace(path, value + "\n", mode=0o600)
+            key_files.write(path, value + "\n")
         except OSError as error:
             raise unwritable(f"secret {name!r}", error) from error
 
     def remove(self, name: str) -> None:
-        """Delete the file of a secret. Raises NotFound if it does not exist."""
-        path = self._path(name)
-        try:
-            path.unlink()
-        except FileNotFoundError:
+        """Delete a secret. Raises NotFound if it does not exist."""
+        if not key_files.remove(self._path(name)):
             raise NotFound(
                 f"secret {name!r}",
                 "no such secret",
                 f"Stored: {', '.join(self.names()) or 'none'}",
-            ) from None
+            )
 
     def names(self) -> list[str]:
         """Return the names of the stored secrets, sorted."""
@@ -113,7 +110,7 @@ class SecretStore:
 
 @dataclass(frozen=True)
 class StoredSecret:
-    """A secret that has a file; `agent` is None for one of the home."""
+    """A secret that is stored; `agent` is None for one of the home."""
 
     name: str
     agent: str | None
@@ -122,8 +119,8 @@ class StoredSecret:
 def stored_secrets(folder: Path) -> list[StoredSecret]:
     """Return all secrets of a home, sorted by file name."""
     secrets = []
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        name, separator, agent = path.name.partition(OF_AGENT)
+    for file_name in key_files.names(folder):
+        name, separator, agent = file_name.partition(OF_AGENT)
         if NAME.fullmatch(name) and bool(separator) == bool(agent):
             secrets.append(StoredSecret(name, agent or None))
     return secrets

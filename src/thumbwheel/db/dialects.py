@@ -515,6 +515,10 @@ class Postgresql:
 
         return engine
 
+    def session_engine(self) -> sa.Engine:
+        """Return an engine whose connections keep their session, and commit each statement."""
+        return self._engine(isolation_level="AUTOCOMMIT")
+
     def _lock_writer(self, connection: sa.Connection) -> None:
         """Take the lock of the writer.
 
@@ -687,7 +691,7 @@ class Postgresql:
         pass
 
     def compact(self, tables: Sequence[str]) -> None:
-        engine = self._engine(isolation_level="AUTOCOMMIT")
+        engine = self.session_engine()
         try:
             with self.errors(), engine.connect() as connection:
                 self._wait_for_older_readers(connection)

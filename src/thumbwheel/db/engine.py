@@ -91,8 +91,10 @@ class Database:
         if connection.execute(sa.select(homes.c.id)).scalar() != self.home_id:
             raise StorageError(
                 self.backend.name,
-                "the rows of this home were moved to another database since this program started",
-                "Start it again as `thumbwheel db copy` said; this step was not stored",
+                "the rows of this home were moved to another database, or its keys to a cluster, "
+                "since this program started",
+                "Start it again as `thumbwheel db copy` or `cluster init` said; this step was not "
+                "stored",
             )
 
     def oldest_waiting(self) -> float:

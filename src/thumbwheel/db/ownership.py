@@ -18,8 +18,8 @@ from thumbwheel.core import ids
 from thumbwheel.core.config import Home
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.core.files import replace, unwritable
-from thumbwheel.db.dialects import SQLITE, VARIABLE
-from thumbwheel.db.engine import Database
+from thumbwheel.db.dialects import SQLITE, VARIABLE, Backend
+from thumbwheel.db.engine import Database, writing
 from thumbwheel.db.schema import homes
 
 
@@ -30,6 +30,8 @@ class Ownership:
     id: str
     database: str
     """Its address, without secrets."""
+    next_id: str | None = None
+    """The id that the database gets in a step that a kill may have ended before or after."""
 
 
 def claim(home: Home, database: Database) -> None:
@@ -38,18 +40,16 @@ def claim(home: Home, database: Database) -> None:
     Raises ConfigError if the rows of the home are elsewhere, or the database is another home's.
     """
     address = database.backend.address
-    noted = noted_ownership(home)
     stored_id = home_id(database)
+    noted = noted_ownership(home)  # written before the row, so it is read after it
     if stored_id is None:
         if noted is not None and noted.database != address:
             raise _elsewhere(home, noted, database.backend.name)
-        database.home_id = database.write(
-            lambda connection: _take(connection, home, noted, address)
-        )
+        database.home_id = _take(home, database.backend)
         return
     if noted is None and address != SQLITE:
         raise _foreign(home, database.backend.name)
-    if noted is not None and noted.id != stored_id:
+    if noted is not None and stored_id not in (noted.id, noted.next_id):
         if noted.database == address:
             raise _foreign(home, database.backend.name)
         raise _elsewhere(home, noted, database.backend.name)
@@ -58,14 +58,24 @@ def claim(home: Home, database: Database) -> None:
     database.home_id = stored_id
 
 
-def _take(connection: sa.Connection, home: Home, noted: Ownership | None, address: str) -> str:
-    """Write the id of the home into its new database and into the home's note; return the id."""
-    # another process may have done so since
-    stored_id = connection.execute(sa.select(homes.c.id)).scalar()
-    ownership = Ownership(stored_id or (noted.id if noted else ids.new("hom")), address)
-    # The note first: where a kill leaves no row, the address in the note tells whose it is.
-    note_ownership(home, ownership)
-    set_home_id(connection, ownership.id)
+def _take(home: Home, backend: Backend) -> str:
+    """Write the id of the home into its new database and into the home's note; return the id.
+
+    Of two homes that open a new database at once the first gets it. Raises ConfigError for the
+    other one.
+    """
+    with writing(backend) as engine, engine.begin() as connection:
+        # Another process may have done so since. If it opened the same home, it left a note here.
+        noted = noted_ownership(home)
+        stored_id: str | None = connection.execute(sa.select(homes.c.id)).scalar()
+        if stored_id is not None:
+            if noted is None or noted.id != stored_id:
+                raise _foreign(home, backend.name)
+            return stored_id
+        ownership = Ownership(noted.id if noted else ids.new("hom"), backend.address)
+        # The note first: where a kill leaves no row, the address in the note tells whose it is.
+        note_ownership(home, ownership)
+        set_home_id(connection, ownership.id)
     return ownership.id
 
 
@@ -106,8 +116,9 @@ def noted_ownership(home: Home) -> Ownership | None:
 
 def note_ownership(home: Home, ownership: Ownership) -> None:
     """Write the note, as a whole or not at all."""
+    content = {key: value for key, value in asdict(ownership).items() if value is not None}
     try:
-        replace(home.ownership, json.dumps(asdict(ownership)) + "\n", mode=0o600)
+        replace(home.ownership, json.dumps(content) + "\n", mode=0o600)
     except OSError as error:
         raise unwritable(f"file {str(home.ownership)!r}", error) from None
 

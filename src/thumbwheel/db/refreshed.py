@@ -73,6 +73,10 @@ class Refreshed:
             if not self._is_recent(now, age):
                 self._looked.wait(now + PATIENCE - time.monotonic())
 
+    def wake(self) -> None:
+        """Have the thread look soon, without waiting for it."""
+        self._wanted.set()
+
     def _is_recent(self, now: float, age: float) -> bool:
         """Return whether the last look is recent enough, or has failed."""
         return now - self._checked_at <= age or self._failure is not None

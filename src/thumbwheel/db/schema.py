@@ -10,6 +10,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Double,
     Float,
     Index,
     Integer,
@@ -537,6 +538,7 @@ jobs = Table(
     Column("started_at", Utc),
     Column("progressed_at", Utc),
     Column("ended_at", Utc),
+    Column("folder", text()),  # of the home, on a host that has a file for it
     Index("ix_jobs_state_priority", "state", "priority"),
     Index("ix_jobs_recorded_at_id", "recorded_at", "id"),
 )
@@ -924,4 +926,32 @@ request_keys = Table(
     Column("recorded_at", Utc, nullable=False),
     Column("agent", text(63)),  # that the path names
     Index("ix_request_keys_recorded_at", "recorded_at"),
+)
+
+# keys and secrets of a home with many hosts, sealed with the key of its cluster (cluster.py)
+cluster_keys = Table(
+    "cluster_keys",
+    metadata,
+    Column("name", text(), primary_key=True),
+    Column("sealed", text(), nullable=False),
+    Column("recorded_at", Utc, nullable=False),
+)
+
+# what the servers of such a home count together in a day (UTC)
+day_counts = Table(
+    "day_counts",
+    metadata,
+    Column("day", text(10), primary_key=True),
+    Column("name", text(), primary_key=True),
+    Column("amount", Double, nullable=False),
+)
+
+# the calls of an agent or a key in a minute (since 1970) and in the one before
+call_windows = Table(
+    "call_windows",
+    metadata,
+    Column("name", text(), primary_key=True),
+    Column("minute", BigInteger, nullable=False),
+    Column("calls", Integer, nullable=False),
+    Column("previous", Integer, nullable=False),
 )

@@ -20,13 +20,14 @@ from thumbwheel.db.dialects import Backend, Sqlite
 from thumbwheel.db.engine import Database, streamed, writing
 from thumbwheel.db.migrate import upgrade
 from thumbwheel.db.ownership import home_id, set_home_id
-from thumbwheel.db.schema import homes, metadata
+from thumbwheel.db.schema import cluster_keys, homes, metadata
 
 BATCH = 1_000
 """Rows of one INSERT."""
 
-TABLES = [table for table in metadata.sorted_tables if table is not homes]
-"""What is copied, each table after those that it refers to."""
+TABLES = [table for table in metadata.sorted_tables if table not in (homes, cluster_keys)]
+"""What is copied, each table after those that it refers to. The keys of a cluster stay: they move
+with the folder (cluster.leave)."""
 
 SELF_REFERENCES = [
     constraint

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 from thumbwheel.core.config import C, Home, Sources
+from thumbwheel.core.key_files import kept_in
+from thumbwheel.db import cluster
 from thumbwheel.db.dialects import backend_of
 from thumbwheel.db.engine import Database
 from thumbwheel.db.migrate import upgrade
@@ -41,6 +44,9 @@ class Workspace:
     the home passes it in."""
     sender: str = OWNER_OF_HOME
     """Who acts: the id of a principal on the server. It is stored with what they say."""
+    is_shared: bool = False
+    """Whether other hosts have folders of this home, too (cluster.py)."""
+    _open_keys: ExitStack = field(default_factory=ExitStack, repr=False, compare=False)
 
     @classmethod
     def open(
@@ -48,7 +54,8 @@ class Workspace:
     ) -> Workspace:
         """Open `home` and return its workspace; create missing folders and the database.
 
-        Raises ConfigError if the database in THUMBWHEEL_DATABASE is not the one of `home`.
+        Raises ConfigError if the database in THUMBWHEEL_DATABASE is not the one of `home`, or if
+        the key of its cluster is missing.
         """
         home.prepare()
         sources = sources or Sources.read()
@@ -57,10 +64,15 @@ class Workspace:
         database = Database(backend)
         try:
             claim(home, database)
+            keys = cluster.opened(database, sources.environment)
         except BaseException:
             database.close()
             raise
-        return cls(home, database, sources, case_rule)
+        ws = cls(home, database, sources, case_rule, is_shared=keys is not None)
+        if keys is not None:
+            ws._open_keys.enter_context(keys)
+            ws._open_keys.enter_context(kept_in(home.path, keys))
+        return ws
 
     def settings(self, cls: type[C], section: str, options: Mapping[str, Any] | None = None) -> C:
         """Return the settings of `section` from file, environment and `options`. Raises
@@ -76,4 +88,5 @@ class Workspace:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._open_keys.close()
         self.db.close()

@@ -11,23 +11,17 @@ a lease. Wall clocks, which jump and differ between hosts, are only shown.
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
-from thumbwheel.core.child import stat_fields
 from thumbwheel.core.errors import ThumbwheelError
-from thumbwheel.core.locks import try_lock
 from thumbwheel.jobs import store
+from thumbwheel.jobs.host import Host
 from thumbwheel.jobs.types import (
     CRASH,
     HEAVY,
@@ -43,8 +37,6 @@ CLAIMABLE = 200
 GONE_SECONDS = 1.0
 """Seconds after which a process of this host that is no more counts as dead: its children get the
 time to end."""
-KILL_SECONDS = 5.0
-"""Seconds for a process to end that was killed."""
 
 
 def claim(
@@ -54,16 +46,17 @@ def claim(
     config: JobsConfig,
     now: datetime,
     urgent: Collection[str] = (),
+    folder: str | None = None,
 ) -> Job | None:
-    """Claim the next job whose kind is in `needs` and whose resources are free; return it, or None
-    if there is none."""
+    """Claim the next job whose kind is in `needs`, whose resources are free and whose files are in
+    the worker's `folder`; return it, or None if there is none."""
     in_use = [
         resource
         for job in store.held(connection)
         for resource in resources(job, needs.get(job.kind, ()))
     ]
     for job in store.in_turn(connection, CLAIMABLE, urgent):
-        if job.kind not in needs:
+        if job.kind not in needs or job.folder not in (None, folder):
             continue
         wanted = resources(job, needs[job.kind])
         if any(in_use.count(name) >= (config.heavy if name == HEAVY else 1) for name in wanted):
@@ -202,54 +195,6 @@ def error_of(job: Job, error: BaseException) -> dict[str, str]:
 # who is alive
 
 
-def host_name() -> str:
-    """Return an id of this machine since its last start: after a restart the process ids belong to
-    other processes."""
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return socket.gethostname()
-
-
-def process_started(pid: int) -> int:
-    """Return when the kernel started the process, in its ticks; 0 if there is no such process or
-    the time is unknown."""
-    fields = stat_fields(pid)
-    return int(fields[19]) if fields is not None else 0
-
-
-def is_gone(worker: WorkerRow, locks: Path) -> bool:
-    """Return whether a worker of this host has certainly ended: its lock in the folder is free. (In
-    a copy of a home the folder is empty: its workers never ran there.)"""
-    if worker.host != host_name():
-        return False
-    try:
-        handle = try_lock(locks / worker.id, create=False)
-    except OSError:
-        return True
-    if handle is None:
-        return False
-    os.close(handle)
-    return True
-
-
-def kill(worker: WorkerRow, locks: Path) -> None:
-    """Kill the rest of a dead worker of this host and its children, and wait until it is gone: it
-    may be stuck and hold locks."""
-    if worker.host == host_name() and not is_gone(worker, locks):
-        if process_started(worker.pid) == worker.process_started:
-            with suppress(ProcessLookupError, PermissionError):
-                # Its group has its children too, unless it shares one with who started it.
-                if os.getpgid(worker.pid) == worker.pid:
-                    os.killpg(worker.pid, signal.SIGKILL)
-                else:
-                    os.kill(worker.pid, signal.SIGKILL)
-        deadline = time.monotonic() + KILL_SECONDS
-        while not is_gone(worker, locks) and time.monotonic() < deadline:
-            time.sleep(0.02)
-    if worker.host == host_name():
-        (locks / worker.id).unlink(missing_ok=True)
-
-
 @dataclass
 class Observation:
     """What is known of another worker by looking."""
@@ -266,7 +211,7 @@ class WorkerWatch:
     """Watches the other workers, by their beats and processes."""
 
     lease: float
-    locks: Path
+    host: Host
     clock: Callable[[], float] = time.monotonic
     observations: dict[str, Observation] = field(default_factory=dict)
 
@@ -284,7 +229,7 @@ class WorkerWatch:
         """Return the workers that have been silent for a lease, or whose process is gone."""
         now, dead = self.clock(), []
         for observation in self.observations.values():
-            if observation.gone_at is None and is_gone(observation.worker, self.locks):
+            if observation.gone_at is None and self.host.is_gone(observation.worker):
                 observation.gone_at = now
             gone = observation.gone_at is not None and now - observation.gone_at >= GONE_SECONDS
             if gone or now - observation.seen_at >= self.lease:

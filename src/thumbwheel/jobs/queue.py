@@ -59,9 +59,10 @@ def enqueue(
     priority: int = 0,
     parent: str | None = None,
     asked_by: str | None = None,
+    folder: str | None = None,
 ) -> Job:
     """Enqueue a job and return it. `key` makes the request repeatable: the job with the same key is
-    returned.
+    returned. With a `folder` of the home only workers of that folder do it.
 
     Raises Conflict if that job has another kind or spec, Busy if too many jobs of `asked_by` are
     queued, and InputError for an address with a password.
@@ -80,6 +81,7 @@ def enqueue(
             priority=priority,
             parent=parent,
             asked_by=asked_by,
+            folder=folder,
         )
 
     return ws.db.write(work)
@@ -121,6 +123,7 @@ def enqueued(
     parent: str | None = None,
     schedule: str | None = None,
     asked_by: str | None = None,
+    folder: str | None = None,
     now: datetime | None = None,
 ) -> Job:
     """Enqueue a job as part of a write; see `enqueue`."""
@@ -145,6 +148,7 @@ def enqueued(
         parent_id=parent,
         schedule_id=schedule,
         asked_by=asked_by,
+        folder=folder,
         attempts=0,
         crashes=0,
         fence=0,

@@ -210,7 +210,7 @@ def fire(connection: sa.Connection, now: datetime) -> list[Job]:
     """Enqueue the jobs of all due schedules and set their next times, as part of a write; return
     the jobs."""
     fired = []
-    for schedule in store.all_schedules(connection):
+    for schedule in store.locked_schedules(connection):
         if not is_due(schedule, now) and not is_ahead(schedule, now):
             continue
         for instant in _runs(schedule, now):

@@ -324,11 +324,20 @@ def database_time(connection: sa.Connection) -> datetime:
 
 def all_schedules(connection: sa.Connection) -> list[Schedule]:
     """Return the schedules, by name."""
-    query = sa.select(schedules).order_by(schedules.c.name)
+    return _schedules(connection, sa.select(schedules).order_by(schedules.c.name))
+
+
+def _schedules(connection: sa.Connection, query: sa.Select[Any]) -> list[Schedule]:
     return [
         Schedule(**{**row, "missed": Missed(row["missed"])})
         for row in connection.execute(query).mappings()
     ]
+
+
+def locked_schedules(connection: sa.Connection) -> list[Schedule]:
+    """Return the schedules, which no other write changes until the end of this one."""
+    query = sa.select(schedules).order_by(schedules.c.name).with_for_update()
+    return _schedules(connection, query)
 
 
 def set_schedule(connection: sa.Connection, schedule_id: str, **values: Any) -> None:

@@ -64,6 +64,9 @@ class Job:
     parent_id: str | None
     schedule_id: str | None
     asked_by: str | None
+    folder: str | None
+    """The folder of the home (jobs/host.py) that has a file which it reads; None if any host may do
+    it."""
     attempts: int
     """Claims so far."""
     crashes: int

@@ -41,6 +41,7 @@ from thumbwheel.db.dialects import SQLITE
 from thumbwheel.db.engine import Database
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import claims, current, schedules, store
+from thumbwheel.jobs.host import Host, process_started
 from thumbwheel.jobs.sink import JobSink
 from thumbwheel.jobs.types import Job, JobKind, JobsConfig, JobState, Schedule, WorkerRow
 
@@ -84,7 +85,8 @@ class Worker:
     config: JobsConfig
     settings: str
     """Fingerprint of the settings that it works with."""
-    host: str = field(default_factory=claims.host_name)
+    host: Host | None = None
+    """Which host it runs on; None for that of its home's folder."""
     now: Clock = utc_now
     stop_when_idle: bool = False
     """Return once nothing waits."""
@@ -103,10 +105,10 @@ class Worker:
         signal.signal(signal.SIGTERM, self._signalled)
         signal.signal(signal.SIGINT, self._signalled)
         with self.open_home() as ws:
-            locks = ws.home.workers
-            locks.mkdir(mode=0o700, exist_ok=True)
-            handle = try_lock(locks / self.id)
-            pulse = Pulse(self, ws.db, claims.WorkerWatch(self.config.lease_seconds, locks))
+            host = self.host or Host.of(ws.home)
+            host.locks.mkdir(mode=0o700, exist_ok=True)
+            handle = try_lock(host.locks / self.id)
+            pulse = Pulse(self, ws.db, claims.WorkerWatch(self.config.lease_seconds, host))
             pulse.register()
             thread = threading.Thread(target=pulse.run, name="pulse", daemon=True)
             thread.start()
@@ -117,7 +119,7 @@ class Worker:
                 thread.join()
                 with suppress(StorageError):
                     ws.db.write(lambda connection: store.remove_worker(connection, self.id))
-                (locks / self.id).unlink(missing_ok=True)
+                (host.locks / self.id).unlink(missing_ok=True)
                 if handle is not None:
                     os.close(handle)
         return is_spent and not self.draining
@@ -264,9 +266,9 @@ class Pulse:
         worker, now = self._worker, self._worker.now()
         row = WorkerRow(
             id=worker.id,
-            host=worker.host,
+            host=self._watch.host.id,
             pid=os.getpid(),
-            process_started=claims.process_started(os.getpid()),
+            process_started=process_started(os.getpid()),
             settings=worker.settings,
             beat=0,
             beaten_at=now,
@@ -335,7 +337,7 @@ class Pulse:
 
     def _take_over(self, row: WorkerRow) -> None:
         log.say(f"worker {row.id} is dead")
-        claims.kill(row, self._watch.locks)
+        self._watch.host.kill(row)
         lost = self._write(
             lambda connection: claims.take_over(connection, row, self._config, self._worker.now())
         )
@@ -440,6 +442,7 @@ class Pulse:
                     self._config,
                     self._worker.now(),
                     self._urgent,
+                    self._watch.host.folder,
                 )
             )
         except StorageError as error:

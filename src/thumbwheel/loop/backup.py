@@ -22,7 +22,7 @@ import os
 import re
 import shutil
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -31,7 +31,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any, Protocol
 
 from thumbwheel.capture.regular_file import open_regular
-from thumbwheel.core import ids, log
+from thumbwheel.core import ids, key_files, log
 from thumbwheel.core.config import Home
 from thumbwheel.core.errors import Conflict, InputError, StorageError
 from thumbwheel.core.files import unwritable
@@ -49,11 +49,11 @@ from thumbwheel.sdk.disk import sync
 
 FORMAT = 1
 MANIFEST, ROWS = "backup.json", "thumbwheel.db"
-FILES = ("erased.key", "signing.key", "access.key", "reports.jsonl")
-AUDIT_HEAD = "audit.head"
+KEYS = ("erased.key", "signing.key", "access.key")
+AUDIT_HEAD, REPORTS = "audit.head", "reports.jsonl"
 FOLDERS = ("inbox", "unsent", "reports")
 NAME = re.compile(
-    rf"{re.escape(ROWS)}|{'|'.join(map(re.escape, (AUDIT_HEAD, *FILES)))}"
+    rf"{re.escape(ROWS)}|{'|'.join(map(re.escape, (AUDIT_HEAD, REPORTS, *KEYS)))}"
     rf"|blobs/[0-9a-f]{{64}}|({'|'.join(FOLDERS)})/[^/\x00]+(/[^/\x00]+)*"
 )
 """What a backup may hold; nothing else is written into a home."""
@@ -187,6 +187,12 @@ def _write(ws: Workspace, target: _Target, backup: Backup) -> None:
         target.add(name, source)
         backup.files[name] = BackupFile(ids.file_hash(source), source.stat().st_size)
 
+    def add_key(name: str) -> None:
+        value = key_files.read(ws.home.path / name)
+        if value is not None:
+            (scratch / name).write_bytes(value)
+            add(name, scratch / name)
+
     with TemporaryDirectory(prefix="thumbwheel-") as temporary:
         scratch = Path(temporary)
         # A line of the inbox that is no row by the time of the snapshot was in the inbox before.
@@ -195,28 +201,18 @@ def _write(ws: Workspace, target: _Target, backup: Backup) -> None:
         for name, path in _copied(ws.home.path / "unsent", scratch / "unsent"):
             add(f"unsent/{name}", path)
         # Before the rows: they may go beyond the head of the audit log, and never end before it.
-        if ws.home.audit_head.is_file():
-            shutil.copyfile(ws.home.audit_head, scratch / AUDIT_HEAD)
-            add(AUDIT_HEAD, scratch / AUDIT_HEAD)
+        add_key(AUDIT_HEAD)
         save(ws.db, scratch / ROWS)
         add(ROWS, scratch / ROWS)
 
-        # The blobs that these rows name. One that was erased since is said to be missing.
         wanted = _named_blobs(scratch / ROWS)
-        blobs = Artifacts(ws.home.blobs)
-        with log.progress("blobs", len(wanted), "files") as advance:
-            for sha256 in sorted(wanted):
-                try:
-                    add(f"blobs/{sha256}", blobs.path(sha256))
-                except (StorageError, FileNotFoundError):
-                    backup.missing.append(sha256)
-                advance()
-
+        backup.missing += _add_blobs(Artifacts(ws.home.blobs), wanted, add)
         for name, path in _copied(ws.home.reports, scratch / "reports"):
             add(f"reports/{name}", path)
-        for name in FILES:
-            if (ws.home.path / name).is_file():
-                add(name, ws.home.path / name)
+        if (ws.home.path / REPORTS).is_file():
+            add(REPORTS, ws.home.path / REPORTS)
+        for name in KEYS:
+            add_key(name)
 
         manifest = {
             "format": FORMAT,
@@ -226,6 +222,19 @@ def _write(ws: Workspace, target: _Target, backup: Backup) -> None:
         }
         (scratch / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
         target.add(MANIFEST, scratch / MANIFEST)
+
+
+def _add_blobs(blobs: Artifacts, wanted: set[str], add: Callable[[str, Path], None]) -> list[str]:
+    """Add the blobs; return the hashes of those that were erased since."""
+    missing = []
+    with log.progress("blobs", len(wanted), "files") as advance:
+        for sha256 in sorted(wanted):
+            try:
+                add(f"blobs/{sha256}", blobs.path(sha256))
+            except (StorageError, FileNotFoundError):
+                missing.append(sha256)
+            advance()
+    return missing
 
 
 def _copied(folder: Path, scratch: Path) -> list[tuple[str, Path]]:

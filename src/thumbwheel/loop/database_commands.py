@@ -86,7 +86,7 @@ def copy(
     from thumbwheel.core.config import Home
     from thumbwheel.loop.move import move
 
-    moved = move(Home.at(ctx.obj.home), source, target)
+    moved = move(Home.at(ctx.obj.home), source, target, ctx.obj.settings().environment)
     rows = [(table, count) for table, count in moved.rows.items() if count]
     page: list[present.Part] = [
         present.Table(f"Copied to {moved.target}", ("table", "rows"), rows),

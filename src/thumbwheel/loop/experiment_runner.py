@@ -1,11 +1,13 @@
-"""Looks at the running experiments while a server runs."""
+"""Looks at the running experiments while a server runs, if it is the one of its home that does."""
 
 from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 from thumbwheel.core import log
+from thumbwheel.db.leadership import Leadership
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.experiments.running import running
 
@@ -19,8 +21,9 @@ often."""
 class ExperimentRunner:
     """Looks at the running experiments again and again, in a thread. Start it by `with`."""
 
-    def __init__(self, ws: Workspace, every: float = EVERY) -> None:
-        self._ws, self._every = ws, every
+    def __init__(self, ws: Workspace, leadership: Leadership, every: float = EVERY) -> None:
+        self._ws = replace(ws, db=ws.db.guarded(leadership.guard))
+        self._leadership, self._every = leadership, every
         self._changes = ws.db.changes()
         self._seen: object = None
         self._is_running = True
@@ -56,6 +59,9 @@ class ExperimentRunner:
             pause = max(self._every, (time.thread_time() - began) / PART)
 
     def _look(self) -> None:
+        if not self._leadership.holds():
+            self._seen = None  # whoever takes over looks at everything
+            return
         marker = self._changes.marker()
         if marker == self._seen and not self._is_running:
             return

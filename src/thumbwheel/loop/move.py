@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from thumbwheel.core import ids
 from thumbwheel.core.config import Home
 from thumbwheel.core.errors import NotFound
+from thumbwheel.db import cluster
 from thumbwheel.db.dialects import SQLITE, VARIABLE, backend_at
 from thumbwheel.db.engine import Database
 from thumbwheel.db.migrate import upgrade
@@ -32,9 +34,12 @@ class Move:
         return asdict(self)
 
 
-def move(home: Home, source: str, target: str) -> Move:
+def move(home: Home, source: str, target: str, environment: Mapping[str, str]) -> Move:
     """Copy all rows of `home` from the database at `source` to the empty one at `target`, which the
     home uses from then on. The addresses are PostgreSQL URLs or "sqlite".
+
+    A home on many hosts is on this one alone afterwards, with its keys as files of its folder;
+    `environment` has the key of its cluster.
 
     Raises ConfigError if the rows of the home are not at `source`, NotFound if there is no database
     file there, Conflict if `target` has rows.
@@ -54,11 +59,18 @@ def move(home: Home, source: str, target: str) -> Move:
 
     new_id = ids.new("hom")
     ownership = Ownership(new_id, to_backend.address)
-    rows = copy_database(
-        from_backend, to_backend, new_id, on_arrival=lambda: note_ownership(home, ownership)
-    )
+    left_cluster = False
+
+    def arrive() -> None:
+        nonlocal left_cluster
+        left_cluster = cluster.leave(home, from_backend, environment)
+        note_ownership(home, ownership)
+
+    rows = copy_database(from_backend, to_backend, new_id, on_arrival=arrive)
     if to_backend.address == SQLITE:
         next_step = f"Unset {VARIABLE}: the rows of this home are in its SQLite file now."
     else:
         next_step = f"Set {VARIABLE} to this URL: the rows of this home are there now."
+    if left_cluster:
+        next_step += " Its keys are in this folder; the other hosts cannot use it any more."
     return Move(from_backend.address, to_backend.address, rows, next_step)

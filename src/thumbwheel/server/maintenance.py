@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 from thumbwheel.capture.uploads import sweep_uploads
 from thumbwheel.core import log
 from thumbwheel.core.errors import ThumbwheelError
+from thumbwheel.db.leadership import Leadership
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop.retention import retain
 
@@ -17,8 +19,11 @@ FIRST, EVERY = 60.0, 3600.0
 class Maintenance:
     """Use as a context manager."""
 
-    def __init__(self, ws: Workspace, first: float = FIRST, every: float = EVERY) -> None:
-        self._ws, self._first, self._every = ws, first, every
+    def __init__(
+        self, ws: Workspace, leadership: Leadership, first: float = FIRST, every: float = EVERY
+    ) -> None:
+        self._ws, self._leadership = ws, leadership
+        self._first, self._every = first, every
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)
         self._problem: str | None = None
@@ -49,9 +54,15 @@ class Maintenance:
                 self._problem = f"what is too old stays: {error!r}"
                 log.logger.exception("retention failed")
 
+    def _is_over(self) -> bool:
+        return self._ended.is_set() or not self._leadership.holds()
+
     def _retain(self) -> None:
-        sweep_uploads(self._ws)
-        for result in retain(self._ws, stop=self._ended.is_set):
+        sweep_uploads(self._ws)  # in the folder of this host
+        if not self._leadership.holds():
+            return
+        guarded = replace(self._ws, db=self._ws.db.guarded(self._leadership.guard))
+        for result in retain(guarded, stop=self._is_over):
             if result.removed["traces"]:
                 log.say(f"retention: {result.removed['traces']} traces of {result.agent} removed")
             if result.retired:

@@ -39,7 +39,7 @@ from thumbwheel.capture.gateway.settings import GatewayConfig
 from thumbwheel.capture.gateway.upstream import Upstreams
 from thumbwheel.capture.gateway_seal import sealed_line
 from thumbwheel.capture.inbox import Drainer
-from thumbwheel.capture.quota import QuotaConfig, Quotas
+from thumbwheel.capture.quota import QuotaConfig, Quotas, UsedFile
 from thumbwheel.capture.redact import RedactedSegment, Redactor
 from thumbwheel.capture.routes import router as capture_router
 from thumbwheel.capture.routes import unbounded
@@ -48,6 +48,8 @@ from thumbwheel.core import log
 from thumbwheel.core.addresses import is_loopback
 from thumbwheel.core.errors import Conflict
 from thumbwheel.core.seal import make_seal
+from thumbwheel.db.leadership import Leadership
+from thumbwheel.db.shared_counts import CallWindows, DayCounts
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.watch import DeploymentWatch
 from thumbwheel.jobs.queue import counts, crashing, live_workers, standstill
@@ -110,8 +112,13 @@ def assembled(
     for name in dialects:
         DIALECTS.get(name)
     config = ws.settings(GatewayConfig, "gateway")
-    budgets = Budgets(ws.home.path / BUDGETS)
     with ExitStack() as stack:
+        day_counts = stack.enter_context(DayCounts(ws.db)) if ws.is_shared else None
+        if day_counts is None:
+            budgets = Budgets.in_file(ws.home.path / BUDGETS)
+        else:
+            budgets = Budgets.shared(day_counts, CallWindows(ws.db))
+        used = day_counts or stack.enter_context(UsedFile(ws.home.path))
         gate = stack.enter_context(_gate(ws, host, config))
         stack.callback(budgets.close)
         table = stack.enter_context(RoutingTable(ws, config))
@@ -120,16 +127,16 @@ def assembled(
         )
         # Left in the reverse order: what is recorded last is on disk before the last drain.
         drainer = stack.enter_context(Drainer(ws, drain_every))
-        runner = stack.enter_context(ExperimentRunner(ws))
+        leadership = stack.enter_context(Leadership(ws.db))
+        runner = stack.enter_context(ExperimentRunner(ws, leadership))
         redactor = Redactor.of_home(ws)
         seal = make_seal(ws.home.signing)
         # its lines are redacted and sealed before they are bytes
         recorder = stack.enter_context(Recorder(partial(Segment, ws.home.inbox)))
-        maintenance = stack.enter_context(Maintenance(ws))
+        maintenance = stack.enter_context(Maintenance(ws, leadership))
         notifier = stack.enter_context(Notifier(ws, watch))
 
-        quotas = Quotas(ws.settings(QuotaConfig, "quotas"), ws.home.path, partial(count_traces, ws))
-        stack.callback(quotas.close)
+        quotas = Quotas(ws.settings(QuotaConfig, "quotas"), used, partial(count_traces, ws))
 
         def line(exchange: Exchange) -> bytes | None:
             record = recorded_call(exchange, budgets)

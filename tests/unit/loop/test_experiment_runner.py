@@ -8,6 +8,7 @@ import pytest
 
 from tests.waiting import until
 from thumbwheel.core.errors import StorageError
+from thumbwheel.db.leadership import Leadership
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop.experiment_runner import ExperimentRunner
 
@@ -30,7 +31,7 @@ def test_a_database_that_comes_back_is_looked_at_at_once(
             raise StorageError("database", "it does not answer", "Start it")
 
     monkeypatch.setattr(ExperimentRunner, "_look", look)
-    runner = ExperimentRunner(empty_ws, every=0.05)
+    runner = ExperimentRunner(empty_ws, Leadership(empty_ws.db), every=0.05)
     pauses: list[float] = []
     wait = runner._ended.wait
 

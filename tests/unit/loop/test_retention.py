@@ -18,6 +18,7 @@ from thumbwheel.core.config import Home, Sources
 from thumbwheel.datasets.build import build
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db import schema
+from thumbwheel.db.leadership import Leadership
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop.retention import Retained, retain
 from thumbwheel.server.maintenance import Maintenance
@@ -163,7 +164,7 @@ def test_the_server_does_it_by_itself(thirty_days_kept: Workspace) -> None:
         connection.execute(schema.traces.update().values(recorded_at=LATER - timedelta(days=80)))
 
     thirty_days_kept.db.write(age)
-    with Maintenance(thirty_days_kept, first=0.01) as maintenance:
+    with Maintenance(thirty_days_kept, Leadership(thirty_days_kept.db), first=0.01) as maintenance:
         deadline = datetime.now(UTC) + timedelta(seconds=10)
         while counts(thirty_days_kept)["traces"] and datetime.now(UTC) < deadline:
             pass

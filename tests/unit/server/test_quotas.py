@@ -13,7 +13,7 @@ from tests.servers.scripted_upstream import ScriptedUpstream
 from tests.waiting import until
 from tests.worlds.gateway_world import LOOPBACK, GatewayWorld, running, serve_remote
 from thumbwheel.capture import quota
-from thumbwheel.capture.quota import QuotaConfig, QuotaExceeded, Quotas
+from thumbwheel.capture.quota import QuotaConfig, QuotaExceeded, Quotas, UsedFile
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.types import EndpointAddress
@@ -90,10 +90,9 @@ def test_with_require_capture_it_is_refused(serve: Serve) -> None:
 
 def test_keys_and_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = QuotaConfig.model_validate({"keys": {"app": {"rows_per_day": 3}}})
-    first = Quotas(config, tmp_path, lambda agent: 0)
-    first.admit("app", [("a", 10), ("b", 10)])
-    first.close()
-    second = Quotas(config, tmp_path, lambda agent: 0)
+    with UsedFile(tmp_path) as used:
+        Quotas(config, used, lambda agent: 0).admit("app", [("a", 10), ("b", 10)])
+    second = Quotas(config, UsedFile(tmp_path), lambda agent: 0)
     with pytest.raises(QuotaExceeded, match="key app"):
         second.admit("app", [("a", 10)] * 2)
     second.admit("other", [("a", 10)] * 5)

@@ -294,7 +294,10 @@ class Gateway:
         accounts = self._accounts(agent, key)
         for upstream in (choice.upstream, *choice.fallbacks):
             require_price(accounts, upstream)
-        self.budgets.admit(accounts)
+        if self.budgets.waits(accounts):
+            await asyncio.to_thread(self.budgets.admit, accounts)
+        else:
+            self.budgets.admit(accounts)
         if protocol.answer is not None and choice.upstream.family != protocol.family:
             await _send_json(send, 200, protocol.answer(call))
             return

@@ -3,7 +3,8 @@
 The counts of a day are kept in a file of the home, so that a restart does not give them anew. It is
 written at most once a second: a kill loses the counts of the last second. A server and its
 successor write it side by side, each what it counted itself. A clock that jumps to another day and
-back gives no budget twice, because the days are counted apart.
+back gives no budget twice, because the days are counted apart. The servers of a home on many hosts
+count in its database (db/shared_counts.py).
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from thumbwheel.capture.gateway.refusal import Refusal
 from thumbwheel.capture.gateway.settings import Allowance
 from thumbwheel.core import log
 from thumbwheel.core.files import replace
 from thumbwheel.core.locks import wait_for
+from thumbwheel.db.shared_counts import CallWindows, DayCounts
 
 EVERY = 1.0
 """Seconds between two writes of the file."""
@@ -56,42 +58,71 @@ class Account:
         return self.allowance.tokens_per_day is not None or self.allowance.cost_per_day is not None
 
 
-class Budgets:
-    """Thread-safe; `admit` is asked on the event loop, `spend` wherever a reply is read."""
+class Ledger(Protocol):
+    """Where it is counted what accounts used. Thread-safe."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = threading.Lock()
-        self._spendings = _read(path)
-        self._unwritten: dict[str, Spending] = {}
-        self._calls: dict[str, deque[float]] = {}
-        self._written_at = 0.0
+    def spent(self, name: str) -> Spending | None:
+        """Return what the account used today; None if nothing."""
+
+    def spend(self, names: Sequence[str], tokens: int, cost: float) -> None:
+        """Add the tokens and the cost of a call to each account."""
+
+    def close(self) -> None:
+        """Write the counts."""
+
+
+class Windows(Protocol):
+    """Where calls within a minute are counted. Thread-safe."""
+
+    def admit(self, name: str, limit: int) -> int | None:
+        """Count a call; return None if it is within the limit, else, without counting it, the
+        seconds after which the next one is."""
+
+
+class Budgets:
+    """Thread-safe; `admit` is asked on the event loop, unless it `waits`, and `spend` wherever a
+    reply is read."""
+
+    def __init__(self, ledger: Ledger, windows: Windows, is_shared: bool = False) -> None:
+        """Set `is_shared` if calls of a minute are counted in the database."""
+        self._ledger, self._windows, self._is_shared = ledger, windows, is_shared
+
+    @classmethod
+    def in_file(cls, path: Path) -> Budgets:
+        """Return the budgets of a home with one host."""
+        return cls(SpendingFile(path), CallTimes())
+
+    @classmethod
+    def shared(cls, counts: DayCounts, windows: CallWindows) -> Budgets:
+        """Return the budgets of a home on many hosts. Close the counts, not the budgets."""
+        return cls(SharedSpendings(counts), windows, is_shared=True)
+
+    def waits(self, accounts: Iterable[Account]) -> bool:
+        """Return whether `admit` waits for the database."""
+        if not self._is_shared:
+            return False
+        return any(account.allowance.requests_per_minute is not None for account in accounts)
 
     def admit(self, accounts: Iterable[Account]) -> None:
         """Count a call for its agent and its key. Raises Refusal with 429 or 402 if one of them has
         used up its allowance."""
-        with self._lock:
-            for account in accounts:
-                self._check_day(account)
-                self._check_minute(account)
+        for account in accounts:
+            self._check_day(account)
+            self._check_minute(account)
 
     def spend(self, accounts: Iterable[Account], tokens: int, cost: float) -> None:
         """Add the tokens and the cost of a call to each account."""
-        with self._lock:
-            for account in accounts:
-                for spendings in (self._spendings, self._unwritten):
-                    _add(spendings, account.name, Spending(_today(), tokens, cost))
-            self._write()
+        self._ledger.spend([account.name for account in accounts], tokens, cost)
 
     def close(self) -> None:
         """Write the counts."""
-        with self._lock:
-            self._written_at = 0.0
-            self._write()
+        self._ledger.close()
 
     def _check_day(self, account: Account) -> None:
         allowance = account.allowance
-        spending = self._spendings.get(_key(account.name, _today()))
+        if not account.counts:
+            return
+        spending = self._ledger.spent(account.name)
         if spending is None:
             return
         if allowance.tokens_per_day is not None and spending.tokens >= allowance.tokens_per_day:
@@ -111,18 +142,87 @@ class Budgets:
         limit = account.allowance.requests_per_minute
         if limit is None:
             return
-        now = time.monotonic()
-        calls = self._calls.setdefault(account.name, deque())
-        while calls and calls[0] <= now - MINUTE:
-            calls.popleft()
-        if len(calls) >= limit:
-            wait = max(1, round(calls[0] + MINUTE - now))
+        wait = self._windows.admit(account.name, limit)
+        if wait is not None:
             raise Refusal(
                 429,
                 f"{account.name} may make {limit} calls a minute; try again in {wait} s",
                 {b"retry-after": str(wait).encode()},
             )
-        calls.append(now)
+
+
+class CallTimes:
+    """The calls of this process within the last minute."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: dict[str, deque[float]] = {}
+
+    def admit(self, name: str, limit: int) -> int | None:
+        """See Windows."""
+        now = time.monotonic()
+        with self._lock:
+            calls = self._calls.setdefault(name, deque())
+            while calls and calls[0] <= now - MINUTE:
+                calls.popleft()
+            if len(calls) >= limit:
+                return max(1, round(calls[0] + MINUTE - now))
+            calls.append(now)
+        return None
+
+
+class SharedSpendings:
+    """What accounts used of all servers of the home."""
+
+    def __init__(self, counts: DayCounts) -> None:
+        self._counts = counts
+
+    def spent(self, name: str) -> Spending | None:
+        """See Ledger."""
+        tokens, cost = (self._counts.total(f"{unit} of {name}") for unit in ("tokens", "cost"))
+        return Spending(_today(), int(tokens), cost)
+
+    def spend(self, names: Sequence[str], tokens: int, cost: float) -> None:
+        """See Ledger."""
+        amounts: dict[str, float] = {}
+        for name in names:
+            amounts[f"tokens of {name}"] = tokens
+            amounts[f"cost of {name}"] = cost
+        if amounts:
+            self._counts.add(amounts)
+
+    def close(self) -> None:
+        """See Ledger: the counts close themselves."""
+
+
+class SpendingFile:
+    """What accounts used, in a file of the home."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._spendings = _read(path)
+        self._unwritten: dict[str, Spending] = {}
+        self._written_at = 0.0
+
+    def spent(self, name: str) -> Spending | None:
+        """See Ledger."""
+        with self._lock:
+            return self._spendings.get(_key(name, _today()))
+
+    def spend(self, names: Sequence[str], tokens: int, cost: float) -> None:
+        """See Ledger."""
+        with self._lock:
+            for name in names:
+                for spendings in (self._spendings, self._unwritten):
+                    _add(spendings, name, Spending(_today(), tokens, cost))
+            self._write()
+
+    def close(self) -> None:
+        """See Ledger."""
+        with self._lock:
+            self._written_at = 0.0
+            self._write()
 
     def _write(self) -> None:
         if time.monotonic() < self._written_at + EVERY or not self._unwritten:

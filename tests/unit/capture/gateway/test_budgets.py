@@ -14,9 +14,9 @@ ACCOUNT = Account("agent support", Allowance(tokens_per_day=100, cost_per_day=5.
 
 
 def test_two_servers_add_up(tmp_path: Path) -> None:
-    leaving = Budgets(tmp_path / "budgets.json")
+    leaving = Budgets.in_file(tmp_path / "budgets.json")
     leaving.spend([ACCOUNT], 30, 1.0)
-    successor = Budgets(tmp_path / "budgets.json")
+    successor = Budgets.in_file(tmp_path / "budgets.json")
     successor.spend([ACCOUNT], 40, 1.0)
     leaving.spend([ACCOUNT], 29, 1.0)
     leaving.close()

@@ -1,0 +1,287 @@
+"""One home on many hosts: its keys in PostgreSQL, sealed; who may join; and the way back."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from tests.servers.postgres_server import Databases
+from tests.worlds.erasure_world import AGENT, lines_of, write
+from thumbwheel.access import audit, keys
+from thumbwheel.access.types import LOCAL_TOKEN
+from thumbwheel.access.web_tokens import WebTokens
+from thumbwheel.capture.feedback_token import FeedbackTokens
+from thumbwheel.capture.ingest import ingest
+from thumbwheel.core import key_files
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.errors import ConfigError, StorageError
+from thumbwheel.core.seal import make_seal, read_seal
+from thumbwheel.core.secret_store import SecretStore, stored_secrets
+from thumbwheel.db import cluster
+from thumbwheel.db.dialects import SQLITE, backend_at
+from thumbwheel.db.schema import cluster_keys
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.loop.backup import back_up, restore
+from thumbwheel.loop.move import move
+
+pytestmark = pytest.mark.postgresql
+SECRET = "sk-of-the-upstream"
+
+
+def new_key() -> str:
+    return base64.b64encode(os.urandom(32)).decode()
+
+
+KEY = new_key()
+
+
+@pytest.fixture
+def url(databases: Databases) -> Iterator[str]:
+    address = databases.migrated()
+    yield address
+    databases.drop(address)
+
+
+def variables(url: str, key: str | None = KEY) -> dict[str, str]:
+    of_database = {} if url == SQLITE else {"THUMBWHEEL_DATABASE": url}
+    return of_database | ({} if key is None else {"THUMBWHEEL_CLUSTER_KEY": key})
+
+
+def opened(folder: Path, url: str, key: str | None = KEY) -> Workspace:
+    return Workspace.open(Home.at(folder), Sources({}, "none", variables(url, key)))
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, url: str) -> Iterator[tuple[Workspace, Workspace]]:
+    """Two folders of one home that had keys, a secret and an audit log before."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    with opened(first, url, None) as ws:
+        SecretStore(ws.home.secrets).set("UPSTREAM", SECRET)
+        keys.add(ws, "before")
+    cluster.initialise(Home.at(first), variables(url))
+    cluster.join(Home.at(second), variables(url))
+    with opened(first, url) as ws_here, opened(second, url) as ws_there:
+        yield ws_here, ws_there
+
+
+def keys_in(home: Home) -> set[str]:
+    """The files of the folder that hold a key or a secret."""
+    return {path.name for path in (*home.keys, *home.secrets.glob("*")) if path.exists()}
+
+
+def test_a_joined_folder_holds_no_key_and_the_database_none_in_plain_text(
+    hosts: tuple[Workspace, Workspace],
+) -> None:
+    for ws in hosts:
+        assert ws.is_shared
+        assert keys_in(ws.home) == set()
+    with hosts[0].db.read() as connection:
+        rows = connection.execute(sa.select(cluster_keys)).all()
+    assert {row.name for row in rows} == {
+        *("cluster", "access.key", "signing.key", "feedback.key", "audit.head"),
+        "secrets/UPSTREAM",
+    }
+    assert not any(SECRET in base64.b64decode(row.sealed).decode("latin-1") for row in rows)
+
+
+def test_keys_secrets_and_tokens_of_one_host_are_those_of_the_other(
+    hosts: tuple[Workspace, Workspace],
+) -> None:
+    first, second = hosts
+    for name in ("access_key", "signing", "feedback_key", "secret"):
+        path_here, path_there = getattr(first.home, name), getattr(second.home, name)
+        assert make_seal(path_here) == read_seal(path_there)
+    assert SecretStore(second.home.secrets).require("UPSTREAM") == SECRET
+    SecretStore(second.home.secrets, "support").set("UPSTREAM", "sk-of-support")
+    assert SecretStore(first.home.secrets, "support").require("UPSTREAM") == "sk-of-support"
+    assert [secret.agent for secret in stored_secrets(first.home.secrets)] == [None, "support"]
+    SecretStore(first.home.secrets, "support").remove("UPSTREAM")
+    assert SecretStore(second.home.secrets, "support").get("UPSTREAM") is None
+
+    issuer, reader = WebTokens(first.home.token_keys), WebTokens(second.home.token_keys)
+    assert reader.read("ey.a.b") is None  # it has looked before there is a key
+    token = issuer.make(LOCAL_TOKEN, LOCAL_TOKEN.grants, 60)
+    assert reader.read(token) == (LOCAL_TOKEN.id, LOCAL_TOKEN.grants)
+    made_here = FeedbackTokens.with_key(first.home.feedback_key).make("support", "t1", "key_1")
+    there = FeedbackTokens.with_key(second.home.feedback_key)
+    assert there.objection(made_here, "support", "t1") is None
+
+
+def test_a_changed_secret_shows_on_the_other_host(hosts: tuple[Workspace, Workspace]) -> None:
+    first, second = hosts
+    before = key_files.version(second.home.secrets)
+    assert key_files.version(second.home.secrets) == before
+    SecretStore(first.home.secrets).set("UPSTREAM", "sk-of-tomorrow")
+    assert key_files.version(second.home.secrets) != before
+
+
+def test_the_audit_log_of_two_hosts_is_one_chain(hosts: tuple[Workspace, Workspace]) -> None:
+    for number in range(3):
+        for ws in hosts:
+            keys.add(ws, f"key-{number}-of-{ws.home.path.name}")
+    for ws in hosts:
+        verdict = audit.verify(ws)
+        assert (verdict.rows, verdict.problem, verdict.beyond_head) == (7, None, 0)
+    last = sa.text("DELETE FROM audit WHERE number = 7")
+    hosts[0].db.write(lambda connection: connection.execute(last))
+    assert audit.verify(hosts[1]).problem == "rows 7 to 7 are missing at the end"
+
+
+def test_a_value_in_the_place_of_another_is_refused(hosts: tuple[Workspace, Workspace]) -> None:
+    first, second = hosts
+    SecretStore(first.home.secrets).set("OTHER", "sk-other")
+    column, names = cluster_keys.c.sealed, cluster_keys.c.name
+    with first.db.read() as connection:
+        sealed = connection.execute(sa.select(column).where(names == "secrets/OTHER")).scalar()
+    swap = cluster_keys.update().where(names == "secrets/UPSTREAM").values(sealed=sealed)
+    first.db.write(lambda connection: connection.execute(swap))
+    with pytest.raises(StorageError, match=r"secrets/UPSTREAM.*was changed since"):
+        SecretStore(second.home.secrets).get("UPSTREAM")
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (None, r"THUMBWHEEL_CLUSTER_KEY: it is not set.*openssl rand -base64 32"),
+        ("not base64!", "it is not base64"),
+        (base64.b64encode(b"short").decode(), "it has 5 bytes, not 32"),
+        (new_key(), "it is not the key of this cluster"),
+    ],
+)
+def test_without_the_key_of_the_cluster_nothing_opens_or_joins(
+    hosts: tuple[Workspace, Workspace], tmp_path: Path, url: str, key: str | None, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as raised:
+        opened(tmp_path / "second", url, key)
+    assert key is None or key not in str(raised.value)
+    for act in (cluster.join, cluster.initialise):
+        with pytest.raises(ConfigError, match=message):
+            act(
+                Home.at(tmp_path / ("third" if act is cluster.join else "first")),
+                variables(url, key),
+            )
+    assert not (tmp_path / "third").exists()
+
+
+def test_a_home_with_sqlite_is_told_to_move_first(tmp_path: Path) -> None:
+    opened(tmp_path / "home", SQLITE, None).db.close()
+    for act in (cluster.initialise, cluster.join):
+        with pytest.raises(ConfigError, match=r"rows are in SQLite.*thumbwheel db copy sqlite URL"):
+            act(Home.at(tmp_path / "home"), variables(SQLITE))
+        with pytest.raises(ConfigError, match=r"THUMBWHEEL_DATABASE: it names no PostgreSQL"):
+            act(Home.at(tmp_path / "new"), variables(SQLITE))
+    assert not (tmp_path / "new").exists()
+
+
+def test_who_may_not_join(tmp_path: Path, url: str, databases: Databases) -> None:
+    first = Home.at(tmp_path / "first")
+    with pytest.raises(ConfigError, match=r"no cluster was made of it.*thumbwheel cluster init"):
+        cluster.join(Home.at(tmp_path / "second"), variables(url))
+    opened(first.path, url, None).db.close()
+    with pytest.raises(ConfigError, match="no cluster was made of it"):
+        cluster.join(Home.at(tmp_path / "second"), variables(url))
+    empty = databases.empty()
+    try:
+        with pytest.raises(ConfigError, match="no cluster was made of it"):
+            cluster.join(Home.at(tmp_path / "second"), variables(empty))
+    finally:
+        databases.drop(empty)
+    assert not (tmp_path / "second").exists()
+
+    cluster.initialise(first, variables(url))
+    opened(tmp_path / "other", SQLITE, None).db.close()
+    with pytest.raises(ConfigError, match=r"a home of its own already.*'sqlite'"):
+        cluster.join(Home.at(tmp_path / "other"), variables(url))
+    make_seal(Home.at(tmp_path / "old").prepare().access_key)
+    with pytest.raises(ConfigError, match=r"files of a home of its own: access.key"):
+        cluster.join(Home.at(tmp_path / "old"), variables(url))
+    with pytest.raises(ConfigError, match="holds the rows of another home"):
+        opened(tmp_path / "second", url)  # not without joining
+    for _ in range(2):
+        cluster.join(Home.at(tmp_path / "second"), variables(url))
+    with opened(tmp_path / "second", url) as ws:
+        assert ws.is_shared
+
+
+def test_another_version_cannot_join_and_an_upgraded_host_lifts_the_cluster(
+    hosts: tuple[Workspace, Workspace], tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "__version__", "0.10.0")
+    with pytest.raises(ConfigError, match=r"thumbwheel 0.10.0 of this host: .* run 0.1.0"):
+        cluster.join(Home.at(tmp_path / "third"), variables(url))
+    with opened(tmp_path / "first", url):
+        assert cluster.join(Home.at(tmp_path / "third"), variables(url)).version == "0.10.0"
+    monkeypatch.setattr(cluster, "__version__", "0.9.0")
+    with opened(tmp_path / "first", url), pytest.raises(ConfigError, match=r"run 0\.10\.0"):
+        cluster.join(Home.at(tmp_path / "fourth"), variables(url))
+
+
+def test_who_has_the_home_open_while_it_becomes_a_cluster_writes_nothing_more(
+    tmp_path: Path, url: str
+) -> None:
+    with opened(tmp_path / "home", url, None) as server:
+        keys.add(server, "before")
+        cluster.initialise(Home.at(tmp_path / "home"), variables(url))
+        with pytest.raises(StorageError, match="Start it again"):
+            keys.add(server, "after")
+    with opened(tmp_path / "home", url) as ws:
+        assert [key.name for key in keys.listed(ws)] == ["before"]
+
+
+@pytest.mark.parametrize("step", ["set_home_id", "_remove_files"])
+def test_an_init_that_is_killed_is_completed_by_the_next(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    home = Home.at(tmp_path / "home")
+    with opened(home.path, url, None) as ws:
+        keys.add(ws, "app")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster, step, killed)
+        with pytest.raises(KeyboardInterrupt):
+            cluster.initialise(home, variables(url))
+    cluster.initialise(home, variables(url))
+    with opened(home.path, url) as ws:
+        assert audit.verify(ws).problem is None and ws.is_shared
+        keys.add(ws, "later")
+    assert keys_in(home) == set()
+
+
+def test_a_cluster_moves_back_to_one_machine(
+    hosts: tuple[Workspace, Workspace], tmp_path: Path, url: str
+) -> None:
+    first, second = hosts
+    ingest(second, AGENT, "jsonl", write(tmp_path / "lines.jsonl", lines_of(0)))
+    keys.add(second, "app")
+    moved = move(first.home, url, SQLITE, variables(url))
+    assert "Its keys are in this folder" in moved.next_step
+    first.__exit__(None, None, None)
+    with opened(first.home.path, SQLITE, None) as ws:
+        assert not ws.is_shared
+        assert SecretStore(ws.home.secrets).require("UPSTREAM") == SECRET
+        assert audit.verify(ws).problem is None
+        keys.add(ws, "later")
+        assert audit.verify(ws).beyond_head == 0
+    with pytest.raises(ConfigError, match="holds the rows of another home"):
+        opened(second.home.path, url)
+
+
+def test_a_backup_of_a_cluster_is_a_home_of_its_own(
+    hosts: tuple[Workspace, Workspace], tmp_path: Path
+) -> None:
+    keys.add(hosts[1], "app")
+    back_up(hosts[1], tmp_path / "backup.tar")
+    home = Home.at(tmp_path / "restored")
+    restore(home, backend_at(home, SQLITE, "test"), tmp_path / "backup.tar")
+    with opened(home.path, SQLITE, None) as ws:
+        assert not ws.is_shared
+        assert {key.name for key in keys.listed(ws)} == {"before", "app"}
+        assert audit.verify(ws).problem is None
