@@ -23,8 +23,8 @@ from thumbwheel.capture import inbox, store
 from thumbwheel.capture.feedback import feedback_stats
 from thumbwheel.capture.inbox import Drainer, drain_inbox
 from thumbwheel.capture.ingest import ingest
-from thumbwheel.capture.rows import Scope
-from thumbwheel.capture.source import Line, Row
+from thumbwheel.capture.prepare import Prepared
+from thumbwheel.capture.source import Row
 from thumbwheel.capture.span_store import save_spans
 from thumbwheel.capture.store import LineResult
 from thumbwheel.core.config import Home, Sources
@@ -277,14 +277,14 @@ def test_a_drainer_that_is_behind_and_goes_on_does_not_stand_still(
 def test_a_line_at_which_the_database_fails_holds_up_no_other(
     inbox_ws: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_lines = store.save_lines
+    save_prepared = store.save_prepared
 
-    def failing(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> list[LineResult]:
-        if any('"t3"' in line.text for line in lines):
+    def failing(connection: sa.Connection, prepared: Prepared) -> list[LineResult]:
+        if any('"t3"' in candidate.line.text for candidate in prepared.candidates):
             raise RuntimeError("nobody foresaw this")
-        return save_lines(connection, scope, lines)
+        return save_prepared(connection, prepared)
 
-    monkeypatch.setattr(store, "save_lines", failing)
+    monkeypatch.setattr(store, "save_prepared", failing)
     append(inbox_ws, *(f"t{number}" for number in range(6)))
     assert "1 lines cannot be stored" in drain_inbox(inbox_ws)[1]
     assert names(inbox_ws) == ["t0", "t1", "t2", "t4", "t5"]

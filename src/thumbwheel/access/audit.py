@@ -25,6 +25,7 @@ from thumbwheel.core.errors import StorageError
 from thumbwheel.core.ids import canonical
 from thumbwheel.core.seal import Seal, make_seal
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import ACCESS
 
 T = TypeVar("T")
 START = ""
@@ -75,7 +76,7 @@ def write(ws: Workspace, work: Callable[[sa.Connection], tuple[T, Act]]) -> T:
         result, act = work(connection)
         return result, append(connection, seal, act)
 
-    result, entry = ws.db.write(run)
+    result, entry = ws.db.write(run, ACCESS)
     sign_head(ws, seal, entry)
     return result
 

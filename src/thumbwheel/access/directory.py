@@ -25,6 +25,7 @@ from thumbwheel.access.types import (
 from thumbwheel.core.errors import Busy
 from thumbwheel.db.refreshed import Refreshed
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import ROWS
 
 USED_EVERY = timedelta(minutes=1)
 """The last use of a key is written at most so often."""
@@ -157,7 +158,7 @@ class Directory:
             return None
         work = partial(store.mark_used, used=used)
         try:
-            written = self._ws.db.submit(work, wait=False)
+            written = self._ws.db.submit(work, ROWS, wait=False)
         except Busy:
             return None  # the next time
         self._used = {}

@@ -22,6 +22,7 @@ from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, InputError, Unauthenticated
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import ACCESS
 
 if TYPE_CHECKING:
     from argon2 import PasswordHasher
@@ -200,7 +201,7 @@ def _decoy() -> str:
 
 
 def _update(ws: Workspace, user: User, fields: Mapping[str, Any]) -> None:
-    ws.db.write(lambda connection: store.update_user(connection, user.id, fields))
+    ws.db.write(lambda connection: store.update_user(connection, user.id, fields), ACCESS)
 
 
 def _role(role: str) -> Role:

@@ -35,6 +35,7 @@ from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.feedback_in_force import OWNER
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.models.versions import require_agent
 
 SOURCE = OWNER
@@ -88,7 +89,9 @@ def store_record(
     InputError if it contradicts stored data."""
     check_text(record)
     scope = scope_of(ws, agent, source, reviewer)
-    (record_id,) = ws.db.write(lambda connection: save_records(connection, scope, [record]))
+    (record_id,) = ws.db.write(
+        lambda connection: save_records(connection, scope, [record]), of_agent(scope.agent_id)
+    )
     return record_id
 
 

@@ -40,6 +40,7 @@ from thumbwheel.capture.types import TraceRecord, Unreadable
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.sdk.disk import sync
 from thumbwheel.sdk.spool_files import locked, oldest_age, take_files
 
@@ -265,7 +266,7 @@ class _Drain:
 
         def save_all(part: Sequence[Spooled]) -> None:
             rows = [spooled.span for spooled in part if spooled.span is not None]
-            self._ws.db.write(partial(save_spans, agent_id=agent_id, rows=rows))
+            self._ws.db.write(partial(save_spans, agent_id=agent_id, rows=rows), of_agent(agent_id))
 
         try:
             save_all(spans)
@@ -305,7 +306,8 @@ class _Drain:
         if isinstance(item, Line):
             records = [record for record in item.records if isinstance(record, TraceRecord)]
             complete = self._ws.db.write(
-                partial(store.add_late_steps, scope=scope, records=records, senders=run.senders)
+                partial(store.add_late_steps, scope=scope, records=records, senders=run.senders),
+                of_agent(scope.agent_id),
             )
             rest = [record for record in item.records if record.external_id not in complete]
             self.counts["stored"] += bool(complete) and not rest
@@ -313,7 +315,9 @@ class _Drain:
                 self._set_aside(self._store_lines(run.agent, [replace(item, records=rest)]))
         elif isinstance(item, Refused):
             self._set_aside([item])
-        self._ws.db.write(partial(remove_spans, agent_id=scope.agent_id, run=run))
+        self._ws.db.write(
+            partial(remove_spans, agent_id=scope.agent_id, run=run), of_agent(scope.agent_id)
+        )
 
     def _store_lines(self, agent: str, lines: list[Line]) -> list[Refused]:
         """Store the lines of an agent and return the refused ones."""

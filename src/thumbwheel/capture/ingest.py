@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +25,7 @@ from thumbwheel.capture.detect import Options, advice, source_of
 from thumbwheel.capture.import_report import ImportReport
 from thumbwheel.capture.lines import OnPosition, ignore_position
 from thumbwheel.capture.location import Address
+from thumbwheel.capture.prepare import Prepared, named_versions, prepare
 from thumbwheel.capture.rows import Scope, case_objection
 from thumbwheel.capture.server_api import Connection, Position, is_server, server_name
 from thumbwheel.capture.source import (
@@ -46,15 +47,16 @@ from thumbwheel.core.errors import InputError, ThumbwheelError
 from thumbwheel.core.seal import read_seal
 from thumbwheel.db.batches import batches
 from thumbwheel.db.workspace import IMPORTED, CaseRule, Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.models.versions import ensure_agent
 
 LINES, SIZE = 500, 8 * 2**20
 """A batch, which is on disk before the next is read, ends at so many lines or so many
 characters."""
 
-PIECE_SECONDS, FEWEST_LINES, MOST_LINES = 0.02, 10, 100
-"""A batch is written in pieces that take about so long, within these numbers of lines. Other
-writers get their turn between two pieces."""
+PIECE_SECONDS, FEWEST_LINES, MOST_LINES = 0.02, 10, 250
+"""Where a writer keeps all others waiting, a batch is written in pieces that take about so long,
+within these numbers of lines. Others get their turn between two pieces."""
 
 
 def ingest(
@@ -131,7 +133,7 @@ def _left_table(
     remember = partial(
         store.save_position, scope=scope, server=table, position={"rows": sorted(names)}
     )
-    ws.db.write(remember)
+    ws.db.write(remember, of_agent(scope.agent_id))
     return sorted(set(position.get("rows", [])) - names)
 
 
@@ -165,27 +167,38 @@ def _connection(
 
 
 def _save_position(ws: Workspace, scope: Scope, path: Path, position: Position) -> None:
-    ws.db.write(
-        partial(store.save_position, scope=scope, server=server_name(path), position=dict(position))
+    remember = partial(
+        store.save_position, scope=scope, server=server_name(path), position=dict(position)
     )
+    ws.db.write(remember, of_agent(scope.agent_id))
 
 
 def save(ws: Workspace, scope: Scope, lines: Sequence[Line]) -> list[store.LineResult]:
     """Store `lines`; return the result of each once it is on disk."""
-    answers = [
-        ws.db.submit(partial(_save_piece, scope=scope, lines=piece))
-        for piece in batches(lines, _PACE.lines)
-    ]
-    wait(answers)
+    versions: Mapping[str, str] = {}
+    if next(named_versions(lines), None) is not None:
+        with ws.db.read() as connection:
+            versions = store.model_versions_of(connection, scope, lines)
+    answers: list[Future[list[store.LineResult]]] = []
+    try:
+        for piece in batches(lines, _lines_in_piece(ws)):
+            # while the writer stores one piece, the next one is prepared
+            prepared = prepare(scope, piece, versions, ws.db.dialect)
+            work = partial(_save_piece, prepared=prepared)
+            answers.append(ws.db.submit(work, of_agent(scope.agent_id)))
+    finally:
+        wait(answers)
     return list(chain.from_iterable(answer.result() for answer in answers))
 
 
-def _save_piece(
-    connection: sa.Connection, scope: Scope, lines: Sequence[Line]
-) -> list[store.LineResult]:
+def _lines_in_piece(ws: Workspace) -> int:
+    return LINES if ws.db.backend.has_many_writers else _PACE.lines
+
+
+def _save_piece(connection: sa.Connection, prepared: Prepared) -> list[store.LineResult]:
     began = time.monotonic()
-    results = store.save_lines(connection, scope, lines)
-    _PACE.adapt(len(lines), time.monotonic() - began)
+    results = store.save_prepared(connection, prepared)
+    _PACE.adapt(len(prepared.candidates), time.monotonic() - began)
     return results
 
 
@@ -193,7 +206,7 @@ class _Pace:
     """How many lines a piece has: as many as the last one would have written in its time."""
 
     def __init__(self) -> None:
-        self.lines = MOST_LINES
+        self.lines = 100
 
     def adapt(self, lines: int, seconds: float) -> None:
         possible = lines * PIECE_SECONDS / max(seconds, 1e-6)
@@ -395,5 +408,6 @@ def link(ws: Workspace, scope: Scope, arrivals: store.Arrivals | None = None) ->
         ws.db.write(
             partial(
                 store.link_across_sources, scope=scope, sources=sources, feedback_ids=feedback_ids
-            )
+            ),
+            of_agent(scope.agent_id),
         )

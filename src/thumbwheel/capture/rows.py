@@ -153,6 +153,22 @@ class Rows:
     feedback: list[Row] = field(default_factory=list)
     targets: list[Row] = field(default_factory=list)
 
+    def extend(self, other: Rows) -> None:
+        """Add the rows of `other`; a shared row that is here already stays."""
+        for into, rows in (
+            (self.messages, other.messages),
+            (self.sessions, other.sessions),
+            (self.subjects, other.subjects),
+            (self.raters, other.raters),
+        ):
+            for shared_id, row in rows.items():
+                into.setdefault(shared_id, row)
+        self.cases += other.cases
+        self.traces += other.traces
+        self.steps += other.steps
+        self.feedback += other.feedback
+        self.targets += other.targets
+
     def add(self, named: NamedRecord) -> None:
         """Add the rows of a new record."""
         if isinstance(named.record, TraceRecord):

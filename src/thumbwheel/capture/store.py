@@ -17,7 +17,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.capture.counterparts import Message, SourceAnswer, question_of
-from thumbwheel.capture.erased import NAME, Mark, any_erased, references
+from thumbwheel.capture.erased import NAME, Mark, any_erased
+from thumbwheel.capture.prepare import Candidate, Prepared, all_records, named_versions, prepare
 from thumbwheel.capture.rows import (
     PREFIXES,
     TARGET_PREFIX,
@@ -25,7 +26,6 @@ from thumbwheel.capture.rows import (
     Row,
     Rows,
     Scope,
-    case_objection,
     chain_of,
     named_record,
     rater_source,
@@ -39,13 +39,13 @@ from thumbwheel.capture.types import (
     CaseRecord,
     FeedbackRecord,
     TraceRecord,
-    Unreadable,
 )
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, StorageError
 from thumbwheel.db import feedback_in_force
-from thumbwheel.db.batches import batches
+from thumbwheel.db.batches import among, batches
 from thumbwheel.db.columns import has_id
+from thumbwheel.db.encoded_rows import insert_missing, insert_rows
 from thumbwheel.db.engine import streamed
 from thumbwheel.db.schema import (
     cases,
@@ -146,15 +146,6 @@ class LineResult:
 
 
 @dataclass(frozen=True)
-class _Candidate:
-    """A line on its way into the database: its records with their ids, or why it is refused."""
-
-    line: Line
-    records: Sequence[NamedRecord] = ()
-    reason: str | None = None
-
-
-@dataclass(frozen=True)
 class _Stored:
     """What the database holds of the things that a batch names; new rows of the batch are added."""
 
@@ -169,35 +160,46 @@ class _Stored:
 
 
 def save_lines(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> list[LineResult]:
-    """Insert the new records in `lines`, each line as a whole or not at all. A duplicate changes
-    nothing; a contradiction is refused. Return the result of each line, in order.
+    """Prepare and save `lines` in the caller's transaction; return the result of each, in order."""
+    versions = model_versions_of(connection, scope, lines)
+    return save_prepared(connection, prepare(scope, lines, versions, connection.dialect))
+
+
+def save_prepared(connection: sa.Connection, prepared: Prepared) -> list[LineResult]:
+    """Insert the new records, each line as a whole or not at all. A duplicate changes nothing; a
+    contradiction is refused. Return the result of each line, in order.
 
     A record that has an identity of its own may complete its row, and is then among the new ones.
 
     Erased data is not stored again. A case that is stored with basis feedback becomes gold if
     somebody vouches for it now.
     """
-    erased = _erased(connection, scope, lines)
-    rest = [line for position, line in enumerate(lines) if position not in erased]
-    saved = _save(connection, scope, rest)
+    erased = _erased(connection, prepared)
+    rest = [
+        candidate
+        for position, candidate in enumerate(prepared.candidates)
+        if position not in erased
+    ]
+    saved = _save(connection, prepared, rest)
     saved.reverse()
     results = []
-    for position, line in enumerate(lines):
+    for position, candidate in enumerate(prepared.candidates):
         if position in erased:
-            results.append(LineResult(line, (), erased=True))
+            results.append(LineResult(candidate.line, (), erased=True))
         else:
             results.append(saved.pop())
     return results
 
 
-def _save(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> list[LineResult]:
-    # ids, and times that depend on what is stored
-    candidates = [_candidate(scope, line) for line in lines]
+def _save(
+    connection: sa.Connection, prepared: Prepared, candidates: Sequence[Candidate]
+) -> list[LineResult]:
+    # names and times that depend on what is stored
+    scope = prepared.scope
     candidates = _restated(connection, scope, candidates)
     candidates = _dated(connection, scope, candidates)
-    everything = _all_records(candidates)
-    stored = _stored(connection, scope, everything)
-    rows = Rows(scope, _versions(connection, scope, everything))
+    stored = _stored(connection, scope, all_records(candidates))
+    rows = Rows(scope, prepared.versions)
 
     # what each line adds
     vouched: dict[str, None] = {}
@@ -215,7 +217,7 @@ def _save(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> lis
             elif named.record.identity is not None:
                 repeated.append(named)
         for named in new.values():
-            rows.add(named)
+            rows.extend(prepared.rows_of(named))
             stored.fingerprints[named.id] = named.fingerprint
             if isinstance(named.record, FeedbackRecord):
                 row = rows.feedback[-1]
@@ -231,19 +233,8 @@ def _save(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> lis
 
     # write
     _insert(connection, rows, list(vouched))
-    completed = _complete(connection, scope, repeated, rows.versions)
+    completed = _complete(connection, prepared, repeated)
     return [_with_completed(result, completed) for result in results]
-
-
-def _candidate(scope: Scope, line: Line) -> _Candidate:
-    try:
-        return _Candidate(line, [named_record(scope, record) for record in line.records])
-    except Unreadable as error:
-        return _Candidate(line, reason=str(error))
-
-
-def _all_records(candidates: Iterable[_Candidate]) -> list[NamedRecord]:
-    return list(chain.from_iterable(candidate.records for candidate in candidates))
 
 
 def _with_completed(result: LineResult, completed: Collection[int]) -> LineResult:
@@ -253,10 +244,7 @@ def _with_completed(result: LineResult, completed: Collection[int]) -> LineResul
 
 
 def _complete(
-    connection: sa.Connection,
-    scope: Scope,
-    repeated: Sequence[NamedRecord],
-    versions: Mapping[str, str],
+    connection: sa.Connection, prepared: Prepared, repeated: Sequence[NamedRecord]
 ) -> set[int]:
     """Fill in values of these records that their stored rows lack; return the `id()` of each record
     that changed a row."""
@@ -271,8 +259,7 @@ def _complete(
         for named in repeated:
             if named.id not in stored:
                 continue
-            rows = Rows(scope, versions)
-            rows.add(named)
+            rows = prepared.rows_of(named)
             (row,) = rows.traces or rows.feedback
             change = _change(stored[named.id], row, columns)
             if not change:
@@ -309,7 +296,7 @@ def add_late_steps(
         of_trace = sa.select(sa.func.count()).where(steps.c.trace_id == named.id)
         if connection.execute(of_trace).scalar_one() >= MOST_STEPS:
             continue
-        rows = Rows(scope, _versions(connection, scope, [named]))
+        rows = Rows(scope, model_versions_of(connection, scope, [Line(0, [record], "")]))
         rows.add(named)
         in_order = sa.select(steps).where(steps.c.trace_id == named.id).order_by(steps.c.position)
         stored_steps = [dict(row) for row in connection.execute(in_order).mappings()]
@@ -380,7 +367,7 @@ def _extend(
     first = next(position for position, step in enumerate(all_steps) if id(step) in late)
     moved = steps.c.trace_id == trace["id"], steps.c.position >= first
     connection.execute(steps.delete().where(*moved))
-    _insert_all(connection, steps, numbered[first:])
+    insert_rows(connection, steps, numbered[first:])
 
     # what the trace did not say before
     (row,) = rows.traces
@@ -411,9 +398,10 @@ def _change(stored: Row, row: Row, columns: Sequence[str]) -> Row:
     return change
 
 
-def _erased(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> set[int]:
+def _erased(connection: sa.Connection, prepared: Prepared) -> set[int]:
     """Return the positions of the lines that would restore erased data. Raises StorageError if the
     key of the tombstones is missing."""
+    scope = prepared.scope
     of_agent = tombstones.c.agent_id == scope.agent_id
     if not connection.execute(sa.select(tombstones.c.id).where(of_agent).limit(1)).scalar():
         return set()
@@ -423,7 +411,7 @@ def _erased(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> s
             "it is missing, so erased data could come back unseen",
             "Restore it from a backup",
         )
-    by_line = [references(scope, line) for line in lines]
+    by_line = [candidate.references for candidate in prepared.candidates]
     all_references = list(chain.from_iterable(by_line))
 
     marks = {reference.mark for reference in all_references}
@@ -502,16 +490,12 @@ def _replaced_ids(scope: Scope, named: NamedRecord, record: FeedbackRecord) -> l
     return [scope.id_of("fbk", name, named.source) for name in names]
 
 
-def _versions(
-    connection: sa.Connection, scope: Scope, everything: Sequence[NamedRecord]
+def model_versions_of(
+    connection: sa.Connection, scope: Scope, lines: Iterable[Line]
 ) -> dict[str, str]:
-    """Return name or id of a model version of the agent -> its id; read only if a step names a
-    version."""
-    traces_in_batch = [
-        named.record for named in everything if isinstance(named.record, TraceRecord)
-    ]
-    steps_in_batch = chain.from_iterable(record.steps for record in traces_in_batch)
-    if not any(step.model_version for step in steps_in_batch):
+    """Return name or id of a model version of the agent -> its id; read only if a step in `lines`
+    names a version."""
+    if next(named_versions(lines), None) is None:
         return {}
     query = sa.select(model_versions.c.id, model_versions.c.number).where(
         model_versions.c.agent_id == scope.agent_id
@@ -524,9 +508,6 @@ def _versions(
 
 def _objection(records: Sequence[NamedRecord], stored: _Stored, rows: Rows) -> str | None:
     """Return why this line contradicts stored data, or itself; None if it does not."""
-    reason = case_objection([named.record for named in records], rows.scope.case_rule)
-    if reason is not None:
-        return reason
     fingerprints: dict[str, str] = {}
     for named in records:
         record = named.record
@@ -607,15 +588,15 @@ def _giver_objection(
 
 
 def _dated(
-    connection: sa.Connection, scope: Scope, candidates: Sequence[_Candidate]
-) -> list[_Candidate]:
+    connection: sa.Connection, scope: Scope, candidates: Sequence[Candidate]
+) -> list[Candidate]:
     """Return the same lines, but feedback without a time gets the time of its target if it is the
     first that its rater gives on it.
 
     Different feedback in another import was given since, so it keeps the time of that import.
     """
     slots = {}
-    for named in _all_records(candidates):
+    for named in all_records(candidates):
         record = named.record
         if isinstance(record, FeedbackRecord) and record.since and record.occurred_at is None:
             slots[named.id] = _slot_of(scope, named, record)
@@ -643,13 +624,13 @@ one in force."""
 
 
 def _restated(
-    connection: sa.Connection, scope: Scope, candidates: Sequence[_Candidate]
-) -> list[_Candidate]:
+    connection: sa.Connection, scope: Scope, candidates: Sequence[Candidate]
+) -> list[Candidate]:
     """Return the same lines, with a new name for feedback that repeats an earlier, no longer newest
     value of its rater or row: False, True, False ends with False, although the first and the third
     line are the same."""
     restatable: dict[str, tuple[NamedRecord, FeedbackRecord]] = {}
-    for named in _all_records(candidates):
+    for named in all_records(candidates):
         if isinstance(named.record, FeedbackRecord) and _may_be_restated(named.record):
             restatable[named.id] = (named, named.record)
     rows = _select(connection, feedback.c.id, restatable, feedback.c.recorded_at)
@@ -753,10 +734,10 @@ def _insert(connection: sa.Connection, rows: Rows, vouched: Sequence[str]) -> No
     new_sessions = _insert_missing(connection, sessions, rows.sessions)
     _insert_missing(connection, subjects, rows.subjects)
     _insert_missing(connection, raters, rows.raters)
-    _insert_missing(connection, messages, rows.messages)
-    _insert_all(connection, cases, rows.cases)
-    _insert_all(connection, traces, rows.traces)
-    _insert_all(connection, steps, rows.steps)
+    _insert_messages(connection, rows.messages)
+    insert_rows(connection, cases, rows.cases)
+    insert_rows(connection, traces, rows.traces)
+    insert_rows(connection, steps, rows.steps)
     if vouched:
         connection.execute(
             cases.update()
@@ -773,14 +754,17 @@ def _insert(connection: sa.Connection, rows: Rows, vouched: Sequence[str]) -> No
     for row in rows.steps:
         arrived["step", row["trace_id"], row["position"]] = None
     _link_waiting(connection, rows.scope, arrived)
-    _insert_all(connection, feedback, rows.feedback)
+    insert_rows(connection, feedback, rows.feedback)
     _resolve_targets(connection, rows, arrived.keys())
-    _insert_all(connection, feedback_targets, rows.targets)
+    insert_rows(connection, feedback_targets, rows.targets)
 
 
-def _insert_all(connection: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
-    if rows:
-        connection.execute(table.insert(), rows)
+def _insert_messages(connection: sa.Connection, rows: Mapping[str, Row]) -> None:
+    """Insert the messages that do not exist yet. They belong to no agent, so another process may
+    insert the same ones at this moment."""
+    existing = {row.id for row in _select(connection, messages.c.id, rows)}
+    missing = {message_id: row for message_id, row in rows.items() if message_id not in existing}
+    insert_missing(connection, messages, missing)
 
 
 def _insert_missing(
@@ -789,19 +773,20 @@ def _insert_missing(
     """Insert the `rows` that do not exist yet, in the given order; return their ids."""
     existing = {row.id for row in _select(connection, table.c.id, rows)}
     missing = [row_id for row_id in rows if row_id not in existing]
-    _insert_all(connection, table, [rows[row_id] for row_id in missing])
+    insert_rows(connection, table, [rows[row_id] for row_id in missing])
     return missing
 
 
 def _select(
     connection: sa.Connection,
     key: sa.Column[Any],
-    wanted: Iterable[Any],
+    wanted: Iterable[str],
     *columns: sa.ColumnElement[Any] | sa.Table,
 ) -> Iterator[Any]:
     """Yield rows (key, columns) whose key is in `wanted`, however many keys there are."""
     for part in batches(list(wanted), MOST):
-        yield from connection.execute(sa.select(key, *columns).where(key.in_(part)))
+        is_wanted = among(connection, key, part)
+        yield from connection.execute(sa.select(key, *columns).where(is_wanted))
 
 
 def _resolve_targets(connection: sa.Connection, rows: Rows, arrived: Collection[Target]) -> None:

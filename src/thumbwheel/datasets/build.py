@@ -41,7 +41,9 @@ from thumbwheel.datasets.shape import Shape
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.types import SPLITS, Dataset, DatasetConfig, Finding
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.models.artifacts import Artifacts
+from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import record_artifacts, require_agent
 from thumbwheel.rewards.ledger import settings
 from thumbwheel.rewards.types import RULE
@@ -231,7 +233,7 @@ def freeze(
         elif confirm:
             store.confirm(connection, dataset.id, dataset.recorded_at)
 
-    ws.db.write(work)
+    ws.db.write(work, of_agent(Agent.named(dataset.agent).id))
     return find(ws, dataset.agent, dataset.id)
 
 

@@ -2,13 +2,12 @@
 connecting, locking, what errors mean, types, snapshots, and taking deleted bytes off the disk.
 
 The rest of the project writes SQLAlchemy that both understand. The two promise the same: readers
-see one state and cannot write, one process writes at a time, an acknowledged write is on disk, text
-sorts by code point, and text and JSON are accepted and come back alike.
+see one state and cannot write, writes exclude each other as `write_locks.py` says, an acknowledged
+write is on disk, text sorts by code point, and text and JSON are accepted and come back alike.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import sqlite3
@@ -42,7 +41,8 @@ from thumbwheel.core.config import Home
 from thumbwheel.core.errors import ConfigError, MissingExtra, StorageError
 from thumbwheel.core.locks import FairLock
 from thumbwheel.core.stored_json import parsed, read_json
-from thumbwheel.db.writer import TransactionLost
+from thumbwheel.db.write_locks import WHOLE_HOME, WriteLock, lock_number
+from thumbwheel.db.writer import WRITE_LOCK, TransactionLost
 
 if TYPE_CHECKING:
     import psycopg
@@ -85,8 +85,9 @@ without them a command hangs for minutes. The URL may set others."""
 OLDEST_SERVER = 15
 """The oldest major version of PostgreSQL that CI tests."""
 
-WRITER_LOCK = int.from_bytes(hashlib.sha256(b"thumbwheel writer").digest()[:8], "big", signed=True)
-"""The advisory lock of the one that writes; PostgreSQL keeps such locks by database."""
+WRITER_LOCK = lock_number("writer")
+"""The advisory lock of the home, which every writer takes, most of them shared; PostgreSQL keeps
+such locks by database."""
 
 STANDING_WRITERS = f"""
 SELECT pg_terminate_backend(holder.pid)
@@ -98,8 +99,7 @@ AND activity.wait_event = 'ClientRead'
 AND greatest(activity.state_change, activity.query_start)
     < clock_timestamp() - make_interval(secs => :seconds)
 """
-"""Ends whoever holds the lock of the writer, and from whom the server has heard nothing for so
-long."""
+"""Ends the writers from whom the server has heard nothing for so long."""
 LOCK_TIMEOUT = "55P03"
 """SQLSTATE of a lock that was not to be had in time."""
 
@@ -124,6 +124,10 @@ class Backend(Protocol):
     def change_query(self) -> str:
         """Asks for a value that is another one after each commit of another connection; it costs
         microseconds."""
+
+    @property
+    def has_many_writers(self) -> bool:
+        """Whether a write leaves others free to write meanwhile (`write_locks.py`)."""
 
     @property
     def exists(self) -> bool:
@@ -230,6 +234,10 @@ class Sqlite:
     @property
     def change_query(self) -> str:
         return "PRAGMA data_version"
+
+    @property
+    def has_many_writers(self) -> bool:
+        return False
 
     @property
     def exists(self) -> bool:
@@ -434,9 +442,10 @@ SQLITE_ERRORS: Mapping[str, tuple[str, str]] = {
 class Postgresql:
     """One database of a PostgreSQL server, by psycopg 3.
 
-    Readers are REPEATABLE READ, READ ONLY. A writer holds an advisory lock from the beginning of
-    its transaction to the end. It is READ COMMITTED: the snapshot of a REPEATABLE READ transaction
-    would be older than the lock that it waited for, and miss what the last writer did.
+    Readers are REPEATABLE READ, READ ONLY. A writer holds the advisory locks of its work
+    (`write_locks.py`) from the beginning of its transaction to the end. It is READ COMMITTED: the
+    snapshot of a REPEATABLE READ transaction would be older than the lock that it waited for, and
+    miss what the last writer did.
     """
 
     url: sa.URL = field(repr=False)
@@ -476,6 +485,10 @@ class Postgresql:
         return "SELECT pg_current_snapshot()::text"
 
     @property
+    def has_many_writers(self) -> bool:
+        return True
+
+    @property
     def exists(self) -> bool:
         return True
 
@@ -511,7 +524,8 @@ class Postgresql:
         def begin(connection: sa.Connection) -> None:
             other = f"another process that writes to {self.address!r}"
             with _said_after_delay(f"waiting for {other}, at most {self.wait:g} s"):
-                self._lock_writer(connection)
+                lock = connection.get_execution_options().get(WRITE_LOCK, WHOLE_HOME)
+                self._take_locks(connection, _advisory_locks(lock))
 
         return engine
 
@@ -519,20 +533,24 @@ class Postgresql:
         """Return an engine whose connections keep their session, and commit each statement."""
         return self._engine(isolation_level="AUTOCOMMIT")
 
-    def _lock_writer(self, connection: sa.Connection) -> None:
-        """Take the lock of the writer.
+    def _take_locks(self, connection: sa.Connection, locks: Sequence[str]) -> None:
+        """Take advisory locks, given as calls of the server's functions without their prefix.
 
         The server ends a write that stands still between two statements (STANDING). It waits
         without a limit for one whose process was stopped within the messages of a statement; a
-        process that has waited as long for the lock ends that one.
+        process that has waited as long for a lock ends that one.
         """
-        is_free = f"SELECT pg_try_advisory_xact_lock({WRITER_LOCK})"
-        if connection.exec_driver_sql(is_free).scalar_one():
+        # one question for all; each is tried only where the ones before it were free
+        are_free = "TRUE"
+        for lock in reversed(locks):
+            are_free = f"CASE WHEN pg_try_{lock} THEN {are_free} ELSE FALSE END"
+        if connection.exec_driver_sql(f"SELECT {are_free}").scalar_one():
             return
-        lock = f"SELECT pg_advisory_xact_lock({WRITER_LOCK})"
+        wait_for_all = [f"SELECT pg_{lock}" for lock in locks]
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{min(STANDING, self.wait):g}s'")
         try:
-            connection.exec_driver_sql(lock)
+            for statement in wait_for_all:
+                connection.exec_driver_sql(statement)
         except sa.exc.DBAPIError as error:
             if getattr(error.orig, "sqlstate", None) != LOCK_TIMEOUT or self.wait <= STANDING:
                 raise
@@ -540,7 +558,8 @@ class Postgresql:
             connection.execute(sa.text(STANDING_WRITERS), {"seconds": STANDING})
             rest = self.wait - STANDING
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{rest:g}s'")
-            connection.exec_driver_sql(lock)
+            for statement in wait_for_all:
+                connection.exec_driver_sql(statement)
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{self.wait:g}s'")
 
     def reader(self) -> sa.Engine:
@@ -719,6 +738,14 @@ class Postgresql:
                         "Close that program, then run the same command again",
                     )
                 time.sleep(0.1)
+
+
+def _advisory_locks(lock: WriteLock) -> list[str]:
+    """Return the locks of a write, as calls of the server's functions without their prefix."""
+    if lock.is_whole_home:
+        return [f"advisory_xact_lock({WRITER_LOCK})"]
+    names = [f"advisory_xact_lock({lock_number(name)})" for name in lock.names]
+    return [f"advisory_xact_lock_shared({WRITER_LOCK})", *names]
 
 
 ROLLED_BACK = ("40001", "40P01", "25P03")

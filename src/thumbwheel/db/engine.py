@@ -19,6 +19,7 @@ from thumbwheel.core.errors import Busy, StorageError
 from thumbwheel.db.changes import Changes
 from thumbwheel.db.dialects import READER_WAIT, READERS, Backend
 from thumbwheel.db.schema import homes, metadata
+from thumbwheel.db.write_locks import WHOLE_HOME, WriteLock
 from thumbwheel.db.writer import Work, Writer
 
 T = TypeVar("T")
@@ -38,8 +39,8 @@ class Database:
         self.guard: Guard | None = None
         """Asked before each piece of work, in the same transaction; what it raises is the answer.
 
-        No other process writes between the two: a writer has the lock of the database from the
-        beginning of its transaction, in SQLite as in PostgreSQL.
+        It must lock the rows that it decides by (`FOR SHARE`): on PostgreSQL others may write
+        between the two.
         """
         self.home_id: str | None = None
         """The home whose rows these are, once that is known."""
@@ -47,14 +48,25 @@ class Database:
         self._writer: Writer | None = None
         self._guard = threading.Lock()
 
-    def write(self, work: Work[T]) -> T:
-        """Run `work(connection)` and return its result once it is on disk.
+    @property
+    def dialect(self) -> sa.Dialect:
+        """The dialect of the database, for rows that are encoded before they are written."""
+        with self._guard:
+            self._reader = self._reader or self.backend.reader()
+        return self._reader.dialect
 
-        Raises what `work` raised, after rolling it back.
+    def write(self, work: Work[T], lock: WriteLock = WHOLE_HOME) -> T:
+        """Run `work(connection)` and return its result once it is on disk. `lock` names what no
+        other write may change meanwhile (`write_locks.py`).
+
+        Raises what `work` raised, after rolling it back. Work whose transaction was lost is run
+        again.
         """
-        return self.submit(work).result()
+        return self.submit(work, lock).result()
 
-    def submit(self, work: Work[T], *, wait: bool = True) -> Future[T]:
+    def submit(
+        self, work: Work[T], lock: WriteLock = WHOLE_HOME, *, wait: bool = True
+    ) -> Future[T]:
         """Queue `work` and return the future of its result. It is like `write`, for callers with
         many pieces of work: pieces that wait together share one commit, but each fails alone.
 
@@ -64,7 +76,7 @@ class Database:
         with self._guard:
             if self._writer is None:
                 self._writer = Writer(self.backend, self._require_home)
-        return self._writer.submit(_guarded(self.guard, work), wait=wait)
+        return self._writer.submit(_guarded(self.guard, work), lock, wait=wait)
 
     def guarded(self, guard: Guard) -> Database:
         """Return a view of this database that also calls `guard`. Close this database, not the

@@ -16,11 +16,15 @@ from typing import Any, Protocol, TypeVar
 import sqlalchemy as sa
 
 from thumbwheel.core.errors import Busy, StorageError
+from thumbwheel.db.write_locks import WHOLE_HOME, WriteLock
 
 T = TypeVar("T")
 Work = Callable[[sa.Connection], T]
 
 Check = Callable[[sa.Connection], None]
+
+WRITE_LOCK = "write_lock"
+"""The execution option of an engine that says what its next transaction locks."""
 
 GROUP = 256
 """Most pieces of work in one commit."""
@@ -51,6 +55,10 @@ class TransactionLost(StorageError):
 class WritingSide(Protocol):
     """What the writer needs of a database."""
 
+    @property
+    def has_many_writers(self) -> bool:
+        """Whether a write leaves others free to write meanwhile (`write_locks.py`)."""
+
     def engine(self) -> sa.Engine:
         """Return an engine that may write."""
 
@@ -68,6 +76,7 @@ class _Piece:
     """A piece of work, whom to answer, and when it was submitted (monotonic seconds)."""
 
     work: Work[Any]
+    lock: WriteLock
     answer: Future[Any]
     submitted: float
 
@@ -82,7 +91,8 @@ class Writer:
     run again.
 
     A commit takes work for `HOLDING` seconds, and the rest waits for the next one, so that the
-    writers of other processes get their turn.
+    writers of other processes get their turn. On a database with many writers a commit takes only
+    work of the same lock, so that nobody waits for one lock while holding another.
     """
 
     def __init__(self, database: WritingSide, check: Check) -> None:
@@ -96,10 +106,14 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="thumbwheel-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, work: Work[T], *, wait: bool = True) -> Future[T]:
+    def submit(
+        self, work: Work[T], lock: WriteLock = WHOLE_HOME, *, wait: bool = True
+    ) -> Future[T]:
         """Queue `work` and return the future of its result. If `WAITING` pieces are queued already,
         wait for room, or without `wait` raise Busy at once."""
-        piece = _Piece(work, Future(), time.monotonic())
+        if not self._database.has_many_writers:
+            lock = WHOLE_HOME
+        piece = _Piece(work, lock, Future(), time.monotonic())
         with self._changed:
             while len(self._waiting) >= WAITING and not self._closed:
                 if not wait:
@@ -159,7 +173,8 @@ class Writer:
                     break
         except Exception as error:  # noqa: BLE001 - the commit failed for every caller of the group
             if not self._running:  # nobody had a turn: it failed for all who waited for this one
-                while self._next(submitted_before=began):
+                lock = self._next_lock()
+                while self._next(began, lock):
                     pass
             results = [(piece, None, error) for piece in self._running]
         with self._changed:
@@ -174,15 +189,16 @@ class Writer:
         """Return the results of one committed transaction, or None if it was lost and can be run
         again. Raises StorageError if it is unknown whether a commit was kept."""
         is_committing = False
+        lock = self._next_lock()
         try:
             with (
                 self._database.exclusive(),
                 self._database.errors(),
-                engine.begin() as connection,
+                engine.execution_options(**{WRITE_LOCK: lock}).begin() as connection,
             ):
                 self._check(connection)
                 # after a lost transaction the same pieces
-                pieces = list(self._running) or self._group(began)
+                pieces = list(self._running) or self._group(began, lock)
                 results = [
                     (piece, *_attempt(connection, self._database, piece.work)) for piece in pieces
                 ]
@@ -199,9 +215,16 @@ class Writer:
             return None
         return results
 
-    def _group(self, began: float) -> Iterator[_Piece]:
-        """Yield the pieces of one commit: at most `GROUP`, and after the first only pieces that
-        would end within `HOLDING` seconds if each took as long as the one before.
+    def _next_lock(self) -> WriteLock:
+        """Return the lock of the pieces that run, or else of the one that waited longest."""
+        with self._changed:
+            for piece in itertools.chain(self._running, self._waiting):
+                return piece.lock
+        return WHOLE_HOME
+
+    def _group(self, began: float, lock: WriteLock) -> Iterator[_Piece]:
+        """Yield the pieces of one commit, all with this lock: at most `GROUP`, and after the first
+        only pieces that would end within `HOLDING` seconds if each took as long as the one before.
 
         Pieces submitted while another process writes join the group. Otherwise the first ones start
         at once, and the next ones gather while those are written to disk.
@@ -210,7 +233,7 @@ class Writer:
         end = now + HOLDING
         submitted_before = now if now - began > CONTENDED else began
         for _ in range(GROUP):
-            piece = self._next(submitted_before)
+            piece = self._next(submitted_before, lock)
             if piece is None:
                 return
             yield piece
@@ -218,17 +241,19 @@ class Writer:
             if now + (now - previous) > end:
                 return
 
-    def _next(self, submitted_before: float) -> _Piece | None:
-        """Return the piece that has waited longest, now counted as running, or None if all waiting
-        pieces were submitted after `submitted_before`."""
+    def _next(self, submitted_before: float, lock: WriteLock) -> _Piece | None:
+        """Return the piece with this lock that has waited longest, now counted as running, or None
+        if all such pieces were submitted after `submitted_before`."""
         with self._changed:
-            while self._waiting and self._waiting[0].submitted <= submitted_before:
-                piece = self._waiting.popleft()
+            while True:
+                piece = next((piece for piece in self._waiting if piece.lock == lock), None)
+                if piece is None or piece.submitted > submitted_before:
+                    return None
+                self._waiting.remove(piece)
                 self._changed.notify_all()
                 if piece.answer.set_running_or_notify_cancel():
                     self._running.append(piece)
                     return piece
-        return None
 
 
 def _attempt(

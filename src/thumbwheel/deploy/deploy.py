@@ -15,6 +15,7 @@ from typing import Any
 from thumbwheel.core import ids, log
 from thumbwheel.core.errors import Conflict, DataError, ModelError, NotFound, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.deploy import canary, fitness, prepare, store
 from thumbwheel.deploy.canary import Canary
 from thumbwheel.deploy.prepare import DeploymentPlan
@@ -106,7 +107,8 @@ def deploy(
             target,
             package.name,
             stored_settings,
-        )
+        ),
+        of_agent(model_version.agent_id),
     )
     on_recorded(deployment_id)
     deployment = by_id(ws, deployment_id)
@@ -198,7 +200,8 @@ def _set_state(
 ) -> Deployment:
     canary_record = result.to_json() if result else None
     ws.db.write(
-        lambda connection: store.set_state(connection, deployment, state, endpoint, canary_record)
+        lambda connection: store.set_state(connection, deployment, state, endpoint, canary_record),
+        of_agent(Agent.named(deployment.agent).id),
     )
     return by_id(ws, deployment.id)
 
@@ -211,7 +214,10 @@ def _mark_failed(
 
 
 def _mark_ended(ws: Workspace, deployment: Deployment) -> None:
-    ws.db.write(lambda connection: store.end(connection, store.by_id(deployment.id)))
+    ws.db.write(
+        lambda connection: store.end(connection, store.by_id(deployment.id)),
+        of_agent(Agent.named(deployment.agent).id),
+    )
 
 
 def _remove_endpoint(ws: Workspace, deployment: Deployment, endpoint: Endpoint | None) -> None:

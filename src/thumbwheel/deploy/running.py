@@ -13,6 +13,7 @@ from typing import Any
 
 from thumbwheel.core.errors import ModelError, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.deploy import store
 from thumbwheel.deploy.routing import by_id, deployments, require_endpoint, route
 from thumbwheel.deploy.targets import TARGETS
@@ -74,7 +75,8 @@ def _apply_again(ws: Workspace, deployment: Deployment) -> Deployment:
     package = prepare.package(ws, model_version, deploy_plan)
     endpoint = driver.apply(replace(package, name=deployment.name), target_config)
     ws.db.write(
-        lambda connection: store.move_endpoint(connection, ws.home.path, deployment, endpoint)
+        lambda connection: store.move_endpoint(connection, ws.home.path, deployment, endpoint),
+        of_agent(Agent.named(deployment.agent).id),
     )
     return by_id(ws, deployment.id)
 

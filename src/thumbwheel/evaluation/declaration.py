@@ -14,6 +14,7 @@ from typing import Any
 from thumbwheel.core.config import build
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.evaluation import store
 from thumbwheel.evaluation.policy import Declaration, GatePolicy
 from thumbwheel.models.types import Agent
@@ -45,7 +46,8 @@ def declare(
             "Say why: --reason TEXT",
         )
     return ws.db.write(
-        lambda connection: store.add_declaration(connection, agent.id, policy, reason)
+        lambda connection: store.add_declaration(connection, agent.id, policy, reason),
+        of_agent(agent.id),
     )
 
 

@@ -19,6 +19,7 @@ from thumbwheel.core import ids, log
 from thumbwheel.core.errors import DataError, InputError
 from thumbwheel.datasets.split import prompt_key
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.evaluation import compare, few_shot, store
 from thumbwheel.evaluation.declaration import policy_of
 from thumbwheel.evaluation.local_model import LocalResponder
@@ -127,7 +128,8 @@ def store_evaluation(ws: Workspace, evaluation: Evaluation) -> Evaluation:
     that one."""
     signed = signed_evaluation(ws, evaluation)
     return ws.db.write(
-        lambda connection: store.add(connection, signed, lambda stored: genuine(ws, stored))
+        lambda connection: store.add(connection, signed, lambda stored: genuine(ws, stored)),
+        of_agent(evaluation.agent_id),
     )
 
 

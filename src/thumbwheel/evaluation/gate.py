@@ -14,6 +14,7 @@ from __future__ import annotations
 from thumbwheel.core import ids, log
 from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.evaluation import store
 from thumbwheel.evaluation.approval import approvals
 from thumbwheel.evaluation.declaration import FIRST, changes
@@ -269,7 +270,8 @@ def gate(ws: Workspace, evaluation: Evaluation, policy: GatePolicy | None = None
     version = _without_false_approval(ws, version)
     declare = None if declared else FIRST
     ws.db.write(
-        lambda connection: store.add_decision(connection, version.agent_id, decision, declare)
+        lambda connection: store.add_decision(connection, version.agent_id, decision, declare),
+        of_agent(version.agent_id),
     )
     _update_state(ws, version, decision)
     return decision

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from thumbwheel.core import ids, log
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.evaluation import store
 from thumbwheel.evaluation.types import Answers, Ask, AskLikelihood, ModelAnswer, Sums
 
@@ -95,7 +96,7 @@ def ask(
                 kind=kind,
                 values=values,
             )
-            ws.db.write(write)
+            ws.db.write(write, of_agent(agent_id))
             advance(len(chunk))
     return [replies[key] for key in keys]
 

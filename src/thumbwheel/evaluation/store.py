@@ -16,6 +16,7 @@ from thumbwheel.core import ids
 from thumbwheel.db.batches import batches
 from thumbwheel.db.columns import has_id
 from thumbwheel.db.message_chains import conversations
+from thumbwheel.db.new_rows import insert_new
 from thumbwheel.db.schema import (
     answers,
     cases,
@@ -121,8 +122,7 @@ def store_answers(
     for key, value in values.items():
         if key not in stored:
             rows.append({**common, "row": key, "result": value})
-    if rows:
-        connection.execute(answers.insert(), rows)
+    insert_new(connection, answers, rows)  # of a model that other agents may ask, too
 
 
 def recorded(

@@ -9,6 +9,7 @@ from typing import Any
 
 from thumbwheel.core import ids, log
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.evaluation import store
 from thumbwheel.evaluation.measure import blocked
 from thumbwheel.evaluation.rows import HeldOut
@@ -159,7 +160,7 @@ def _judge_scorer(ws: Workspace, agent_id: str) -> Scorer:
                     kind="verdicts",
                     values=values,
                 )
-                ws.db.write(write)
+                ws.db.write(write, of_agent(agent_id))
                 advance(len(chunk))
                 if blocked(chunk_scores).total() == len(chunk):  # the judge is down
                     return [scores.get(key, chunk_scores[0]) for key in keys]

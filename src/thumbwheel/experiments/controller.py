@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, DataError, InputError, NotFound
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.evaluation import approval
 from thumbwheel.evaluation.signing import signed_verdict
 from thumbwheel.evaluation.spending import experiment_number
@@ -311,7 +312,7 @@ def start(
             first_shares(complete),
         )
 
-    return find(ws, ws.db.write(work))
+    return find(ws, ws.db.write(work, of_agent(agent.id)))
 
 
 def _free_range(
@@ -409,7 +410,10 @@ def stop(ws: Workspace, experiment: Experiment, reason: str) -> Experiment:
 
 
 def _moved(ws: Workspace, experiment: Experiment, state: State, reason: str) -> Experiment:
-    ws.db.write(lambda connection: store.set_state(connection, experiment, state, reason))
+    ws.db.write(
+        lambda connection: store.set_state(connection, experiment, state, reason),
+        of_agent(Agent.named(experiment.agent).id),
+    )
     return find(ws, experiment.id)
 
 
@@ -517,7 +521,7 @@ def _record(ws: Workspace, experiment: Experiment, inputs: Inputs, decision: Dec
         if current.state is State.RUNNING and not earlier:
             approval.add_traffic_verdicts(connection, Agent.named(experiment.agent).id, verdicts)
 
-    ws.db.write(work)
+    ws.db.write(work, of_agent(Agent.named(experiment.agent).id))
 
 
 def _finish(ws: Workspace, experiment: Experiment, decision: Decision, effects: Effects) -> None:
@@ -565,7 +569,7 @@ def _adjust_shares(
                 connection, experiment.id, "shares", {"shares": dict(new_shares), "reason": reason}
             )
 
-    ws.db.write(work)
+    ws.db.write(work, of_agent(Agent.named(experiment.agent).id))
 
 
 def _wanted_shares(

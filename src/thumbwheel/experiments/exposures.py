@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from thumbwheel.core.seal import Seal, make_seal
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.experiments import store
 from thumbwheel.experiments.row_seals import sealed_call, sealed_exposure
 from thumbwheel.experiments.store import CountedCall, Exposure, RecordedCall
@@ -39,7 +40,8 @@ def collect(ws: Workspace, experiment: Experiment, now: datetime) -> Collected:
     seal = make_seal(ws.home.signing)
     while True:
         read, collected = ws.db.write(
-            lambda connection: _batch(connection, agent_id, experiment, now, seal)
+            lambda connection: _batch(connection, agent_id, experiment, now, seal),
+            of_agent(agent_id),
         )
         if read < BATCH:
             return collected

@@ -22,6 +22,7 @@ from thumbwheel.core.errors import Conflict, InputError, ModelError, NotFound, S
 from thumbwheel.core.files import unwritable
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.engine.base_check import locate_unchanged, remembered_fingerprint
 from thumbwheel.engine.load import adapter_base, quiet_transformers
 from thumbwheel.evaluation.rows import training_prompts
@@ -251,7 +252,10 @@ def _export(
                 sync(path)
             folder.rename(destination)
     try:
-        job.ws.db.write(lambda connection: store.add(connection, model_version, finished))
+        job.ws.db.write(
+            lambda connection: store.add(connection, model_version, finished),
+            of_agent(model_version.agent_id),
+        )
     except BaseException:
         if usable:
             shutil.rmtree(destination, ignore_errors=True)

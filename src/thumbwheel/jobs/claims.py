@@ -61,6 +61,8 @@ def claim(
         wanted = resources(job, needs[job.kind])
         if any(in_use.count(name) >= (config.heavy if name == HEAVY else 1) for name in wanted):
             continue
+        if not store.is_free(connection, job):
+            continue
         store.move(
             connection,
             job,
@@ -99,7 +101,7 @@ def finish(
     error: Mapping[str, str] | None = None,
 ) -> None:
     """Store how the job of this worker ended. Raises Fenced if the worker no longer holds it."""
-    store.require_fence(connection, job.id, job.fence)
+    store.require_fence(connection, job.id, job.fence, changes=True)
     current = store.by_id(connection, job.id)[0]
     store.move(
         connection, current, state, now, result=result, error=error, worker_id=None, ended_at=now
@@ -109,7 +111,7 @@ def finish(
 def give_back(connection: sa.Connection, job: Job, now: datetime) -> JobState:
     """Return the job to the queue because its worker stops, or cancel it if that was requested.
     Returns the new state. Raises Fenced."""
-    store.require_fence(connection, job.id, job.fence)
+    store.require_fence(connection, job.id, job.fence, changes=True)
     return _release(connection, store.by_id(connection, job.id)[0], now)
 
 
@@ -131,10 +133,9 @@ def take_over(
     A job under which too many workers died fails instead. Returns the jobs as they were; an empty
     list if the worker has given a sign of life since it was last read.
     """
-    current = {row.id: row for row in store.all_workers(connection)}.get(worker.id)
-    if current is None or current.beat != worker.beat:
+    # it beats without a lock: between a look at its row and the deletion it could give a sign
+    if not store.remove_worker(connection, worker.id, worker.beat):
         return []
-    store.remove_worker(connection, worker.id)
     lost = [job for job in store.held(connection) if job.worker_id == worker.id]
     for job in lost:
         crashes = job.crashes + 1

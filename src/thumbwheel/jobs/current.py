@@ -12,6 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import ROWS
 from thumbwheel.jobs import store
 from thumbwheel.jobs.types import Job
 
@@ -51,4 +52,4 @@ def note(ws: Workspace, **values: Any) -> None:
     def work(connection: sa.Connection) -> None:
         store.set_values(connection, job_id, notes=every_note)
 
-    ws.db.write(work)
+    ws.db.write(work, ROWS)

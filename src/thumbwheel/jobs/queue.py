@@ -21,6 +21,7 @@ from thumbwheel.core import ids
 from thumbwheel.core.address_secrets import addresses_with_secrets
 from thumbwheel.core.errors import Busy, Conflict, InputError, NotFound
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import JOBS
 from thumbwheel.jobs import store
 from thumbwheel.jobs.types import (
     CRASH,
@@ -84,7 +85,7 @@ def enqueue(
             folder=folder,
         )
 
-    return ws.db.write(work)
+    return ws.db.write(work, JOBS)
 
 
 def require_no_password(spec: Mapping[str, Any]) -> None:
@@ -262,7 +263,7 @@ def cancel(ws: Workspace, job_id: str) -> Job:
             )
         return _job(connection, current.id)
 
-    return ws.db.write(work)
+    return ws.db.write(work, JOBS)
 
 
 def cancel_all(connection: sa.Connection) -> int:
@@ -306,7 +307,7 @@ def _again(ws: Workspace, job_id: str, required: JobState, rule: str) -> Job:
         store.move(connection, current, JobState.QUEUED, now, error=None, ended_at=None, crashes=0)
         return _job(connection, current.id)
 
-    return ws.db.write(work)
+    return ws.db.write(work, JOBS)
 
 
 def counts(ws: Workspace) -> dict[str, int]:

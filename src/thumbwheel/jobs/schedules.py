@@ -25,6 +25,7 @@ from thumbwheel.core import ids, log
 from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import JOBS
 from thumbwheel.jobs import store
 from thumbwheel.jobs.queue import enqueued, require_no_password
 from thumbwheel.jobs.types import ENDED, Job, Missed, Schedule
@@ -109,7 +110,7 @@ def add(
             )
         store.add_schedule(connection, schedule)
 
-    ws.db.write(work)
+    ws.db.write(work, JOBS)
     return schedule
 
 
@@ -175,7 +176,7 @@ def pause(ws: Workspace, name: str, paused: bool = True, now: datetime | None = 
         store.set_schedule(connection, schedule.id, paused=paused, next_at=next_at)
         return replace(schedule, paused=paused, next_at=next_at)
 
-    return ws.db.write(work)
+    return ws.db.write(work, JOBS)
 
 
 def remove(ws: Workspace, name: str) -> Schedule:
@@ -186,7 +187,7 @@ def remove(ws: Workspace, name: str) -> Schedule:
         store.remove_schedule(connection, schedule.id)
         return schedule
 
-    return ws.db.write(work)
+    return ws.db.write(work, JOBS)
 
 
 # by workers

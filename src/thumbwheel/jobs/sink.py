@@ -88,7 +88,7 @@ class JobSink:
             values["progress"] = progress
 
         def work(connection: sa.Connection) -> None:
-            store.require_fence(connection, self.job.id, self.job.fence)
+            store.require_fence(connection, self.job.id, self.job.fence, changes=True)
             store.set_values(connection, self.job.id, **values)
             for line in lines:
                 store.add_event(connection, self.job.id, EventKind.LOG, {"text": line}, now)

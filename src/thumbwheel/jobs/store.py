@@ -1,7 +1,9 @@
 """SQL of jobs, their events, workers and schedules. Every change of a job also writes its event.
 
-One process writes a database at a time (db/writer.py), so what is read in a write stays true until
-its end, and claims need no locks of rows.
+Whoever changes the state of a job, a worker or a schedule holds the lock `JOBS` (db/write_locks),
+so what is read in such a write stays true until its end. Two kinds of writes do without: those of
+the job that a worker does, which lock the row of their job (`require_fence`), and signs of life,
+which touch nothing that a claim reads.
 """
 
 from __future__ import annotations
@@ -175,15 +177,32 @@ def move(
     add_event(connection, job.id, EventKind.STATE, content, now)
 
 
-def require_fence(connection: sa.Connection, job_id: str, fence: int) -> JobState:
-    """Return the state of a job that this worker still holds. Raises Fenced if it does not."""
+def require_fence(
+    connection: sa.Connection, job_id: str, fence: int, *, changes: bool = False
+) -> JobState:
+    """Return the state of a job that this worker still holds, and lock its row: nobody takes the
+    job over before the end of this write. `changes`: the write changes the row itself. Raises
+    Fenced if the worker does not hold the job.
+    """
     query = sa.select(jobs.c.state, jobs.c.fence).where(jobs.c.id == job_id)
-    row = connection.execute(query).first()
+    # SQLite, which has one writer, compiles it to nothing
+    locked = query.with_for_update(read=not changes, key_share=changes)
+    row = connection.execute(locked).first()
     if row is None or row.fence != fence or row.state not in HELD:
         raise Fenced(
             f"job {job_id!r}", "another worker has it now", "Nothing to do: the job continues there"
         )
     return JobState(row.state)
+
+
+def is_free(connection: sa.Connection, job: Job) -> bool:
+    """Lock the row of a queued job for a claim. Return False if another transaction holds it, or
+    has claimed the job."""
+    query = sa.select(jobs.c.id).where(
+        jobs.c.id == job.id, jobs.c.state == JobState.QUEUED, jobs.c.fence == job.fence
+    )
+    locked = query.with_for_update(skip_locked=True)
+    return connection.execute(locked).first() is not None
 
 
 def set_values(connection: sa.Connection, job_id: str, **values: Any) -> None:
@@ -297,9 +316,13 @@ def beat(connection: sa.Connection, worker_id: str, now: datetime) -> None:
         )
 
 
-def remove_worker(connection: sa.Connection, worker_id: str) -> None:
-    """Delete a worker that has ended or counts as dead."""
-    connection.execute(workers.delete().where(workers.c.id == worker_id))
+def remove_worker(connection: sa.Connection, worker_id: str, beat: int | None = None) -> bool:
+    """Delete a worker that has ended or counts as dead, and return whether it was there. With
+    `beat` it stays if it has given a sign of life since."""
+    is_same = [workers.c.id == worker_id]
+    if beat is not None:
+        is_same.append(workers.c.beat == beat)
+    return connection.execute(workers.delete().where(*is_same)).rowcount > 0
 
 
 def all_workers(connection: sa.Connection) -> list[WorkerRow]:

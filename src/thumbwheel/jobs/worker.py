@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -40,6 +41,7 @@ from thumbwheel.core.locks import try_lock
 from thumbwheel.db.dialects import SQLITE
 from thumbwheel.db.engine import Database
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import JOBS, ROWS, WriteLock
 from thumbwheel.jobs import claims, current, schedules, store
 from thumbwheel.jobs.host import Host, process_started
 from thumbwheel.jobs.sink import JobSink
@@ -118,7 +120,7 @@ class Worker:
                 pulse.stopped.set()
                 thread.join()
                 with suppress(StorageError):
-                    ws.db.write(lambda connection: store.remove_worker(connection, self.id))
+                    ws.db.write(lambda connection: store.remove_worker(connection, self.id), JOBS)
                 (host.locks / self.id).unlink(missing_ok=True)
                 if handle is not None:
                     os.close(handle)
@@ -274,7 +276,7 @@ class Pulse:
             beaten_at=now,
             recorded_at=now,
         )
-        self._db.write(lambda connection: store.add_worker(connection, row))
+        self._db.write(lambda connection: store.add_worker(connection, row), JOBS)
         self._alive_at = self._beat_at = time.monotonic()
 
     def run(self) -> None:
@@ -306,7 +308,9 @@ class Pulse:
 
     def _beat(self) -> None:
         began = time.monotonic()
-        self._write(lambda connection: store.beat(connection, self._worker.id, self._worker.now()))
+        self._write(
+            lambda connection: store.beat(connection, self._worker.id, self._worker.now()), ROWS
+        )
         # The lease is counted from before the write: others count it from after.
         self._alive_at = self._beat_at = began
 
@@ -374,7 +378,7 @@ class Pulse:
             self._interrupt()
         if attempt.sink.due():
             try:
-                attempt.sink.flush(self._write, self._worker.now(), end=False)
+                attempt.sink.flush(partial(self._write, lock=ROWS), self._worker.now(), end=False)
             except Fenced:
                 if not attempt.ending:
                     raise
@@ -400,7 +404,7 @@ class Pulse:
         assert main is not None  # noqa: S101 - a started thread has one
         signal.pthread_kill(main, signal.SIGINT)
 
-    def _write(self, work: Callable[[sa.Connection], T]) -> T:
+    def _write(self, work: Callable[[sa.Connection], T], lock: WriteLock = JOBS) -> T:
         """Write to the database, for at most the rest of the lease; end the process if it takes
         longer.
 
@@ -408,8 +412,8 @@ class Pulse:
         nobody can take this worker's job over before its turn has come.
         """
         if self._db.backend.address == SQLITE:
-            return self._db.write(work)
-        answer: Future[T] = self._db.submit(work)
+            return self._db.write(work, lock)
+        answer: Future[T] = self._db.submit(work, lock)
         try:
             return answer.result(timeout=max(0.1, self._lease_end() - time.monotonic()))
         except TimeoutError:
@@ -443,7 +447,8 @@ class Pulse:
                     self._worker.now(),
                     self._urgent,
                     self._watch.host.folder,
-                )
+                ),
+                JOBS,
             )
         except StorageError as error:
             log.say(f"worker: {error}")
@@ -468,8 +473,8 @@ class Pulse:
 
         while True:
             try:
-                attempt.sink.flush(self._db.write, self._worker.now(), end=True)
-                return self._db.write(work)
+                attempt.sink.flush(partial(self._db.write, lock=ROWS), self._worker.now(), end=True)
+                return self._db.write(work, JOBS)
             except StorageError as refusal:
                 log.say(f"worker: {refusal}")
                 time.sleep(AGAIN)

@@ -13,6 +13,7 @@ from thumbwheel.core.clock import Clock, utc_now
 from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.loop import turn_store
 from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
 from thumbwheel.loop.trigger_types import Pending, TurnState, Wish, WishState
@@ -89,7 +90,7 @@ def ask(
         turn_store.add_pending(connection, agent.id, pending)
         return pending.question
 
-    return ws.db.write(record)
+    return ws.db.write(record, of_agent(agent.id))
 
 
 def question_of(

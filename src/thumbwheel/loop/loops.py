@@ -11,6 +11,7 @@ from thumbwheel.core.clock import Clock, utc_now
 from thumbwheel.core.config import build
 from thumbwheel.core.errors import Conflict, NotFound
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.experiments import controller
 from thumbwheel.jobs import schedules
 from thumbwheel.jobs.queue import enqueue, live_workers
@@ -48,7 +49,7 @@ def enable(
     build(TriggerConfig, _part(settings, TriggerConfig), "loop")
     check_ready(ws, _cycle_config(ws, settings))
     now = clock()
-    ws.db.write(lambda c: turn_store.set_loop(c, agent.id, True, settings, now))
+    ws.db.write(lambda c: turn_store.set_loop(c, agent.id, True, settings, now), of_agent(agent.id))
     _schedule(ws, agent)
     if live_workers(ws):
         # what waits is looked at now, and not at the schedule's next time
@@ -59,7 +60,7 @@ def enable(
 def disable(ws: Workspace, agent: Agent, clock: Clock = utc_now) -> LoopStatus:
     """Disable the loop of `agent`; its settings are kept for the next time."""
     now = clock()
-    ws.db.write(lambda c: turn_store.set_loop(c, agent.id, False, None, now))
+    ws.db.write(lambda c: turn_store.set_loop(c, agent.id, False, None, now), of_agent(agent.id))
     _unschedule(ws, agent)
     return status(ws, agent, clock)
 

@@ -18,6 +18,7 @@ from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.loop import quarantine_store
 from thumbwheel.loop.quarantine_types import Quarantine, QuarantineState, TimedThumb
 from thumbwheel.loop.trigger_types import TriggerConfig
@@ -108,7 +109,7 @@ def decide(
     def record(connection: sa.Connection) -> None:
         quarantine_store.decide(connection, quarantine.id, state, by, now)
 
-    ws.db.write(record)
+    ws.db.write(record, of_agent(agent.id))
     with ws.db.read() as connection:
         (decided,) = quarantine_store.quarantines(
             connection, agent.id, every=True, name=quarantine.id
@@ -144,4 +145,4 @@ def _hold(
         quarantine_store.hold(connection, quarantine_id, fresh, evidence)
         return quarantine_id
 
-    return ws.db.write(record)
+    return ws.db.write(record, of_agent(agent.id))

@@ -20,6 +20,7 @@ from thumbwheel.core.config import build
 from thumbwheel.core.locks import try_lock
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.loop import turn_store
 from thumbwheel.loop.cycle_state import LOCK
 from thumbwheel.loop.decidable import missing_for_the_gate
@@ -79,7 +80,9 @@ def check(ws: Workspace, agent: Agent, clock: Clock = utc_now) -> Check:
         verdict.next_at,
         now,
     )
-    ws.db.write(lambda connection: turn_store.add_check(connection, agent.id, line))
+    ws.db.write(
+        lambda connection: turn_store.add_check(connection, agent.id, line), of_agent(agent.id)
+    )
     return line
 
 

@@ -15,6 +15,7 @@ from thumbwheel.core import ids
 from thumbwheel.core.clock import Clock, utc_now
 from thumbwheel.core.errors import Conflict, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import ROWS, of_agent
 from thumbwheel.loop import turn_store
 from thumbwheel.loop.cycle import run_cycle
 from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
@@ -106,7 +107,7 @@ def _begin(
         turn_store.add_turn(connection, agent.id, turn)
         return turn
 
-    return ws.db.write(record)
+    return ws.db.write(record, of_agent(agent.id))
 
 
 def _end(
@@ -131,7 +132,7 @@ def _end(
             ended_at=now,
         )
 
-    ws.db.write(record)
+    ws.db.write(record, ROWS)
 
 
 def _summary(cycle: CycleReport) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from thumbwheel.core import ids
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import ROWS
 from thumbwheel.models import store
 from thumbwheel.models.artifacts import Artifacts
 
@@ -31,7 +32,9 @@ def save(ws: Workspace, kind: str, content: Mapping[str, Any]) -> str:
     """Store `content`, which names its agent, and return its hash."""
     data = as_bytes(content)
     sha256 = Artifacts(ws.home.blobs).put_bytes(data)
-    ws.db.write(lambda connection: store.record_artifacts(connection, kind, {sha256: len(data)}))
+    ws.db.write(
+        lambda connection: store.record_artifacts(connection, kind, {sha256: len(data)}), ROWS
+    )
     return sha256
 
 

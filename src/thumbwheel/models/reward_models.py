@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from thumbwheel.core.errors import NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.models import store
 from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.models.types import Agent, RewardModelRecord, require_untainted
@@ -45,7 +46,7 @@ def add(
         store.record_artifacts(connection, "reward_model", sizes)
         store.add_reward_model(connection, Agent.named(agent).id, values)
 
-    ws.db.write(work)
+    ws.db.write(work, of_agent(Agent.named(agent).id))
     return next(model for model in reward_models(ws, agent) if model.run_id == run_id)
 
 

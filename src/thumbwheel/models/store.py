@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.core import ids
+from thumbwheel.db.new_rows import insert_new
 from thumbwheel.db.schema import (
     agents,
     aliases,
@@ -25,13 +26,20 @@ _JOINED = sa.select(model_versions, agents.c.slug.label("agent")).join(
 )
 
 
+def has_agent(connection: sa.Connection, agent_id: str) -> bool:
+    """Return whether there is an agent with this id."""
+    return (
+        connection.execute(sa.select(agents.c.id).where(agents.c.id == agent_id)).first()
+        is not None
+    )
+
+
 def ensure_agent(connection: sa.Connection, agent: str) -> str:
     """Return the id of `agent`; create the agent if it is new."""
     agent_id = ids.derived("agt", ids.slug(agent))
-    if connection.execute(sa.select(agents.c.id).where(agents.c.id == agent_id)).scalar() is None:
-        connection.execute(
-            agents.insert().values(id=agent_id, slug=agent, recorded_at=datetime.now(UTC))
-        )
+    if not has_agent(connection, agent_id):
+        row = {"id": agent_id, "slug": agent, "recorded_at": datetime.now(UTC)}
+        insert_new(connection, agents, [row])
     return agent_id
 
 
@@ -212,12 +220,14 @@ def alias_names(connection: sa.Connection, agent_id: str) -> dict[str, str]:
 
 
 def record_artifacts(connection: sa.Connection, kind: str, sizes: Mapping[str, int]) -> None:
-    """Record blobs (sha256 -> size); existing records stay unchanged."""
-    for sha256, size in sizes.items():
-        existing = sa.select(artifacts.c.sha256).where(artifacts.c.sha256 == sha256)
-        if connection.execute(existing).scalar() is None:
-            values = {"sha256": sha256, "kind": kind, "size": size}
-            connection.execute(artifacts.insert().values(**values, recorded_at=datetime.now(UTC)))
+    """Record blobs (sha256 -> size); existing records stay unchanged. They belong to no agent, so
+    another process may record the same ones at this moment."""
+    now = datetime.now(UTC)
+    rows = [
+        {"sha256": sha256, "kind": kind, "size": size, "recorded_at": now}
+        for sha256, size in sizes.items()
+    ]
+    insert_new(connection, artifacts, rows)
 
 
 def artifacts_of(connection: sa.Connection, kind: str) -> list[tuple[str, datetime]]:

@@ -16,6 +16,7 @@ from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.core.secret_store import SecretStore, StoredSecret
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.models import store
 from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.models.types import (
@@ -37,8 +38,11 @@ NUMBERED = re.compile(r"v?\d+")
 
 def ensure_agent(ws: Workspace, agent: str) -> str:
     """Return the id of `agent`, created if new. Raises InputError for an invalid name."""
-    ids.slug(agent)
-    return ws.db.write(lambda connection: store.ensure_agent(connection, agent))
+    agent_id = Agent.named(agent).id
+    with ws.db.read() as connection:
+        if store.has_agent(connection, agent_id):
+            return agent_id
+    return ws.db.write(lambda connection: store.ensure_agent(connection, agent), of_agent(agent_id))
 
 
 def require_agent(ws: Workspace, slug: str) -> Agent:
@@ -77,7 +81,7 @@ def ensure_base(ws: Workspace, agent: str, base: str, fingerprint: str) -> Model
                 return version.id
         return store.add_version(connection, agent_id, values)
 
-    return by_id(ws, ws.db.write(work))
+    return by_id(ws, ws.db.write(work, of_agent(Agent.named(agent).id)))
 
 
 TAINTED = "TAINTED.txt"
@@ -128,8 +132,7 @@ def add_endpoint(
                 return version.id
         return store.add_version(connection, agent_id, values)
 
-    ids.slug(agent)
-    return by_id(ws, ws.db.write(work))
+    return by_id(ws, ws.db.write(work, of_agent(Agent.named(agent).id)))
 
 
 def _secret_owner(ws: Workspace, agent: str, secret: str | None, owns_home: bool) -> str:
@@ -199,7 +202,7 @@ def add_candidate(
         store.record_artifacts(connection, "adapter", sizes)
         return store.add_version(connection, parent.agent_id, values)
 
-    return by_id(ws, ws.db.write(work))
+    return by_id(ws, ws.db.write(work, of_agent(parent.agent_id)))
 
 
 def versions(ws: Workspace, agent: Agent) -> list[ModelVersion]:
@@ -259,7 +262,7 @@ def move(
         current.check_move(state)
         store.set_state(connection, version.id, state, basis or current.basis)
 
-    ws.db.write(work)
+    ws.db.write(work, of_agent(version.agent_id))
     return by_id(ws, version.id)
 
 
@@ -267,7 +270,8 @@ def withdraw(ws: Workspace, version: ModelVersion) -> ModelVersion:
     """Make the version a candidate again; the caller has checked that nothing supports its present
     state."""
     ws.db.write(
-        lambda connection: store.set_state(connection, version.id, VersionState.CANDIDATE, None)
+        lambda connection: store.set_state(connection, version.id, VersionState.CANDIDATE, None),
+        of_agent(version.agent_id),
     )
     return by_id(ws, version.id)
 
@@ -283,7 +287,7 @@ def confirm(ws: Workspace, version: ModelVersion, basis: Basis) -> None:
             raise Conflict(current.label, f"it is {current.state}", "Train a new version")
         store.set_state(connection, version.id, current.state, basis)
 
-    ws.db.write(work)
+    ws.db.write(work, of_agent(version.agent_id))
 
 
 def check_alias_name(alias: str) -> None:
@@ -319,12 +323,14 @@ def point(
             proof[BASIS] = current.basis
         return store.add_switch(connection, version.agent_id, alias, version.id, reason, proof)
 
-    return ws.db.write(work)
+    return ws.db.write(work, of_agent(version.agent_id))
 
 
 def take_back(ws: Workspace, agent: Agent, switch: Switch) -> None:
     """Undo a failed switch: the alias points where it did before, unless it was moved since."""
-    ws.db.write(lambda connection: store.take_back(connection, agent.id, switch))
+    ws.db.write(
+        lambda connection: store.take_back(connection, agent.id, switch), of_agent(agent.id)
+    )
 
 
 def switches(ws: Workspace, agent: Agent, alias: str) -> list[Switch]:

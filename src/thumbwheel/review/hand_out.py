@@ -19,6 +19,7 @@ from thumbwheel.capture.fields import content_text
 from thumbwheel.core.errors import Forbidden, InputError
 from thumbwheel.db.message_chains import Message, conversations
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.review import store
 from thumbwheel.review.queues import require_open
 from thumbwheel.review.types import AssignmentState, Batch, Item, ItemKind, Queue
@@ -48,7 +49,7 @@ def next_items(
             connection, queue.id, rater
         )
 
-    assignments, row = ws.db.write(work)
+    assignments, row = ws.db.write(work, of_agent(queue.agent_id))
     with ws.db.read() as connection:
         items = _contents(connection, queue, assignments)
         (current,) = store.queues(connection, queue.agent_id, queue.id)
@@ -67,7 +68,7 @@ def return_skipped(ws: Workspace, queue: Queue, rater: str) -> int:
         store.return_skipped(connection, queue.id, rater)
         return skipped
 
-    return ws.db.write(work)
+    return ws.db.write(work, of_agent(queue.agent_id))
 
 
 def require_rater(connection: sa.Connection, queue: Queue, rater: str) -> None:

@@ -21,6 +21,7 @@ from thumbwheel.capture.judged import Judged, meaning
 from thumbwheel.core.errors import DataError
 from thumbwheel.db.feedback_in_force import newest_words
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.models.types import Agent
 from thumbwheel.review import store
 from thumbwheel.review.types import Queue
@@ -139,7 +140,10 @@ def reorder(ws: Workspace, agent: Agent, queue: Queue) -> str:
             item_ids, rule = by_telling_traces(connection, agent, items, config)
         elif queue.config.order == "random":
             item_ids = shuffled(item_ids, queue.id)
-    ws.db.write(lambda connection: store.set_ranks(connection, queue.id, [*item_ids, *rest]))
+    ws.db.write(
+        lambda connection: store.set_ranks(connection, queue.id, [*item_ids, *rest]),
+        of_agent(agent.id),
+    )
     return rule
 
 

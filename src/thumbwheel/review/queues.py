@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
 import sqlalchemy as sa
 
@@ -22,6 +23,7 @@ from thumbwheel.core.errors import Conflict, DataError, InputError, NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.batches import batches
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.models.types import Agent
 from thumbwheel.review import store
 from thumbwheel.review.order import by_telling_traces, conflicting, shuffled
@@ -94,9 +96,12 @@ def create(
         done=0,
         recorded_at=datetime.now(UTC),
     )
-    ws.db.write(lambda connection: store.add_queue(connection, queue))
+    ws.db.write(lambda connection: store.add_queue(connection, queue), of_agent(agent.id))
     _fill(ws, queue, targets)
-    ws.db.write(lambda connection: store.set_state(connection, queue.id, QueueState.OPEN))
+    ws.db.write(
+        lambda connection: store.set_state(connection, queue.id, QueueState.OPEN),
+        of_agent(agent.id),
+    )
     return require_queue(ws, agent, queue.id)
 
 
@@ -118,7 +123,7 @@ def _check(config: QueueConfig, selection: QueueSelection) -> None:
 def _fill(ws: Workspace, queue: Queue, targets: Sequence[ItemTargets]) -> int:
     added = 0
     for part in batches(targets, PAGE):
-        added += ws.db.write(lambda connection: _add(connection, queue, part))  # noqa: B023 - done
+        added += ws.db.write(partial(_add, queue=queue, targets=part), of_agent(queue.agent_id))
     return added
 
 
@@ -265,5 +270,5 @@ def close(ws: Workspace, agent: Agent, queue: Queue) -> Queue:
         def work(connection: sa.Connection) -> None:
             store.set_state(connection, queue.id, QueueState.CLOSED, now)
 
-        ws.db.write(work)
+        ws.db.write(work, of_agent(agent.id))
     return require_queue(ws, agent, queue.id)

@@ -32,6 +32,7 @@ from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, DataError, InputError, NotFound
 from thumbwheel.db.message_chains import conversation
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.models.types import Agent
 from thumbwheel.review import store
 from thumbwheel.review.hand_out import require_rater
@@ -271,7 +272,7 @@ def _carried_out(
         state = change.assignment["state"] if change.assignment else ""
         return RatedItem(change.item["id"], state, feedback_ids, replayed=False)
 
-    return ws.db.write(write)
+    return ws.db.write(write, of_agent(agent.id))
 
 
 def _replayed(connection: sa.Connection, action: sa.RowMapping) -> RatedItem:

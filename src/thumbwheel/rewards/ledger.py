@@ -26,6 +26,7 @@ import sqlalchemy as sa
 from thumbwheel.core import ids
 from thumbwheel.core.log import Advance
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.models.types import Agent
 from thumbwheel.rewards import store
 from thumbwheel.rewards.cases import StoredCase, stored_cases
@@ -97,7 +98,7 @@ def run(
             report.traces += len(batch)
             report.rewarded += work.rewarded(parts)
             if not dry_run:
-                ws.db.write(work.write)
+                ws.db.write(work.write, of_agent(agent.id))
             if advance:
                 advance(len(batch))
     return report

@@ -27,6 +27,7 @@ from thumbwheel.capture.feedback import add_feedback
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import ROWS, of_agent
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import store
@@ -96,7 +97,9 @@ def suggest(ws: Workspace, agent: str, limit: int, config: LearnConfig) -> Sugge
         _row(learner.id, name, traces[index], float(chances[index]), start + rank)
         for rank, index in enumerate(order(classifier, rows, chances, free))
     ]
-    ws.db.write(lambda connection: store.suggest(connection, learner.id, name, fresh))
+    ws.db.write(
+        lambda connection: store.suggest(connection, learner.id, name, fresh), of_agent(learner.id)
+    )
     return Suggested(name, dict(classifier.about["report"]), len(fresh), total, len(traces))
 
 
@@ -211,7 +214,8 @@ def _note(ws: Workspace, suggestion_id: str, state: str, feedback_id: str | None
     ws.db.write(
         lambda connection: store.decide(
             connection, suggestion_id, state, feedback_id, datetime.now(UTC)
-        )
+        ),
+        ROWS,
     )
     return state
 

@@ -32,6 +32,7 @@ from thumbwheel.core.plugins import nearest
 from thumbwheel.datasets.build import build, split_rows
 from thumbwheel.datasets.types import Dataset, DatasetConfig
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.models import reward_models
 from thumbwheel.models.base import Base, name_of, require_training
 from thumbwheel.models.template_settings import TemplateSettings, template_settings
@@ -132,7 +133,7 @@ def train(
     folder.create(_spec(ws, plan, run_id))
     handle = folder.lock()
     try:
-        ws.db.write(lambda c: store.add(c, _record(plan, run_id)))
+        ws.db.write(lambda c: store.add(c, _record(plan, run_id)), of_agent(agent.id))
         log.say(plan.preset)
         n_rows = sum(plan.dataset.counts[split] for split in LEARNED_FROM)
         log.say(
@@ -481,7 +482,10 @@ def resume(ws: Workspace, run: Run) -> RunResult:
             # In the cache again, should somebody have emptied it.
             adapter_folder(ws, parent)
             _reward_model(ws, run.agent, spec.config)
-        ws.db.write(lambda connection: store.restart(connection, run.id))
+        ws.db.write(
+            lambda connection: store.restart(connection, run.id),
+            of_agent(Agent.named(run.agent).id),
+        )
         return _supervise(ws, run, parent, handle)
     finally:
         os.close(handle)
@@ -537,7 +541,10 @@ def _supervise(ws: Workspace, run: Run, parent: ModelVersion | None, handle: int
     folder = run_dir(ws, run)
     status = launch(folder, handle)
     state, reason, metrics = status.state, status.reason, dict(status.result)
-    ws.db.write(lambda connection: store.end(connection, run.id, state, reason, metrics))
+    ws.db.write(
+        lambda connection: store.end(connection, run.id, state, reason, metrics),
+        of_agent(Agent.named(run.agent).id),
+    )
     if state is RunState.FAILED:
         raise run_error(folder, run.id, status)
     _say_who_errs(ws, run.agent, metrics.get("rater_error_rates") or {})

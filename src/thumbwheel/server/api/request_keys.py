@@ -21,6 +21,7 @@ from thumbwheel.core.errors import Conflict, InputError, ThumbwheelError
 from thumbwheel.core.ids import slug_of
 from thumbwheel.db.schema import request_keys
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import ROWS
 
 W = TypeVar("W")
 HEADER = "idempotency-key"
@@ -70,7 +71,8 @@ class RequestKey:
 
         def guard(connection: sa.Connection) -> None:
             nonlocal written
-            if not written:
+            # also where the transaction that wrote it was lost
+            if not (written and self._is_claimed(connection)):
                 self._claim(connection)
                 written = True
 
@@ -83,7 +85,7 @@ class RequestKey:
             # What was written before it failed stays written.
             response = problem(shown_to(request, error))
         if written:
-            ws.db.write(lambda connection: self._store(connection, response))
+            ws.db.write(lambda connection: self._store(connection, response), ROWS)
         return response
 
     def _answer(self, connection: sa.Connection) -> Response | None:
@@ -108,23 +110,30 @@ class RequestKey:
         headers = {**row.answer["headers"], REPLAYED: "true"}
         return Response(row.answer["body"].encode(), row.answer["status"], headers)
 
+    def _is_claimed(self, connection: sa.Connection) -> bool:
+        row = sa.select(request_keys.c.key).where(request_keys.c.key == self.key)
+        return connection.execute(row).first() is not None
+
     def _claim(self, connection: sa.Connection) -> None:
         now = datetime.now(UTC)
         old = request_keys.c.recorded_at < now - REMEMBERED
         connection.execute(request_keys.delete().where(old))
-        if self._answer(connection) is not None:
-            raise Conflict(
-                f"header {HEADER}", "the same request came twice at once", "Send it again"
-            )
-        connection.execute(
-            request_keys.insert().values(
-                key=self.key,
-                fingerprint=self.fingerprint,
-                agent=self.agent,
-                recorded_at=now,
-                answer=None,
-            )
+        same_at_once = Conflict(
+            f"header {HEADER}", "the same request came twice at once", "Send it again"
         )
+        if self._answer(connection) is not None:
+            raise same_at_once
+        insert = request_keys.insert().values(
+            key=self.key,
+            fingerprint=self.fingerprint,
+            agent=self.agent,
+            recorded_at=now,
+            answer=None,
+        )
+        try:
+            connection.execute(insert)
+        except sa.exc.IntegrityError:  # another server, at this moment
+            raise same_at_once from None
 
     def _store(self, connection: sa.Connection, response: Response) -> None:
         headers = {
