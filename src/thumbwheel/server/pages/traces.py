@@ -211,10 +211,10 @@ def _page(asked: PageRequest, query: ListQuery) -> tuple[TracePage, bool]:
         return list_traces(asked.ws, slug, wanted, limit=AT_ONCE, after=query.after), False
     page = list_traces(asked.ws, slug, wanted, limit=SORTED_FROM)
     value = SORT_VALUES[query.sort]
-    known = [trace for trace in page.traces if value(trace) is not None]
-    unknown = [trace for trace in page.traces if value(trace) is None]
-    known.sort(key=lambda trace: value(trace) or 0.0, reverse=query.order == "desc")
-    traces = [*known, *unknown][query.skip : query.skip + AT_ONCE]
+    measured = [trace for trace in page.traces if value(trace) is not None]
+    without = [trace for trace in page.traces if value(trace) is None]
+    measured.sort(key=lambda trace: value(trace) or 0.0, reverse=query.order == "desc")
+    traces = [*measured, *without][query.skip : query.skip + AT_ONCE]
     return TracePage(traces, None), page.after is not None
 
 
@@ -262,8 +262,8 @@ def _rating(trace: TraceSummary) -> float | None:
 
 def _tokens(trace: TraceSummary) -> float | None:
     counts = [trace.prompt_tokens, trace.completion_tokens]
-    known = [count for count in counts if count is not None]
-    return float(sum(known)) if known else None
+    numbers = [count for count in counts if count is not None]
+    return float(sum(numbers)) if numbers else None
 
 
 WORTH = {"thumb up": 1.0, "preferred": 1.0, "tie": 0.0, "thumb down": -1.0, "not preferred": -1.0}
