@@ -305,6 +305,7 @@ runs = Table(
     Column("metrics", Json),
     Column("recorded_at", Utc, nullable=False),
     Column("ended_at", Utc),
+    Column("folder", text()),  # of the home, on the host that trains it
 )
 
 model_versions = Table(
