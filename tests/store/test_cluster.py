@@ -16,6 +16,7 @@ from tests.worlds.erasure_world import AGENT, lines_of, write
 from thumbwheel.access import audit, keys
 from thumbwheel.access.types import LOCAL_TOKEN
 from thumbwheel.access.web_tokens import WebTokens
+from thumbwheel.app.routing_table import upstream_of
 from thumbwheel.capture.feedback_token import FeedbackTokens
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.core import key_files
@@ -28,11 +29,15 @@ from thumbwheel.db import cluster
 from thumbwheel.db.dialects import SQLITE, backend_at
 from thumbwheel.db.schema import cluster_keys, datasets, runs
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.deploy import routing
+from thumbwheel.deploy import store as deployment_store
+from thumbwheel.deploy.types import DeploymentState, Endpoint
+from thumbwheel.deploy.watch import DeploymentWatch
 from thumbwheel.jobs.host import folder_id
 from thumbwheel.loop.backup import back_up, restore
 from thumbwheel.loop.move import move
 from thumbwheel.models.types import Agent
-from thumbwheel.models.versions import ensure_agent
+from thumbwheel.models.versions import ensure_agent, ensure_base
 from thumbwheel.training import train
 from thumbwheel.training.killed_runs import settle_killed
 from thumbwheel.training.types import RunState
@@ -329,3 +334,32 @@ def test_a_run_of_another_host_is_left_to_it(hosts: tuple[Workspace, Workspace])
     with pytest.raises(Conflict, match="checkpoints are in the folder of another host"):
         train.resume(second, run)
     assert len(settle_killed(first)) == 1  # nobody holds its lock there
+
+
+def test_a_server_of_models_is_watched_and_reached_on_its_own_host(
+    hosts: tuple[Workspace, Workspace],
+) -> None:
+    first, second = hosts
+    ensure_agent(first, "support")
+    version = ensure_base(first, "support", "base", "f")
+    endpoint = Endpoint("http://127.0.0.1:9/v1", "support-v0", {"host": "http://127.0.0.1:9"})
+
+    def insert(connection: sa.Connection) -> str:
+        folder = folder_id(first.home)
+        new = deployment_store.insert(connection, version, None, "ollama", "n", {}, folder)
+        (row,) = deployment_store.find(connection, first.home.path, deployment_store.by_id(new))
+        deployment_store.set_state(connection, row, DeploymentState.WARM, endpoint, {})
+        return new
+
+    deployment_id = first.db.write(insert)
+    for ws, is_elsewhere in ((first, False), (second, True)):
+        (deployment,) = routing.deployments(ws, Agent.named("support"))
+        assert deployment.id == deployment_id
+        assert routing.is_elsewhere(ws, deployment) is is_elsewhere
+        watch = DeploymentWatch(ws, lambda row=deployment: [row], lambda: None)
+        watch._look()
+        assert [watched.deployment.id for watched in watch.down()] == (
+            [] if is_elsewhere else [deployment_id]
+        )
+    with pytest.raises(Conflict, match="answers on another host of this home only"):
+        upstream_of(second, deployment)

@@ -31,6 +31,7 @@ from thumbwheel.deploy.types import (
     RemoteModel,
 )
 from thumbwheel.export.types import Acceptance
+from thumbwheel.jobs.host import folder_id
 from thumbwheel.models import versions
 from thumbwheel.models.types import LIVE, Agent, ModelVersion, Switch
 
@@ -106,6 +107,7 @@ def deploy(
             target,
             package.name,
             stored_settings,
+            folder_id(ws.home),
         )
     )
     on_recorded(deployment_id)
