@@ -10,24 +10,37 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from tests.models.tiny_models import record
 from tests.servers.postgres_server import Databases
 from tests.worlds.erasure_world import AGENT, lines_of, write
 from thumbwheel.access import audit, keys
 from thumbwheel.access.types import LOCAL_TOKEN
 from thumbwheel.access.web_tokens import WebTokens
+from thumbwheel.app.routing_table import upstream_of
 from thumbwheel.capture.feedback_token import FeedbackTokens
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.core import key_files
 from thumbwheel.core.config import Home, Sources
-from thumbwheel.core.errors import ConfigError, StorageError
+from thumbwheel.core.errors import ConfigError, Conflict, StorageError
 from thumbwheel.core.seal import make_seal, read_seal
 from thumbwheel.core.secret_store import SecretStore, stored_secrets
+from thumbwheel.datasets.build import build, by_id, load_rows
 from thumbwheel.db import cluster
 from thumbwheel.db.dialects import SQLITE, backend_at
-from thumbwheel.db.schema import cluster_keys
+from thumbwheel.db.schema import cluster_keys, datasets, runs
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.deploy import routing
+from thumbwheel.deploy import store as deployment_store
+from thumbwheel.deploy.types import DeploymentState, Endpoint
+from thumbwheel.deploy.watch import DeploymentWatch
+from thumbwheel.jobs.host import folder_id
 from thumbwheel.loop.backup import back_up, restore
 from thumbwheel.loop.move import move
+from thumbwheel.models.types import Agent
+from thumbwheel.models.versions import ensure_agent, ensure_base
+from thumbwheel.training import train
+from thumbwheel.training.killed_runs import settle_killed
+from thumbwheel.training.types import RunState
 
 pytestmark = pytest.mark.postgresql
 SECRET = "sk-of-the-upstream"
@@ -285,3 +298,68 @@ def test_a_backup_of_a_cluster_is_a_home_of_its_own(
         assert not ws.is_shared
         assert {key.name for key in keys.listed(ws)} == {"before", "app"}
         assert audit.verify(ws).problem is None
+
+
+def test_a_dataset_of_one_host_is_one_of_the_other_where_blobs_are_shared(
+    hosts: tuple[Workspace, Workspace], tmp_path: Path
+) -> None:
+    """As by a network file system that is mounted on both."""
+    first, second = hosts
+    second.home.blobs.rmdir()
+    second.home.blobs.symlink_to(first.home.blobs)
+    lines = [line for person in range(12) for line in lines_of(person)]
+    ingest(first, AGENT, "jsonl", write(tmp_path / "lines.jsonl", lines))
+    dataset = build(first, AGENT, "labels")
+    assert by_id(second, dataset.id).manifest == dataset.manifest
+    for split in ("train", "dev", "gate"):
+        rows_there = list(load_rows(second, dataset.id, split))
+        assert rows_there == list(load_rows(first, dataset.id, split))
+    assert build(second, AGENT, "labels").id == dataset.id
+    with first.db.read() as connection:
+        rows = connection.exec_driver_sql("SELECT CAST(d AS text) FROM datasets AS d").scalars()
+        assert not any(str(ws.home.path) in row for row in rows for ws in hosts)
+
+
+def test_a_run_of_another_host_is_left_to_it(hosts: tuple[Workspace, Workspace]) -> None:
+    """Its folder is not here, which does not mean that it is gone."""
+    first, second = hosts
+    ensure_agent(first, "support")
+    dataset = record(first, datasets, "support", shape="pairs")
+    values = {"algorithm": "dpo", "dataset_id": dataset, "base": "base", "state": "running"}
+    record(first, runs, "support", id="run_a", folder=folder_id(first.home), **values)
+    (first.home.runs / "run_a").mkdir()
+    assert settle_killed(second) == []
+    (run,) = train.runs(second, Agent.named("support"))
+    assert run.state is RunState.RUNNING
+    with pytest.raises(Conflict, match="checkpoints are in the folder of another host"):
+        train.resume(second, run)
+    assert len(settle_killed(first)) == 1  # nobody holds its lock there
+
+
+def test_a_server_of_models_is_watched_and_reached_on_its_own_host(
+    hosts: tuple[Workspace, Workspace],
+) -> None:
+    first, second = hosts
+    ensure_agent(first, "support")
+    version = ensure_base(first, "support", "base", "f")
+    endpoint = Endpoint("http://127.0.0.1:9/v1", "support-v0", {"host": "http://127.0.0.1:9"})
+
+    def insert(connection: sa.Connection) -> str:
+        folder = folder_id(first.home)
+        new = deployment_store.insert(connection, version, None, "ollama", "n", {}, folder)
+        (row,) = deployment_store.find(connection, first.home.path, deployment_store.by_id(new))
+        deployment_store.set_state(connection, row, DeploymentState.WARM, endpoint, {})
+        return new
+
+    deployment_id = first.db.write(insert)
+    for ws, is_elsewhere in ((first, False), (second, True)):
+        (deployment,) = routing.deployments(ws, Agent.named("support"))
+        assert deployment.id == deployment_id
+        assert routing.is_elsewhere(ws, deployment) is is_elsewhere
+        watch = DeploymentWatch(ws, lambda row=deployment: [row], lambda: None)
+        watch._look()
+        assert [watched.deployment.id for watched in watch.down()] == (
+            [] if is_elsewhere else [deployment_id]
+        )
+    with pytest.raises(Conflict, match="answers on another host of this home only"):
+        upstream_of(second, deployment)

@@ -15,7 +15,7 @@ from thumbwheel.app.trial import CallLineage, Trial
 from thumbwheel.capture.gateway.routing import Choice, Price, RoutingRequest, Upstream
 from thumbwheel.capture.gateway.settings import GatewayConfig
 from thumbwheel.core import key_files, log
-from thumbwheel.core.errors import InputError, ModelError, NotFound, ThumbwheelError
+from thumbwheel.core.errors import Conflict, InputError, ModelError, NotFound, ThumbwheelError
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.refreshed import EVERY, Refreshed
 from thumbwheel.db.workspace import Workspace
@@ -285,6 +285,13 @@ def upstream_of(ws: Workspace, deployment: Deployment) -> Upstream:
     """Return the upstream of a deployment, with its key and price. Raises ThumbwheelError if it has
     no endpoint or its key is missing."""
     endpoint = routing.require_endpoint(deployment)
+    if routing.is_elsewhere(ws, deployment):
+        raise Conflict(
+            f"{deployment.name} on {deployment.target}",
+            "it answers on another host of this home only",
+            f"Ask the server of that host, or deploy it here: thumbwheel deploy "
+            f"{deployment.version} --agent {deployment.agent} --target {deployment.target}",
+        )
     details: Mapping[str, Any] = endpoint.details
     prices = versions.by_id(ws, deployment.version_id).endpoint or {}
     return Upstream(

@@ -305,6 +305,7 @@ runs = Table(
     Column("metrics", Json),
     Column("recorded_at", Utc, nullable=False),
     Column("ended_at", Utc),
+    Column("folder", text()),  # of the home, on the host that trains it
 )
 
 model_versions = Table(
@@ -436,6 +437,7 @@ deployments = Table(
     Column("canary", Json),
     Column("recorded_at", Utc, nullable=False),
     Column("ended_at", Utc),
+    Column("folder", text()),  # of the home, on the host that applied it
     Index("ix_deployments_agent_id_version_id", "agent_id", "version_id"),
 )
 

@@ -32,6 +32,7 @@ from thumbwheel.deploy.types import (
     RemoteModel,
 )
 from thumbwheel.export.types import Acceptance
+from thumbwheel.jobs.host import folder_id
 from thumbwheel.models import versions
 from thumbwheel.models.types import LIVE, Agent, ModelVersion, Switch
 
@@ -107,6 +108,7 @@ def deploy(
             target,
             package.name,
             stored_settings,
+            folder_id(ws.home),
         ),
         of_agent(model_version.agent_id),
     )

@@ -6,12 +6,16 @@ holds from the next request on.
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
+from thumbwheel.core.addresses import is_loopback
 from thumbwheel.core.errors import Conflict, ModelError, NotFound
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import store
 from thumbwheel.deploy.targets import TARGETS
-from thumbwheel.deploy.types import AliasRoute, Deployment, DeploymentState, Endpoint
+from thumbwheel.deploy.types import ENDPOINT, AliasRoute, Deployment, DeploymentState, Endpoint
 from thumbwheel.evaluation.approval import approval_state, require_approval
+from thumbwheel.jobs.host import folder_id
 from thumbwheel.models import versions
 from thumbwheel.models.types import CANARY, LIVE, Agent, ModelVersion, require_untainted
 
@@ -123,6 +127,15 @@ def require_endpoint(deployment: Deployment) -> Endpoint:
             "Deploy it again",
         )
     return deployment.endpoint
+
+
+def is_elsewhere(ws: Workspace, deployment: Deployment) -> bool:
+    """Return whether the deployment answers at a loopback address of another host of the home."""
+    if not ws.is_shared or deployment.folder in (None, folder_id(ws.home)):
+        return False
+    if deployment.endpoint is None or ENDPOINT in TARGETS.get(deployment.target).kinds:
+        return False
+    return is_loopback(urlsplit(deployment.endpoint.url).hostname or "")
 
 
 def secret(deployment: Deployment) -> str | None:

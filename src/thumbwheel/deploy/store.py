@@ -34,6 +34,7 @@ def insert(
     target: str,
     name: str,
     settings: Mapping[str, Any],
+    folder: str | None = None,
 ) -> str:
     """Insert a deployment that is being applied and return its id. An earlier one of the version on
     the target that never got further is ended."""
@@ -51,6 +52,7 @@ def insert(
         "endpoint": {},
         "state": DeploymentState.APPLYING,
         "recorded_at": datetime.now(UTC),
+        "folder": folder,
     }
     connection.execute(deployments.insert().values(**row))
     return deployment_id
@@ -221,4 +223,5 @@ def _deployment(home: Path, row: sa.RowMapping) -> Deployment:
         state=DeploymentState(row["state"]),
         canary=row["canary"],
         recorded_at=row["recorded_at"],
+        folder=row["folder"],
     )

@@ -146,6 +146,9 @@ class Deployment:
     state: DeploymentState
     canary: Mapping[str, Any] | None
     recorded_at: datetime
+    folder: str | None
+    """The folder of the home (jobs/host.py) from which it was applied; None for one of before there
+    were hosts."""
 
     @property
     def is_accepted(self) -> bool:

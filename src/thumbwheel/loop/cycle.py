@@ -60,6 +60,7 @@ from thumbwheel.models import versions
 from thumbwheel.models.base import Base
 from thumbwheel.models.types import CANARY, LIVE, Agent, ModelVersion
 from thumbwheel.training.data_plan import data_plan
+from thumbwheel.training.killed_runs import is_elsewhere
 from thumbwheel.training.train import result_of, resume, runs, train
 from thumbwheel.training.types import RunState
 
@@ -158,7 +159,11 @@ def train_candidate(
         if begun is not None and begun.state in (RunState.FINISHED, RunState.NOTHING_LEARNED):
             # The cycle was killed after the run ended and before it could note the candidate.
             result = result_of(ws, begun)
-        elif begun is not None and begun.state in (RunState.STOPPED, RunState.RUNNING):
+        elif (
+            begun is not None
+            and begun.state in (RunState.STOPPED, RunState.RUNNING)
+            and not is_elsewhere(ws, begun)
+        ):
             stopped = begun
             result = train_beside_traffic(ws, lambda: resume(ws, stopped), watch)
         else:

@@ -2,7 +2,7 @@
 does.
 
 A run that is going on holds the lock of its folder; one that is recorded as running and whose lock
-is free was killed.
+is free was killed. Runs of another host are left to that host, whose locks nobody sees here.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 
 from thumbwheel.core.errors import Conflict
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.jobs.host import folder_id
 from thumbwheel.training import store
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.types import Run, RunState
@@ -22,7 +23,18 @@ def settle_killed(ws: Workspace) -> list[str]:
     """Record the end of killed runs; return a line for a person about each."""
     with ws.db.read() as connection:
         running = store.by_state(connection, RunState.RUNNING)
-    return [line for run in running if (line := _settle(ws, run)) is not None]
+    lines = []
+    for run in running:
+        line = None if is_elsewhere(ws, run) else _settle(ws, run)
+        if line is not None:
+            lines.append(line)
+    return lines
+
+
+def is_elsewhere(ws: Workspace, run: Run) -> bool:
+    """Return whether the run was begun on another host of the home, which alone can go on with
+    it."""
+    return ws.is_shared and run.folder not in (None, folder_id(ws.home))
 
 
 def _settle(ws: Workspace, run: Run) -> str | None:

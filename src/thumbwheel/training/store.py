@@ -90,4 +90,5 @@ def _run(row: sa.RowMapping) -> Run:
         row["metrics"],
         row["recorded_at"],
         row["ended_at"],
+        row["folder"],
     )

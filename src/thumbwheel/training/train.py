@@ -33,6 +33,7 @@ from thumbwheel.datasets.build import build, split_rows
 from thumbwheel.datasets.types import Dataset, DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import of_agent
+from thumbwheel.jobs.host import folder_id
 from thumbwheel.models import reward_models
 from thumbwheel.models.base import Base, name_of, require_training
 from thumbwheel.models.template_settings import TemplateSettings, template_settings
@@ -53,6 +54,7 @@ from thumbwheel.training.activity import activity
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.base_defaults import with_base_defaults
 from thumbwheel.training.estimate import estimate, trial
+from thumbwheel.training.killed_runs import is_elsewhere
 from thumbwheel.training.launch import launch
 from thumbwheel.training.presets import with_preset
 from thumbwheel.training.reward_model_record import register
@@ -133,7 +135,8 @@ def train(
     folder.create(_spec(ws, plan, run_id))
     handle = folder.lock()
     try:
-        ws.db.write(lambda c: store.add(c, _record(plan, run_id)), of_agent(agent.id))
+        record = _record(plan, run_id) | {"folder": folder_id(ws.home)}
+        ws.db.write(lambda connection: store.add(connection, record), of_agent(agent.id))
         log.say(plan.preset)
         n_rows = sum(plan.dataset.counts[split] for split in LEARNED_FROM)
         log.say(
@@ -466,6 +469,14 @@ def resume(ws: Workspace, run: Run) -> RunResult:
     is_tainted = bool((run.metrics or {}).get("tainted"))
     require_untainted(is_tainted, f"run {run.id!r}", "Start a new run, without --resume")
     folder = run_dir(ws, run)
+    if is_elsewhere(ws, run):
+        raise Conflict(
+            f"run {run.id!r}",
+            "its checkpoints are in the folder of another host",
+            "Go on with it there, or start a new run, without --resume",
+        )
+    if not folder.path.is_dir():
+        raise Conflict(f"run {run.id!r}", "its folder is gone", "Start a new run, without --resume")
     handle = folder.lock()
     try:
         spec = folder.spec()

@@ -281,6 +281,8 @@ class Run:
     recorded_at: datetime | None = None
     """When it began; None for one that no row has."""
     ended_at: datetime | None = None
+    folder: str | None = None
+    """The folder of the home (jobs/host.py) in which it was begun, where its checkpoints are."""
 
     @property
     def has_ended(self) -> bool:

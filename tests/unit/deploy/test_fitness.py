@@ -127,6 +127,7 @@ def deployed(target: str, context: int | None) -> Deployment:
         DeploymentState.WARM,
         None,
         datetime.now(UTC),
+        None,
     )
 
 

@@ -1,5 +1,5 @@
-"""A home may have many hosts: their sealed keys, what they count together, and jobs for one of
-them."""
+"""A home may have many hosts: their sealed keys, what they count together, and the jobs,
+runs and deployments of one of them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ depends_on = None
 def upgrade() -> None:
     """Apply."""
     op.add_column("jobs", sa.Column("folder", text(), nullable=True))
+    op.add_column("runs", sa.Column("folder", text(), nullable=True))
+    op.add_column("deployments", sa.Column("folder", text(), nullable=True))
     op.create_table(
         "cluster_keys",
         sa.Column("name", text(), primary_key=True),
