@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from thumbwheel.capture import store
 from thumbwheel.capture.inbox import Drainer, drain_inbox
+from thumbwheel.capture.ingest import ingest
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
@@ -106,6 +107,32 @@ def test_what_waits_is_not_read_again_for_everything_that_comes(
     assert drained(thumb("torn", 52)) == 1
     assert drained(trace("torn", source="c")) == 0
     assert n_linked(waiting_ws) == 51
+
+
+def test_an_import_that_is_repeated_reads_what_its_own_raters_said(
+    waiting_ws: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [trace("t0")]
+    for number in range(300):
+        row = thumb("t0", number)
+        del row["id"]
+        rows.append(row)
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ingest(waiting_ws, "desk", "jsonl", path)
+    n_read = 0
+    original = store._select
+
+    def counted(connection: Any, key: Any, wanted: Any, *columns: Any) -> Iterator[Any]:
+        nonlocal n_read
+        for stored_row in original(connection, key, wanted, *columns):
+            n_read += key is schema.feedback_targets.c.feedback_id
+            yield stored_row
+
+    monkeypatch.setattr(store, "_select", counted)
+    report = ingest(waiting_ws, "desk", "jsonl", path)
+    assert report.duplicates == 301
+    assert n_read == 300
 
 
 def test_of_a_trace_with_thousands_of_steps_those_are_read_that_are_judged(

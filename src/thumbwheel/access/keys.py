@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from thumbwheel.access import audit, store
 from thumbwheel.access.audit import Act
 from thumbwheel.access.credentials import KEY_PREFIX
+from thumbwheel.access.look_alikes import looks_of
 from thumbwheel.access.types import ANY_AGENT, VERBS, ApiKey, Grants, grants_of
 from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, InputError, NotFound
@@ -68,12 +69,21 @@ def add(
     mac = mac_of(make_seal(ws.home.access_key), secret)
     expires_at = None if days is None else now + timedelta(days=days)
 
+    looks = looks_of(name)
+
     def insert(connection: sa.Connection) -> tuple[ApiKey, Act]:
         if store.key_named(connection, name) is not None:
             raise Conflict(
                 f"key {name!r}",
                 "a key with that name exists",
                 f"Choose another name, or revoke it: thumbwheel keys revoke {name}",
+            )
+        alike = [key.name for key, _ in store.keys(connection) if looks_of(key.name) == looks]
+        if alike:
+            raise Conflict(
+                f"key {name!r}",
+                "another key has a name that looks like it",
+                "Choose a name that people can tell from it",
             )
         owner = None if user is None else store.require_user(connection, user)
         key = ApiKey(

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from thumbwheel.access import audit, store
 from thumbwheel.access.audit import Act
+from thumbwheel.access.look_alikes import looks_of, scripts_of
 from thumbwheel.access.types import ANY_AGENT, ROLES, Role, User
 from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, InputError, Unauthenticated
@@ -56,6 +57,12 @@ def add(
             f"a name has 1 to {LONGEST_NAME} printable characters, without spaces around them",
             "Choose another name, for example ann or ann@example.com",
         )
+    if len(scripts := scripts_of(name)) > 1:
+        raise InputError(
+            f"user name {name[:80]!r}",
+            f"it has letters of {' and '.join(scripts)}, of which some look the same",
+            "Write it in one script",
+        )
     hashed = None if password is None else hash_of(password)
     roles = {_agent(agent): _role(role)}
     user = User(ids.new("usr"), name, roles, hashed is not None, None, datetime.now(UTC))
@@ -66,6 +73,12 @@ def add(
                 f"user {name!r}",
                 "a user with that name exists",
                 "Choose another name, or change the role: thumbwheel users role NAME ROLE",
+            )
+        if any(looks_of(user.name) == looks_of(name) for user in store.all_users(connection)):
+            raise Conflict(
+                f"user {name!r}",
+                "another user has a name that looks like it",
+                "Choose a name that people can tell from it",
             )
         store.insert_user(connection, user, hashed)
         return user, Act(actor, "users.add", content={"user": user.id, "roles": roles})

@@ -692,13 +692,23 @@ def _newest_values(
 ) -> dict[Slot, set[str]]:
     """Return slot -> the values of its newest feedback before this import (several if one import
     has several)."""
-    # all feedback about the same targets, with its targets
+    # all feedback of the same raters about the same targets, with its targets
     names: set[str] = set()
-    for _source, _rater, _kind, _name, *slot_targets in slots:
+    rater_ids: set[str | None] = set()
+    for _source, rater_id, _kind, _name, *slot_targets in slots:
         names.update(name for _, _, name, _ in slot_targets)
+        rater_ids.add(rater_id)
     target = feedback_targets.c
-    about = _select(connection, target.external_id, names, target.feedback_id)
-    feedback_ids = {row.feedback_id for row in about}
+    # thousands of others may have judged the same
+    by_raters = [feedback.c.rater_id.in_(rater_ids - {None})]
+    if None in rater_ids:
+        by_raters.append(feedback.c.rater_id.is_(None))
+    of_raters = sa.select(target.feedback_id).join(feedback, feedback.c.id == target.feedback_id)
+    of_raters = of_raters.where(feedback.c.agent_id == scope.agent_id, sa.or_(*by_raters))
+    feedback_ids: set[str] = set()
+    for part in batches(names, MOST):
+        about = of_raters.where(target.external_id.in_(part))
+        feedback_ids.update(connection.execute(about).scalars())
     columns = target.kind, target.source, target.external_id, target.step
     targets: dict[str, list[tuple[Any, ...]]] = {}
     for row in _select(connection, target.feedback_id, feedback_ids, *columns):

@@ -409,19 +409,24 @@ def _add_traces_and_sessions(connection: sa.Connection, doomed: SubjectRows) -> 
     no other trace."""
     columns = [traces.c.id, traces.c.session_id, traces.c.subject_id]
     no_subject = traces.c.subject_id.is_(None)
-    while True:
-        session_ids = ids_of(select(connection, [traces.c.session_id], traces.c.id, doomed.traces))
-        session_ids -= {None}
-        in_sessions = list(select(connection, columns, traces.c.session_id, session_ids))
+    session_ids: set[str] = set()
+    in_sessions: list[Any] = []
+    new = set(doomed.traces)
+    while new:
+        # each trace and each session is looked at once, as an app can make chains of thousands
+        of_new = ids_of(select(connection, [traces.c.session_id], traces.c.id, new))
+        new_sessions = of_new - session_ids - {None}
+        rows = list(select(connection, columns, traces.c.session_id, new_sessions))
         shared_sessions = set()
-        for row in in_sessions:
+        for row in rows:
             if row.subject_id is not None and row.subject_id not in doomed.subjects:
                 shared_sessions.add(row.session_id)
-        more = {row.id for row in in_sessions if row.session_id not in shared_sessions}
-        more |= ids_of(select(connection, columns, traces.c.parent_id, doomed.traces, no_subject))
-        if more <= doomed.traces:
-            break
-        doomed.traces |= more
+        more = {row.id for row in rows if row.session_id not in shared_sessions}
+        more |= ids_of(select(connection, columns, traces.c.parent_id, new, no_subject))
+        session_ids |= new_sessions
+        in_sessions += rows
+        new = more - doomed.traces
+        doomed.traces |= new
     in_use = {row.session_id for row in in_sessions if row.id not in doomed.traces}
     doomed.sessions = session_ids - in_use
 
@@ -460,12 +465,13 @@ def feedback_of(connection: sa.Connection, agent_id: str, doomed: SubjectRows) -
     of_agent = feedback.c.agent_id == agent_id
     feedback_ids |= ids_of(select(connection, id_column, feedback.c.id, waiting, of_agent))
 
-    while True:
-        more = ids_of(select(connection, id_column, feedback.c.supersedes, feedback_ids))
-        more |= ids_of(select(connection, id_column, feedback.c.retracts, feedback_ids))
-        if more <= feedback_ids:
-            return feedback_ids
-        feedback_ids |= more
+    new = feedback_ids
+    while new:
+        more = ids_of(select(connection, id_column, feedback.c.supersedes, new))
+        more |= ids_of(select(connection, id_column, feedback.c.retracts, new))
+        new = more - feedback_ids
+        feedback_ids = feedback_ids | new
+    return feedback_ids
 
 
 def _judged_traces(connection: sa.Connection, doomed: SubjectRows) -> set[str]:
@@ -528,9 +534,11 @@ def related_messages(connection: sa.Connection, inputs: set[str]) -> dict[str, s
     parents: dict[str, str | None] = {}
     wanted = inputs
     while wanted:
+        above = set()
         for row in select(connection, columns, messages.c.id, wanted):
             parents[row.id] = row.parent_id
-        wanted = {parent for parent in parents.values() if parent is not None} - parents.keys()
+            above.add(row.parent_id)
+        wanted = above - parents.keys() - {None}
     level = inputs
     while level:
         next_level = set()

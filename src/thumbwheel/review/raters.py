@@ -71,8 +71,8 @@ def report(ws: Workspace, queue: Queue) -> QueueReport:
     crowds = {item: Crowd.of(verdicts) for item, verdicts in by_item.items()}
     kappas = {each.rater: each.agreement.as_dict() for each in agreement.raters}
     reports = []
-    for rater in raters:
-        name = rater["rater"]
+    for rater_row in raters:
+        name = str(rater_row["rater"])
         reports.append(_of_rater(name, by_rater[name], crowds, counts, kappas.get(name)))
     alpha = agreement.people["nominal"].as_dict()
     return QueueReport(reports, alpha, conflicts)

@@ -31,6 +31,8 @@ from thumbwheel.server.request_log import log_request
 
 EVERYWHERE = ("0.0.0.0", "::")
 
+HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+"""Of every answer that says nothing else: no browser guesses what it is, and nobody keeps it."""
 METHODS = frozenset(["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"])
 OTHER = "other"
 """Name of a method or a route that is none of ours."""
@@ -74,9 +76,12 @@ class Application:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                headers = list(message.get("headers", ()))
+                present = {name.lower() for name, _ in headers}
+                headers += [header for header in HEADERS if header[0] not in present]
                 if leaving.is_set():
-                    headers = [*message.get("headers", ()), (b"connection", b"close")]
-                    message = {**message, "headers": headers}
+                    headers.append((b"connection", b"close"))
+                message = {**message, "headers": headers}
             await send(message)
 
         is_call = self.gateway.handles(scope["method"], scope["path"])
