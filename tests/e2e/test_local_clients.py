@@ -21,7 +21,12 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from tests.models.tiny_models import tiny_adapter, tiny_base
+from tests.models.tiny_models import (
+    CHATML_WITH_TOOLS,
+    tiny_adapter,
+    tiny_base,
+    tiny_tokenizer,
+)
 from tests.servers import node_clients
 from tests.worlds.deploy_world import DeployWorld
 from tests.worlds.gateway_world import GatewayWorld, call_of, opened_home, running
@@ -108,9 +113,29 @@ def serving(
 @pytest.fixture(scope="module")
 def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clients]:
     folder = tmp_path_factory.mktemp("local")
-    base = tiny_base(folder / "base", max_position_embeddings=2048)
+    tokenizer = tiny_tokenizer(CHATML_WITH_TOOLS)
+    base = tiny_base(folder / "base", tokenizer=tokenizer, max_position_embeddings=2048)
     with serving(folder, base) as clients:
         yield clients
+
+
+def check_that_no_call_is_forced(clients: Clients) -> None:
+    """The version's template shows no tools: a call that is asked for is refused in the words of
+    each client, recorded as a failure, and an answer in words is none."""
+    before = len(clients.gateway.lines(0))
+    with pytest.raises(openai.BadRequestError, match="shows the model no tools"):
+        chat(clients, tools=[TOOL], tool_choice="required")
+    with pytest.raises(anthropic.BadRequestError, match="shows the model no tools"):
+        message(clients, tools=[ANTHROPIC_TOOL], tool_choice={"type": "any"})
+    refused = clients.gateway.lines(before + 2)[before:]
+    assert all("shows the model no tools" in str(call_of(line)) for line in refused)
+    assert chat(clients, tools=[TOOL], max_tokens=4).choices
+
+
+def test_no_call_is_forced_on_a_model_that_sees_no_tools(tmp_path: Path) -> None:
+    base = tiny_base(tmp_path / "base", max_position_embeddings=2048)
+    with serving(tmp_path, base) as clients:
+        check_that_no_call_is_forced(clients)
 
 
 Cell = Callable[[Clients], None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.e2e.test_local_clients import (
     TOOL,
     Clients,
     chat,
+    check_that_no_call_is_forced,
     message,
     ollama_chat,
     respond,
@@ -54,6 +56,13 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clients]:
     base = wide_base(folder / "base", max_position_embeddings=2048, tokenizer=tokenizer)
     with serving(folder, base, "llamacpp", context=1024) as clients:
         yield clients
+
+
+def test_no_call_is_forced_on_a_model_that_sees_no_tools(tmp_path: Path) -> None:
+    needs("llama-server", "converter")
+    base = wide_base(tmp_path / "base", max_position_embeddings=2048)
+    with serving(tmp_path, base, "llamacpp", context=1024) as clients:
+        check_that_no_call_is_forced(clients)
 
 
 @pytest.mark.parametrize("key", CALLED, ids=" ".join)

@@ -20,6 +20,9 @@ CHATML = (
     "}}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+CHATML_WITH_TOOLS = (
+    "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}" + CHATML
+)
 TEXT = (
     "The quick brown fox jumps over the lazy dog. ",
     "Größe, naïve, 東京, 17 * 23 = 391\n",

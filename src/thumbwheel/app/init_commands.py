@@ -17,7 +17,7 @@ SETTINGS = """\
 
 loop:
   # What is trained over; all that this machine has or can get: thumbwheel models available
-  base: {base}
+  {base}
 """
 
 
@@ -30,7 +30,7 @@ class InitialHome:
     settings_written: bool
     """Whether the file of settings is new; one that was there is left as it is."""
     base: str | None
-    """The base that the settings name."""
+    """The base that `--base` named, else the proposed one."""
     next_steps: list[str]
 
 
@@ -48,6 +48,8 @@ def init(
 
     What is there already is left as it is. Example: thumbwheel init --agent support
     """
+    import yaml
+
     from thumbwheel.core.files import replace
     from thumbwheel.training.base_picker import available_bases, proposed_base
 
@@ -60,7 +62,8 @@ def init(
     settings = (ctx.obj.config or FILE).absolute()
     is_new = not settings.exists() and base is not None
     if is_new:
-        replace(settings, SETTINGS.format(base=base))
+        line = yaml.safe_dump({"base": base}, width=1000).strip()
+        replace(settings, SETTINGS.format(base=line))
 
     steps = [
         "thumbwheel plan FILE",

@@ -305,4 +305,5 @@ def upstream_of(ws: Workspace, deployment: Deployment) -> Upstream:
         family=family_of(str(details.get("family", "openai"))),
         price=Price(prices.get("price_in"), prices.get("price_out")),
         private=deployment.target != REMOTE or may_be_private(ws, endpoint.url),
+        shows_tools=bool(details.get("shows_tools", True)),
     )

@@ -220,22 +220,11 @@ def _notes(builder: PromptBuilder, text: str, ignored: bool) -> tuple[str, ...]:
         return render(text, messages) == expected(builder, messages)
 
     thinking = "<think>why</think>\n\nBecause."
-    parameters = {"type": "object", "properties": {}}
-    function = {"name": "f", "description": "d", "parameters": parameters}
-    tool = {"type": "function", "function": function}
     limitations = {
         "it takes no system message": not _takes(builder, "su"),
         "it leaves system messages out": ignored,
         "it trims messages, which Go cannot": not follows(" ", "\n"),
         "it rewrites earlier thinking, which Go cannot": not follows(thinking),
-        "it shows tools, which are left out": _shows(builder, tool),
+        "it shows tools, which are left out": builder.shows_tools,
     }
     return tuple(note for note, holds in limitations.items() if holds)
-
-
-def _shows(builder: PromptBuilder, tool: Mapping[str, object]) -> bool:
-    question = conversation("u")
-    try:
-        return builder.render(question, [tool]) != builder.render(question)
-    except DataError:
-        return False

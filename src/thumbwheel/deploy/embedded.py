@@ -150,6 +150,11 @@ class CompletionRequest(BaseModel):
             offered[name] = parameters if isinstance(parameters, dict) else {"type": "object"}
         return offered
 
+    @property
+    def must_call(self) -> bool:
+        """Whether the answer has to be the call of a tool."""
+        return self.tool_choice == "required" or isinstance(self.tool_choice, dict)
+
     def form(self) -> AnswerForm | None:
         """Return the form that the answer must have; None if it may be any text. Raises InputError
         for an unknown form."""
@@ -285,6 +290,8 @@ class EmbeddedServer:
         completion.check()
         self.generator.check(completion.model)
         form = completion.form() if chat else None
+        if form is not None and completion.must_call:
+            self._require_tools_in_template(completion)
         prompt = self._prompt(completion, chat)
         constraint = None if form is None else self.generator.grammars.compile(form)
         top_count = completion.top_logprobs or 0
@@ -303,6 +310,17 @@ class EmbeddedServer:
         return EmbeddedReply(
             completion, chat, len(prompt), self.generator.tokenizer, answers, opens_thought
         )
+
+    def _require_tools_in_template(self, completion: CompletionRequest) -> None:
+        """Raise InputError if the model would have to call tools that its template does not show
+        it: it would call any of them, with any arguments."""
+        if not self.generator.builder_of(completion.model).shows_tools:
+            raise InputError(
+                f"tool_choice {completion.tool_choice!r:.80}",
+                f"the chat template of {completion.model} shows the model no tools, so it cannot "
+                "know which one to call, and with what",
+                "Leave tool_choice out, or train over a base whose chat template has tools",
+            )
 
     def _sampling(self, completion: CompletionRequest, n_prompt: int) -> Sampling:
         temperature = 1.0 if completion.temperature is None else completion.temperature

@@ -10,6 +10,8 @@ from pathlib import Path
 from thumbwheel.core import log
 from thumbwheel.deploy.types import Package
 from thumbwheel.engine.adapted_template import START, stored_template
+from thumbwheel.export.types import GGUF_ADAPTER
+from thumbwheel.models.gguf.header import read_header
 
 
 def adapted_template_file(package: Package) -> Path | None:
@@ -17,6 +19,18 @@ def adapted_template_file(package: Package) -> Path | None:
     template = stored_template(package.folder)
     file = package.folder / "chat_template.jinja"
     return file if template is not None and START in template and file.is_file() else None
+
+
+def may_show_tools(package: Package) -> bool:
+    """Return whether the chat template with which llama-server renders can show tools: one that
+    never names them cannot."""
+    file = adapted_template_file(package) if package.kind == GGUF_ADAPTER else None
+    if file is not None:
+        template = file.read_text(encoding="utf-8")
+    else:
+        weights = package.base if package.kind == GGUF_ADAPTER else package.model
+        template = read_header(Path(str(weights))).metadata.get("tokenizer.chat_template") or ""
+    return "tools" in str(template)
 
 
 def tell_of_template(package: Package, server: str, fix: str) -> None:

@@ -127,6 +127,18 @@ class PromptBuilder:
         return tuple(dict.fromkeys(notes))
 
     @cached_property
+    def shows_tools(self) -> bool:
+        """Whether the chat template shows the model the tools of a request."""
+        question: list[Message] = [{"role": "user", "content": "Hello"}]
+        parameters = {"type": "object", "properties": {}}
+        function = {"name": "look_up", "description": "Look it up.", "parameters": parameters}
+        tools = [{"type": "function", "function": function}]
+        try:
+            return self.render(question, tools) != self.render(question)
+        except DataError:
+            return False
+
+    @cached_property
     def template_hash(self) -> str:
         """sha256 of the adapted template, which has its options in it, and of the special tokens
         that it may use."""

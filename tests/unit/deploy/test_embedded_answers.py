@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.models.tiny_models import CHATML_WITH_TOOLS, tiny_base, tiny_tokenizer
 from thumbwheel.core.errors import DataError, InputError
 from thumbwheel.deploy.embedded import (
     CompletionRequest,
@@ -33,15 +34,19 @@ OTHER = {"type": "function", "function": {"name": "look"}}
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "it", "schema": SCHEMA}}
 
 
-@pytest.fixture(scope="module")
-def embedded_server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> EmbeddedServer:
-    folder = tmp_path_factory.mktemp("place")
-    (folder / SPEC).write_text(
-        json.dumps({"base": str(tiny_model), "dtype": "float32", "device": "cpu"})
-    )
+def server_over(base: Path, folder: Path) -> EmbeddedServer:
+    (folder / SPEC).write_text(json.dumps({"base": str(base), "dtype": "float32", "device": "cpu"}))
     server = EmbeddedServer(folder)
     server.load(LoadRequest(lora_name="base"))
     return server
+
+
+@pytest.fixture(scope="module")
+def embedded_server(tmp_path_factory: pytest.TempPathFactory) -> EmbeddedServer:
+    tokenizer = tiny_tokenizer(CHATML_WITH_TOOLS)
+    folder = tmp_path_factory.mktemp("base")
+    base = tiny_base(folder / "base", tokenizer=tokenizer, max_position_embeddings=1024)
+    return server_over(base, tmp_path_factory.mktemp("place"))
 
 
 def request(**fields: Any) -> CompletionRequest:
@@ -103,6 +108,19 @@ def test_a_call_that_is_asked_for_comes_whole_and_streamed(
     assert [delta["tool_calls"][0]["function"] for delta in deltas] == [call["function"]]
     assert chunks[-1]["finish_reason"] == "tool_calls"
     assert "".join(chunk["delta"].get("content") or "" for chunk in chunks) == ""
+
+
+@pytest.mark.parametrize(
+    "tool_choice", ["required", {"type": "function", "function": {"name": "move"}}]
+)
+def test_no_call_is_forced_where_the_template_shows_no_tools(
+    tool_choice: Any, tiny_model: Path, tmp_path: Path
+) -> None:
+    server = server_over(tiny_model, tmp_path)
+    with pytest.raises(InputError, match="shows the model no tools") as refused:
+        ask(server, tools=[TOOL], tool_choice=tool_choice)
+    assert "Leave tool_choice out" in refused.value.fix
+    assert ask(server, tools=[TOOL], max_tokens=3)["choices"]
 
 
 def test_an_answer_of_a_schema_may_be_a_call_where_tools_are_offered(

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.models.gguf_models import gguf_folders, package
-from tests.models.tiny_models import CHATML
+from tests.models.tiny_models import CHATML, CHATML_WITH_TOOLS
 from tests.servers.llama_tools import needs
 from thumbwheel.core.errors import ModelError
 from thumbwheel.deploy import processes
+from thumbwheel.deploy.rendered_elsewhere import may_show_tools
 from thumbwheel.deploy.targets.llamacpp import LLAMACPP, LlamaCppConfig
 from thumbwheel.deploy.types import Endpoint
 from thumbwheel.engine.adapted_template import END, START
@@ -64,6 +65,18 @@ def test_an_adapter_is_served_with_the_template_that_training_adapted(
     assert counts[1] > counts[0] + 5
 
 
+def test_only_a_template_that_names_tools_may_show_them(
+    files: dict[str, Path], server_folder: Path, tmp_path: Path
+) -> None:
+    usual = package(files, server_folder, GGUF_ADAPTER, version="v2")
+    assert not may_show_tools(usual)
+    assert not may_show_tools(package(files, server_folder, version="v1"))
+    folder = shutil.copytree(usual.folder, tmp_path / "adapter")
+    template = f"{START}{{%- set day = 9 -%}}{END}{CHATML_WITH_TOOLS}"
+    (folder / "chat_template.jinja").write_text(template)
+    assert may_show_tools(replace(usual, folder=folder))
+
+
 def test_versions_come_and_go_and_never_mix(files, server_folder):
     base = replace(
         package(files, server_folder, version="v0"),
@@ -78,6 +91,7 @@ def test_versions_come_and_go_and_never_mix(files, server_folder):
     endpoints = [LLAMACPP.apply(deployed, SETTINGS) for deployed in packages]
     assert endpoints == [LLAMACPP.apply(deployed, SETTINGS) for deployed in packages]
     assert all(LLAMACPP.health(endpoint).alive for endpoint in endpoints)
+    assert not any(endpoint.details["shows_tools"] for endpoint in endpoints)
     # an adapter in a process of its own answers as the merged file does, in any order
     for prompt in ("Hello", "What is 17 * 23?", "Hello"):
         of_base, of_merged, of_lora = (ask(endpoint, prompt) for endpoint in endpoints)

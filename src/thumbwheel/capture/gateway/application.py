@@ -14,7 +14,8 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -47,6 +48,7 @@ from thumbwheel.capture.gateway.spent import require_price
 from thumbwheel.capture.gateway.translated_call import (
     TranslatedRequest,
     needs_translation,
+    require_tools_shown,
     server_reply_reader,
     translated_reply,
     translated_request,
@@ -406,6 +408,7 @@ class Gateway:
         self, exchange: Exchange, upstream: Upstream, scope: Scope
     ) -> aiohttp.ClientResponse:
         call = exchange.call
+        self._require_tools_shown(exchange, upstream)
         family = call.protocol.family
         # the app's own key is for the server that it knows, not for one that stands in for it
         keeps_key = exchange.key is None and not exchange.choice.is_fallback
@@ -422,15 +425,16 @@ class Gateway:
             path = f"{path}?{query.decode('latin-1')}"
         return await self.upstreams.post(upstream, path, headers, body)
 
+    def _require_tools_shown(self, exchange: Exchange, upstream: Upstream) -> None:
+        """Refuse a forced call of a tool where the upstream's model sees no tools."""
+        with _refusing(exchange):
+            require_tools_shown(exchange.call, upstream)
+
     def _translated_request(self, exchange: Exchange, upstream: Upstream) -> TranslatedRequest:
         """Return the call in the form of the upstream's API. Raises InputError if it cannot be
-        translated, which does not count against the arm of an experiment."""
-        try:
+        translated."""
+        with _refusing(exchange):
             return translated_request(exchange.call, upstream)
-        except InputError as error:
-            _note_failure(exchange)
-            exchange.status, exchange.cause = 400, str(error)
-            raise
 
     async def _translate(
         self, exchange: Exchange, reply: aiohttp.ClientResponse, send: Send
@@ -604,6 +608,18 @@ def _is_recorded(rate: float, session: str) -> bool:
         return True
     digest = hashlib.sha256(f"record:{session}".encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:2], "big") < rate * WHOLE
+
+
+@contextmanager
+def _refusing(exchange: Exchange) -> Iterator[None]:
+    """Note an InputError that is raised inside as the end of the exchange. It does not count
+    against the arm of an experiment."""
+    try:
+        yield
+    except InputError as error:
+        _note_failure(exchange)
+        exchange.status, exchange.cause = 400, str(error)
+        raise
 
 
 def _note_failure(exchange: Exchange) -> None:

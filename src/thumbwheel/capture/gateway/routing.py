@@ -59,6 +59,8 @@ class Upstream:
     price: Price = Price()
     private: bool = False
     """Whether the owner allows it to be at a loopback or private address."""
+    shows_tools: bool = True
+    """Whether its model may see the tools of a request; False for a chat template without them."""
 
 
 @dataclass(frozen=True, slots=True)

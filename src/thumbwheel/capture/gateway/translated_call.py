@@ -26,6 +26,7 @@ from thumbwheel.capture.gateway.translation.translation import (
     untranslatable,
 )
 from thumbwheel.core import ids
+from thumbwheel.core.errors import InputError
 
 REMOTE = "remote"
 """The target of servers that the owner registered."""
@@ -40,6 +41,25 @@ def needs_translation(call: CallRequest, upstream: Upstream) -> bool:
     if call.protocol.translation is None or upstream.target == REMOTE:
         return False
     return not upstream.target == call.protocol.family == "ollama"
+
+
+def require_tools_shown(call: CallRequest, upstream: Upstream) -> None:
+    """Raise InputError for a call that forces the use of a tool, if the upstream's chat template
+    shows the model no tools: it would answer in words, or call any tool."""
+    if upstream.shows_tools:
+        return
+    fields: Mapping[str, Any] = call.body
+    if isinstance(call.protocol.translation, Translation):
+        fields = call.protocol.translation.chat_fields(call.body)
+    choice = fields.get("tool_choice")
+    is_named = isinstance(choice, Mapping) and choice.get("type") != "allowed_tools"
+    if choice == "required" or is_named:
+        raise InputError(
+            "field 'tool_choice'",
+            f"it forces the call of a tool, and the chat template of {upstream.version} shows the "
+            "model no tools",
+            "Leave tool_choice out, or deploy a version over a base whose chat template has tools",
+        )
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from thumbwheel.core import log
 from thumbwheel.core.errors import ModelError
 from thumbwheel.deploy import processes, profiles
 from thumbwheel.deploy.processes import Running
-from thumbwheel.deploy.rendered_elsewhere import adapted_template_file
+from thumbwheel.deploy.rendered_elsewhere import adapted_template_file, may_show_tools
 from thumbwheel.deploy.types import Endpoint, Health, Package, TargetConfig
 from thumbwheel.export.types import GGUF_ADAPTER, GGUF_MODEL
 from thumbwheel.llm import llama_server, tools
@@ -87,7 +87,11 @@ class LlamaCpp:
             processes.note_sound(folder, running)
         body = llama_server.with_adapters([1.0]) if package.kind == GGUF_ADAPTER else {}
         context = int(section["ctx-size"]) // int(section["parallel"])
-        details = {"place": str(folder), "context": context}
+        details = {
+            "place": str(folder),
+            "context": context,
+            "shows_tools": may_show_tools(package),
+        }
         return Endpoint(f"{running.url}/v1", package.name, details, body)
 
     def health(self, endpoint: Endpoint) -> Health:

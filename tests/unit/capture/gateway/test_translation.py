@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from thumbwheel.capture.gateway.reply_draft import CallReply
 from thumbwheel.capture.gateway.routing import Upstream
 from thumbwheel.capture.gateway.translated_call import (
     needs_translation,
+    require_tools_shown,
     server_reply_reader,
     translated_reply,
     translated_request,
@@ -63,6 +65,40 @@ def test_only_versions_on_targets_of_ours_are_asked_in_chats() -> None:
         assert is_translated(protocol, "ollama") is not protocol.startswith("ollama")
     for protocol in ("openai_chat", "openai_completions", "openai_embeddings"):
         assert not is_translated(protocol, "embedded")
+
+
+FORCED = [
+    ("openai_chat", {"tool_choice": "required"}),
+    ("openai_chat", {"tool_choice": {"type": "function", "function": {"name": "move"}}}),
+    ("openai_responses", {"tool_choice": "required"}),
+    ("openai_responses", {"tool_choice": {"type": "function", "name": "move"}}),
+    ("anthropic_messages", {"tool_choice": {"type": "any"}, "max_tokens": 5}),
+    ("anthropic_messages", {"tool_choice": {"type": "tool", "name": "move"}, "max_tokens": 5}),
+]
+
+
+@pytest.mark.parametrize(("protocol", "body"), FORCED)
+def test_no_call_is_forced_on_a_model_that_sees_no_tools(
+    protocol: str, body: dict[str, Any]
+) -> None:
+    require_tools_shown(call_of(protocol, body), LOCAL)
+    with pytest.raises(InputError, match="shows the model no tools") as refused:
+        require_tools_shown(call_of(protocol, body), replace(LOCAL, shows_tools=False))
+    assert "tool_choice" in refused.value.what and "Leave tool_choice out" in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("protocol", "body"),
+    [
+        ("openai_chat", {"tool_choice": "auto"}),
+        ("openai_chat", {"tools": [FUNCTION]}),
+        ("anthropic_messages", {"tool_choice": {"type": "auto"}, "max_tokens": 5}),
+        ("ollama_chat", {"tools": [FUNCTION]}),
+        ("openai_embeddings", {"input": "a"}),
+    ],
+)
+def test_calls_that_force_nothing_pass(protocol: str, body: dict[str, Any]) -> None:
+    require_tools_shown(call_of(protocol, body), replace(LOCAL, shows_tools=False))
 
 
 def test_a_request_of_anthropics() -> None:
