@@ -29,6 +29,9 @@ WITHOUT_A_COMMAND = {
     "decisions list",
     "feed",
     "imports preview",
+    "secrets store",
+    "workers show",
+    "workers resize",
 }
 """Routes that only make sense over HTTP."""
 

@@ -36,6 +36,7 @@ URLS: dict[str, str] = {
     "job": "/jobs/{job}",
     "settings": "/settings",
     "keys": "/keys",
+    "secrets": "/secrets",
     "users": "/users",
     "audit": "/audit?verify=true",
 }

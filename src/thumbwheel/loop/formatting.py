@@ -42,6 +42,33 @@ def points(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:+.1f}".replace("-", "−")
 
 
+def gain(value: float | None) -> str:
+    """Return a difference of shares as a text for people; a dash for None.
+
+    >>> gain(0.25), gain(-0.034), gain(0)
+    ('+25 points', '−3.4 points', '0 points')
+    """
+    if value is None:
+        return "–"
+    text = f"{100 * value:+.1f}".removesuffix(".0").replace("-", "−")
+    return f"{'0' if text in ('+0', '−0') else text} points"
+
+
+def size(n_bytes: float | None) -> str:
+    """Return a number of bytes as a short text, in steps of 1,000; a dash for None.
+
+    >>> size(320), size(1_500_000_000), size(42_000_000), size(None)
+    ('320 bytes', '1.5 GB', '42 MB', '–')
+    """
+    if n_bytes is None:
+        return "–"
+    units = ["TB", "GB", "MB", "kB"]
+    unit = "bytes"
+    while n_bytes >= 999.5 and units:
+        n_bytes, unit = n_bytes / 1000, units.pop()
+    return f"{n_bytes:.1f}".removesuffix(".0") + f" {unit}"
+
+
 def number(value: Any) -> str:
     """Return any number as a short text; a dash for None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -66,8 +93,8 @@ def indented(value: Any) -> str:
 def duration(seconds: float | None) -> str:
     """Return a number of seconds as a short text; a dash for None.
 
-    >>> duration(0.25), duration(3.14159), duration(200)
-    ('250 ms', '3.1 s', '3 min 20 s')
+    >>> duration(0.25), duration(3.14159), duration(200), duration(7380), duration(100_000)
+    ('250 ms', '3.1 s', '3 min 20 s', '2 h 3 min', '1 d 3 h')
     """
     if seconds is None:
         return "–"
@@ -76,4 +103,7 @@ def duration(seconds: float | None) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"

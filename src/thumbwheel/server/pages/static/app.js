@@ -1,6 +1,7 @@
 // What every page does: forms and buttons, times of the reader's own zone, long texts that unfold.
 
 import { listen } from "./actions.js";
+import { copy } from "./copy.js";
 
 function localTimes(root = document) {
   const format = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
@@ -44,7 +45,20 @@ function menus() {
   });
 }
 
+// A button beside each snippet that is meant for somewhere else.
+function copies(root = document) {
+  for (const snippet of root.querySelectorAll(".snippet")) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "copy";
+    button.textContent = "Copy";
+    button.addEventListener("click", () => copy(snippet));
+    snippet.after(button);
+  }
+}
+
 listen();
+copies();
 localTimes();
 folds();
 menus();
