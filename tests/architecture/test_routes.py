@@ -28,6 +28,9 @@ WITHOUT_A_COMMAND = {
     "decisions list",
     "feed",
     "imports preview",
+    "secrets store",
+    "workers show",
+    "workers resize",
 }
 """Routes that only make sense over HTTP."""
 

@@ -37,6 +37,7 @@ URLS: dict[str, str] = {
     "job": "/jobs/{job}",
     "settings": "/settings",
     "keys": "/keys",
+    "secrets": "/secrets",
     "users": "/users",
     "audit": "/audit?verify=true",
 }

@@ -259,7 +259,7 @@ LOCAL = {
     "sandbox check": "it is about the machine in front of you",
     "settings convert": "it turns one file of yours into another",
     "widgets generate": "it turns one file of yours into another",
-    "secrets set": "a secret is typed where it is stored, and goes through no request",
+    "secrets set": "a secret is typed where it is stored, or on a page of the server",
     "label review": "it asks, at a terminal; requests are those of label questions and decide",
     "label trust": "it names a server to send texts to, and a variable that holds its key",
 }

@@ -6,8 +6,8 @@ from __future__ import annotations
 def duration(seconds: float | None) -> str:
     """Return a number of seconds as a short text; a dash for None.
 
-    >>> duration(0.25), duration(3.14159), duration(200), duration(7380)
-    ('250 ms', '3.1 s', '3 min 20 s', '2 h 3 min')
+    >>> duration(0.25), duration(3.14159), duration(200), duration(7380), duration(100_000)
+    ('250 ms', '3.1 s', '3 min 20 s', '2 h 3 min', '1 d 3 h')
     """
     if seconds is None:
         return "–"
@@ -16,7 +16,10 @@ def duration(seconds: float | None) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
 
 
 def about(seconds: float) -> str:
@@ -31,14 +34,16 @@ def about(seconds: float) -> str:
     return f"about {minutes} min" if minutes < 60 else f"about {duration(60 * minutes)}"
 
 
-def size(gigabytes: float) -> str:
-    """Return a size of memory or disk.
+def size(n_bytes: float | None) -> str:
+    """Return a number of bytes as a short text, in steps of 1,000; a dash for None.
 
-    >>> size(0.0000004), size(0.32), size(1.534), size(123.4)
-    ('0.4 kB', '320 MB', '1.5 GB', '123 GB')
+    >>> size(320), size(1_500_000_000), size(42_000_000), size(None)
+    ('320 bytes', '1.5 GB', '42 MB', '–')
     """
-    if gigabytes < 0.001:
-        return f"{gigabytes * 1e6:.1f} kB"
-    if gigabytes < 1:
-        return f"{gigabytes * 1e3:.0f} MB"
-    return f"{gigabytes:.1f} GB" if gigabytes < 100 else f"{gigabytes:.0f} GB"
+    if n_bytes is None:
+        return "–"
+    units = ["TB", "GB", "MB", "kB"]
+    unit = "bytes"
+    while n_bytes >= 999.5 and units:
+        n_bytes, unit = n_bytes / 1000, units.pop()
+    return f"{n_bytes:.1f}".removesuffix(".0") + f" {unit}"

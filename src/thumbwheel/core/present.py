@@ -242,6 +242,34 @@ def shortened(text: str, most: int = 60) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
+COMMAND = r"(?:thumbwheel |--[a-z])"
+IN_BRACKETS = re.compile(rf"\s*\([^()]*\b{COMMAND}[^()]*\)")
+ADVICE = (
+    re.compile(
+        rf"(?:^|[;.,]\s+)(?:say|another one|if|then|See|Give|Run)\b[^:;]*:\s+{COMMAND}.*", re.DOTALL
+    ),
+    re.compile(rf":\s+{COMMAND}.*", re.DOTALL),
+    re.compile(rf"(?:^|[;.,]\s+)[^;.,]*\b{COMMAND}.*", re.DOTALL),
+)
+"""What proposes a command: with the words that lead to it, behind a colon, or within a clause."""
+
+
+def without_commands(text: str) -> str:
+    """Return a text without the part that proposes a command or its options, for a page, on which
+    the same is done by fields and buttons.
+
+    >>> without_commands("rating 9 is outside its scale; another one: --scale rating=WORST:BEST")
+    'rating 9 is outside its scale'
+    >>> without_commands("3 cases (thumbwheel case add) are too few. Add some: thumbwheel case add")
+    '3 cases are too few. Add some'
+    """
+    text = IN_BRACKETS.sub("", text)
+    for pattern in ADVICE:
+        if match := pattern.search(text):
+            return text[: match.start()]
+    return text
+
+
 def short_ids(row_ids: Iterable[str]) -> dict[str, str]:
     """Return each id with an abbreviation of it that no other of these ids begins with."""
     ordered = sorted(set(row_ids))

@@ -8,7 +8,6 @@ it, so that a person can say what a column means. What it would teach is in `pla
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,7 +34,7 @@ from thumbwheel.capture.rowfile import read_rows
 from thumbwheel.capture.source import Item, LeftOut, Line, Tabular
 from thumbwheel.capture.types import AnyRecord, CaseRecord, FeedbackRecord
 from thumbwheel.core.errors import InputError, ThumbwheelError
-from thumbwheel.core.present import shortened
+from thumbwheel.core.present import shortened, without_commands
 from thumbwheel.db.workspace import CaseRule
 from thumbwheel.rewards.aggregate import verdict_of
 from thumbwheel.rewards.types import LabelConfig, Statement
@@ -49,7 +48,6 @@ LOOKED_AT = 5_000
 MOST_VALUES = 12
 """Different values of a column that a person can put in order."""
 LONGEST_VALUE = 40
-COMMAND = re.compile(r"(?:^|[;.,]\s+)[^;.,]*(?:\bthumbwheel |--[a-z])")
 
 
 @dataclass(frozen=True)
@@ -255,17 +253,6 @@ def _problem(error: ThumbwheelError, at_field: str | None) -> PreviewProblem:
     return PreviewProblem(
         error.what, without_commands(error.why), without_commands(error.fix), at_field
     )
-
-
-def without_commands(text: str) -> str:
-    """Return the text without the clause that proposes a command or its options: beside a preview
-    are fields for all of them.
-
-    >>> without_commands("rating 9 is outside its scale; another one: --scale rating=WORST:BEST")
-    'rating 9 is outside its scale'
-    """
-    match = COMMAND.search(text)
-    return text if match is None else text[: match.start()]
 
 
 def _first_rows(

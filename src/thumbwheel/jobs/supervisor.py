@@ -52,12 +52,21 @@ class Supervisor:
     _slots: list[_Slot] = field(default_factory=list)
     _stopped: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
+    _leaving: list[_Slot] = field(default_factory=list)
+    """Workers that are too many, and stop at their next checkpoint."""
+    _resizing: threading.Lock = field(default_factory=threading.Lock)
 
     def __enter__(self) -> Supervisor:
-        if self.n_workers:
-            self._thread = threading.Thread(target=self._run, name="workers", daemon=True)
-            self._thread.start()
+        self.resize(self.n_workers)
         return self
+
+    def resize(self, n_workers: int) -> None:
+        """Run this many workers from now on. One that is too many stops at its next checkpoint."""
+        with self._resizing:
+            self.n_workers = n_workers
+            if n_workers and self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="workers", daemon=True)
+                self._thread.start()
 
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
@@ -84,11 +93,23 @@ class Supervisor:
         return None
 
     def _run(self) -> None:
-        self._slots = [self._started() for _ in range(self.n_workers)]
+        self._fit()
         while not self._stopped.wait(LOOK_EVERY):
             for index, slot in enumerate(self._slots):
                 self._slots[index] = self._looked_after(slot)
+            self._fit()
         self._stop()
+
+    def _fit(self) -> None:
+        """Start the workers that are missing, and tell those that are too many to stop."""
+        while len(self._slots) < self.n_workers:
+            self._slots.append(self._started())
+        while len(self._slots) > self.n_workers:
+            slot = self._slots.pop()
+            with suppress(ProcessLookupError):
+                slot.process.send_signal(signal.SIGTERM)
+            self._leaving.append(slot)
+        self._leaving = [slot for slot in self._leaving if slot.process.poll() is None]
 
     def _started(self) -> _Slot:
         command = [*self.command, "--parent", str(os.getpid())]
@@ -116,11 +137,12 @@ class Supervisor:
         return started
 
     def _stop(self) -> None:
+        slots = [*self._slots, *self._leaving]
         deadline = time.monotonic() + self.grace
-        for slot in self._slots:
+        for slot in slots:
             with suppress(ProcessLookupError):
                 slot.process.send_signal(signal.SIGTERM)
-        for slot in self._slots:
+        for slot in slots:
             try:
                 slot.process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:

@@ -130,7 +130,7 @@ def available(ctx: typer.Context) -> present.Answer[Sequence[AvailableBase]]:
         "--base": lambda base: base.name,
         "where": lambda base: str(base.origin),
         "parameters": lambda base: f"{base.parameters / 1e6:,.0f} M" if base.parameters else "",
-        "size": lambda base: size(base.size_gb),
+        "size": lambda base: size(1e9 * base.size_gb),
         "licence": lambda base: base.license or "see its card",
         "fits here": lambda base: fits[base.fits],
     }

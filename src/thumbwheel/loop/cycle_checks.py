@@ -96,7 +96,7 @@ def _proposal() -> str:
     proposal = proposed_base(available_bases())
     if proposal is None:
         return ""
-    about = [size(proposal.size_gb), proposal.license or "licence: see its card"]
+    about = [size(1e9 * proposal.size_gb), proposal.license or "licence: see its card"]
     if not proposal.is_here:
         about.append(f"get it first: thumbwheel models fetch {proposal.name}")
     return f"--base {proposal.name} ({', '.join(about)}); "

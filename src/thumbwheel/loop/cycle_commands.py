@@ -126,7 +126,7 @@ def _plan_page(plan: CyclePlan) -> Iterator[present.Part]:
     rows = []
     for method, estimate in plan.trainings.items():
         memory = estimate.memory_gb.get("peak")
-        shown_memory = size(memory) if memory else "unknown"
+        shown_memory = size(1e9 * memory) if memory else "unknown"
         row = (method, about(60 * estimate.minutes), shown_memory, f"{estimate.rows} rows")
         rows.append(row)
     yield present.Table("dry run: nothing was trained", ("train", "time", "memory", "on"), rows)

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 
 from thumbwheel.access.gate import AccessGate
 from thumbwheel.access.needs import check_routes
@@ -16,10 +16,12 @@ MOST_BYTES = 64 * 1024
 """Of a body about logins, keys or users."""
 
 
-def protect(api: FastAPI, gate: AccessGate) -> None:
-    """Send every request through the gate. Raises AssertionError if a route does not declare what
-    it needs."""
+def protect(api: FastAPI, gate: AccessGate, *last: APIRouter) -> None:
+    """Send every request through the gate; the routers `last` come after all others. Raises
+    AssertionError if a route does not declare what it needs."""
     api.state.gate = gate
     for router in (login_router(gate), access_router(gate)):
         api.include_router(router, responses=documented(), max_body_size=MOST_BYTES)
+    for router in last:
+        api.include_router(router)
     check_routes(api)

@@ -202,6 +202,7 @@ def assembled(
         api.state.leaving = health.leaving
         api.state.admit = quotas.admit_lines
         api.state.has_workers = supervisor is not None and supervisor.n_workers > 0
+        api.state.supervisor = supervisor
         api.state.gate = gate
         api.state.watch = watch
         api.state.gateway = gateway
@@ -221,6 +222,7 @@ def _add_further_routes(dialects: Sequence[str], api: FastAPI) -> None:
     from thumbwheel.server.api.routers import api_router, dialect_router
     from thumbwheel.server.mcp_endpoint import router as mcp_router
     from thumbwheel.server.pages.routes import router as pages_router
+    from thumbwheel.server.pages.routes import unknown_page_router
     from thumbwheel.server.playground_calls import router as playground_router
 
     api.include_router(api_router())
@@ -231,7 +233,7 @@ def _add_further_routes(dialects: Sequence[str], api: FastAPI) -> None:
     api.include_router(pages_router())
     api.include_router(playground_router())
     api.include_router(mcp_router(api.state.workspace.settings(McpConfig, "mcp")))
-    protect(api, api.state.gate)
+    protect(api, api.state.gate, unknown_page_router())
 
 
 def _samples_of_calls(gateway: Gateway, recorder: Recorder, drainer: Drainer) -> list[MetricSample]:

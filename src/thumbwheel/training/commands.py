@@ -107,7 +107,7 @@ def dry_run_page(dry_run: dict[str, Any]) -> Iterator[present.Part]:
         for part, count in dry_run[name].items():
             rows.append((f"{name}: {part.replace('_', ' ')}", count))
     for part, gigabytes in dry_run["memory_gb"].items():
-        rows.append((f"memory: {part.replace('_', ' ')}", size(gigabytes)))
+        rows.append((f"memory: {part.replace('_', ' ')}", size(1e9 * gigabytes)))
     yield present.Table("dry run", ("", ""), rows)
 
     if scores := dry_run["scores"]:
@@ -132,8 +132,8 @@ def _needs(dry_run: dict[str, Any]) -> str:
     parts = [f"{about(60 * dry_run['minutes'])} on this machine"]
     peak = dry_run["memory_gb"].get("peak")
     if peak:
-        parts.append(f"{size(peak)} of memory")
-    parts.append(f"{size(dry_run['disk_gb'])} of disk")
+        parts.append(f"{size(1e9 * peak)} of memory")
+    parts.append(f"{size(1e9 * dry_run['disk_gb'])} of disk")
     return ", ".join(parts)
 
 
@@ -204,7 +204,7 @@ def _yes_or_no(flag: bool | None) -> str:
 
 
 def _size(gigabytes: float | None) -> str:
-    return "unknown" if gigabytes is None else size(gigabytes)
+    return "unknown" if gigabytes is None else size(1e9 * gigabytes)
 
 
 def _listed(settings: dict[str, Any]) -> str:

@@ -242,7 +242,7 @@ class Pace:
 def _memory(pid: int) -> str:
     """Return the main memory that a process holds now; nothing where that is unknown."""
     held = resident_gb(pid)
-    return "" if held is None else size(held)
+    return "" if held is None else size(1e9 * held)
 
 
 def _ended(run: RunDir, code: int, interrupts: int, *, was_asked: bool) -> Status:

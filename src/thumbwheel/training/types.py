@@ -88,7 +88,7 @@ class TrainConfig(Config):
         "ryzen",
         "apple_silicon",
     ] = "auto"
-    """Settings by name, shown by `thumbwheel hardware`; auto fits memory and speed to the machine
+    """Settings by name (see `thumbwheel hardware`); auto fits memory and speed to the machine
     and changes no result."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute; auto takes a GPU where there is one."""

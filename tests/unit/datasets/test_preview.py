@@ -8,7 +8,8 @@ import pytest
 
 from thumbwheel.capture.detect import Options
 from thumbwheel.capture.mapping import MEANINGS
-from thumbwheel.datasets.preview import FilePreview, preview_file, without_commands
+from thumbwheel.core.present import without_commands
+from thumbwheel.datasets.preview import FilePreview, preview_file
 from thumbwheel.db.workspace import any_case
 from thumbwheel.server.pages.imports import MEANING_NAMES
 

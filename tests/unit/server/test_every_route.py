@@ -37,6 +37,9 @@ PUBLIC = OF_THE_LOGIN | {
 """All that anybody may ask; another route here is a decision."""
 
 
+UNKNOWN_PAGE = "/{path:path}"
+
+
 class Server:
     """A server that others can reach, and a key for each verb on every agent and on one other."""
 
@@ -53,7 +56,10 @@ class Server:
         """Of the answer to a request that is no more than a path."""
         method, _, path = route.partition(" ")
         address = re.sub(r"{(\w+)(:path)?}", _part, path)
-        headers = {} if secret is None else {"authorization": f"Bearer {secret}"}
+        # what no other route takes is a page for browsers alone
+        headers = {"accept": "text/html"} if path == UNKNOWN_PAGE else {}
+        if secret is not None:
+            headers["authorization"] = f"Bearer {secret}"
         content = {"json": {}} if method in ("POST", "PUT", "PATCH") else {}
         response = self.client.request(method, address, headers=headers, **content)
         return response.status_code

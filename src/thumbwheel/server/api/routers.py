@@ -23,7 +23,15 @@ from thumbwheel.loop.routes import ROUTES as LOOP
 from thumbwheel.notify.routes import ROUTES as NOTIFY
 from thumbwheel.review.routes import ROUTES as REVIEW
 from thumbwheel.rewards.routes import ROUTES as REWARDS
-from thumbwheel.server.api import endpoint, events, export_files, feed, import_preview
+from thumbwheel.server.api import (
+    endpoint,
+    events,
+    export_files,
+    feed,
+    import_preview,
+    secrets,
+    workers,
+)
 from thumbwheel.server.api.bodies import BoundedRoute
 from thumbwheel.server.api.endpoint import Operation
 from thumbwheel.server.api.parameters import Signature
@@ -75,6 +83,8 @@ def api_router() -> APIRouter:
     routes.include_router(export_files.router())
     routes.include_router(feed.router())
     routes.include_router(import_preview.router())
+    routes.include_router(secrets.router())
+    routes.include_router(workers.router())
     by_name = operations()
     for route in sorted(ROUTES, key=lambda route: route.path.count("{")):
         endpoint.add(routes, by_name[route.name])

@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from thumbwheel.core.config import Config
+from thumbwheel.core.present import without_commands
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def _field(name: str, info: FieldInfo, current: Any, prefix: str) -> FormField:
     shared: dict[str, Any] = {
         "name": f"{prefix}{name}",
         "label": name.replace("_", " ").capitalize(),
-        "help": " ".join((info.description or "").replace("`", "").split()),
+        "help": without_commands(" ".join((info.description or "").replace("`", "").split())),
         "required": info.is_required(),
     }
     if isinstance(kind, type) and issubclass(kind, BaseModel):

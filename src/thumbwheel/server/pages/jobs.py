@@ -9,7 +9,7 @@ from thumbwheel.access.types import Principal
 from thumbwheel.app.job_kinds import verb_of
 from thumbwheel.app.job_paths import shown_event, shown_job
 from thumbwheel.capture.uploads import KIND as IMPORT
-from thumbwheel.datasets.preview import without_commands
+from thumbwheel.core.present import without_commands
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import queue, schedules
 from thumbwheel.jobs.types import Job, JobState
@@ -53,6 +53,7 @@ def load_list(asked: PageRequest) -> Mapping[str, Any]:
         "tones": TONES,
         "agents": readable,
         "workers": len(queue.live_workers(asked.ws)),
+        "may_resize": principal.may("own", None),
         "schedules": [
             schedule
             for schedule in schedules.schedules(asked.ws)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from thumbwheel.loop.formatting import points
+from thumbwheel.loop.formatting import gain
 from thumbwheel.models.types import ModelVersion
 
 BOX_WIDTH, BOX_HEIGHT = 138, 46
@@ -122,9 +122,8 @@ def origin_graph(report: Mapping[str, Any], aliases: Sequence[str], pages: str) 
         steps.append((training["algorithm"], training["state"], f"{pages}/runs/{training['id']}"))
     steps.append((report["version"], _short(base.rpartition("/")[2]), None))
     if summary:
-        gain = f"{points(summary['gain'])} points"
         link = f"{pages}/evaluations/{report['version']}"
-        steps.append(("evaluation", f"{gain}, {summary['basis']}", link))
+        steps.append(("evaluation", f"{gain(summary['gain'])}, {summary['basis']}", link))
         if summary["decision"]:
             steps.append((summary["decision"].replace("_", " "), "the gate", None))
     if aliases:

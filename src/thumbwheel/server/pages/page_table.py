@@ -153,6 +153,16 @@ PAGES: tuple[Page, ...] = (
     _section("settings", "/settings", "Settings", settings.load_settings, "Settings", "own"),
     Page("keys", "/keys", "own", "Keys", "keys.html", people.load_keys, menu="Keys", by_row=True),
     Page(
+        "secrets",
+        "/secrets",
+        "own",
+        "Provider keys",
+        "secrets.html",
+        people.load_secrets,
+        menu="Provider keys",
+        by_row=True,
+    ),
+    Page(
         "users",
         "/users",
         "own",

@@ -1,4 +1,4 @@
-"""The pages of keys, users and the audit log."""
+"""The pages of keys, secrets, users and the audit log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pydantic import Field
 from thumbwheel.access import audit, keys, users
 from thumbwheel.access.types import ANY_AGENT, ROLES, VERBS, VERBS_OF
 from thumbwheel.core.config import Config
-from thumbwheel.models.versions import agents
+from thumbwheel.core.secret_store import stored_secrets
+from thumbwheel.models.versions import agents, secret_names
 from thumbwheel.server.pages.page import PageRequest
 
 ENTRIES = 50
@@ -35,6 +36,20 @@ def load_keys(asked: PageRequest) -> Mapping[str, Any]:
         "agents": _agents(asked),
         "owns_everything": asked.principal.may("own", None),
         "verbs": VERBS,
+    }
+
+
+def load_secrets(asked: PageRequest) -> Mapping[str, Any]:
+    """Load the names of the secrets of the agents that the principal owns, and what needs them."""
+    stored = stored_secrets(asked.ws.home.secrets)
+    needed = secret_names(asked.ws)
+    every = sorted({*stored, *needed}, key=lambda secret: (secret.name, secret.agent or ""))
+    return {
+        "secrets": [secret for secret in every if asked.principal.may("own", secret.agent)],
+        "stored": stored,
+        "needed": needed,
+        "agents": _agents(asked),
+        "owns_everything": asked.principal.may("own", None),
     }
 
 

@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from thumbwheel.core import figures
 from thumbwheel.core.errors import ThumbwheelError, Unauthenticated
+from thumbwheel.core.present import without_commands
 from thumbwheel.loop import formatting
 from thumbwheel.sdk.version import __version__
 from thumbwheel.server.pages.forms import form_fields
@@ -98,9 +99,12 @@ def environment() -> jinja2.Environment:
     templates.filters |= {
         "markdown": markdown,
         "legible": formatting.legible,
+        "in_words": without_commands,
         "excerpt": excerpt,
         "percent": formatting.percent,
         "points": formatting.points,
+        "gain": formatting.gain,
+        "size": figures.size,
         "number": formatting.number,
         "compact": formatting.compact,
         "moment": moment,

@@ -11,6 +11,9 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 from jinja2 import TemplateError
+from starlette.datastructures import Headers
+from starlette.routing import Match
+from starlette.types import Scope
 
 from thumbwheel.access.needs import needs, public
 from thumbwheel.access.problem import shown_to
@@ -64,6 +67,31 @@ def router() -> APIRouter:
     for page in sorted(PAGES, key=lambda page: page.path.count("{")):
         _add(routes, page)
     _add_static(routes)
+    return routes
+
+
+class UnknownPageRoute(PageRoute):
+    """A route that takes what a browser opens and no other route takes. Whoever asks for data gets
+    a problem, as for any path that does not exist."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Match a browser's GET alone."""
+        accept = Headers(scope=scope).get("accept", "") if scope["type"] == "http" else ""
+        if "text/html" not in accept or scope["path"].startswith("/api/"):
+            return Match.NONE, {}
+        match, child = super().matches(scope)
+        return (match, child) if match is Match.FULL else (Match.NONE, {})
+
+
+@cache
+def unknown_page_router() -> APIRouter:
+    """Return the router of all addresses without a page; it comes last."""
+    routes = APIRouter(route_class=UnknownPageRoute)
+
+    @routes.get("/{path:path}", include_in_schema=False, dependencies=[needs(None)])
+    def unknown(path: str) -> Response:
+        raise NotFound(f"page {path!r}", "there is none at this address", "Choose another one")
+
     return routes
 
 

@@ -8,6 +8,7 @@
 //   data-etag="..."            the state that is meant to change; another one is refused
 //   data-form                  (of a button) the fields of its form are sent along
 //   data-title="text"          the heading of the question
+//   data-in-path               (of a field) it is a part of the path, and not sent
 //   data-changed               (of a form) only fields that somebody changed are sent
 //
 // A form sends its named fields; data-kind (number, checkbox, list, json) says what a text means, and
@@ -18,6 +19,7 @@
 import { newKey, send } from "./api.js";
 import { confirmed } from "./dialog.js";
 import { say } from "./messages.js";
+import { withoutCommands } from "./words.js";
 
 const keys = new WeakMap(); // element -> what it asked and got no answer to, with its key
 
@@ -48,7 +50,7 @@ function isChanged(field) {
 export function contentOf(form) {
   const content = {};
   for (const field of form.elements) {
-    if (!field.name || field.disabled || (field.type === "radio" && !field.checked)) continue;
+    if (!field.name || field.disabled || field.hasAttribute("data-in-path") || (field.type === "radio" && !field.checked)) continue;
     if (form.hasAttribute("data-changed") && !field.hasAttribute("data-always") && !isChanged(field)) continue;
     if (field.dataset.kind === "many") {
       if (field.checked) (content[field.name] ??= []).push(field.value);
@@ -106,7 +108,8 @@ export function withdrawAll(form) {
 // Says why something was refused: at its field where the form has it, else as a message.
 export function refuse(element, error) {
   const { field, why, fix } = error.content || {};
-  const isShown = element.matches("form") && objectAt(element, field, `${why}. ${fix}.`);
+  const texts = [why, fix].map((text) => withoutCommands(text || "")).filter(Boolean);
+  const isShown = element.matches("form") && objectAt(element, field, `${texts.join(". ")}.`);
   if (!isShown) say(error.message, "bad");
 }
 

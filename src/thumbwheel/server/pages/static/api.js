@@ -1,9 +1,11 @@
 // Requests to /api as the logged-in user: with the proof against forged pages, an idempotency key for
 // every change, and problems (RFC 9457) as errors with a text for people.
 
+import { withoutCommands } from "./words.js";
+
 export class Problem extends Error {
   constructor(status, content) {
-    super(content.detail || content.title || `The server answered ${status}.`);
+    super(withoutCommands(content.detail || "") || content.title || `The server answered ${status}.`);
     this.status = status;
     this.content = content;
   }

@@ -1,6 +1,7 @@
 // What every page does: forms and buttons, times of the reader's own zone, long texts that unfold.
 
 import { listen } from "./actions.js";
+import { copy } from "./copy.js";
 import { listenToKeys } from "./shortcuts.js";
 import { exportTables } from "./table_export.js";
 
@@ -47,8 +48,21 @@ function menus() {
   });
 }
 
+// A button beside each snippet that is meant for somewhere else.
+function copies(root = document) {
+  for (const snippet of root.querySelectorAll(".snippet")) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "copy";
+    button.textContent = "Copy";
+    button.addEventListener("click", () => copy(snippet));
+    snippet.after(button);
+  }
+}
+
 listen();
 listenToKeys();
+copies();
 localTimes();
 folds();
 menus();

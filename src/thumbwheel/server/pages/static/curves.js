@@ -2,6 +2,7 @@
 // trains goes on by server-sent events behind what was sampled. Lines of training batches are thin,
 // those of dev rows thick. The hue is the run's, and its box in the table has the same.
 
+import { duration } from "./numbers.js";
 import { send } from "./api.js";
 import { follow } from "./events.js";
 import { say } from "./messages.js";
@@ -166,11 +167,6 @@ function add(run, line) {
   }
 }
 
-function minutes(seconds) {
-  if (seconds < 90) return `${Math.ceil(seconds)} s`;
-  return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
-}
-
 // How far the training of this page is, and how long it takes on.
 function tell(line) {
   const bar = progress.querySelector("progress");
@@ -182,7 +178,7 @@ function tell(line) {
   bar.value = line.step;
   if (recent.length < ENOUGH) return;
   const mean = recent.reduce((sum, seconds) => sum + seconds, 0) / recent.length;
-  progress.querySelector(".note").textContent = `about ${minutes(mean * (steps - line.step))} left`;
+  progress.querySelector(".note").textContent = `about ${duration(mean * (steps - line.step))} left`;
 }
 
 async function load(wanted) {

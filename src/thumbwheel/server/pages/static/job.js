@@ -1,6 +1,7 @@
 // A job while it runs: its state, progress and log, by server-sent events behind what the page shows.
 
 import { follow } from "./events.js";
+import { count, size } from "./numbers.js";
 
 const job = document.getElementById("job");
 const log = document.getElementById("log");
@@ -28,10 +29,12 @@ function add(text) {
 }
 
 function show(content) {
-  const total = content.total ? ` of ${Math.round(content.total)}` : "";
+  const isSize = content.unit === "bytes";
+  const shown = isSize ? size : count;
+  const total = content.total ? ` of ${shown(content.total)}` : "";
   progress.hidden = false;
   progress.querySelector(".what").textContent = content.what;
-  progress.querySelector(".count").textContent = `${Math.round(content.done)}${total} ${content.unit}`;
+  progress.querySelector(".count").textContent = `${shown(content.done)}${total}${isSize ? "" : ` ${content.unit}`}`;
   progress.querySelector(".note").textContent = content.note || "";
   const bar = progress.querySelector("progress");
   if (content.total) {

@@ -1,6 +1,6 @@
 // A new key is shown once, in the page that made it.
 
-import { say } from "./messages.js";
+import { copy } from "./copy.js";
 
 const form = document.getElementById("make-key");
 const box = document.getElementById("new-key");
@@ -13,12 +13,4 @@ form.addEventListener("done", (event) => {
   secret.focus();
 });
 
-box.querySelector(".copy").addEventListener("click", async () => {
-  try {
-    await navigator.clipboard.writeText(secret.textContent);
-    say("Copied.", "good");
-  } catch {
-    getSelection().selectAllChildren(secret);
-    say("Press Ctrl+C to copy it.");
-  }
-});
+box.querySelector(".copy").addEventListener("click", () => copy(secret));
