@@ -289,7 +289,7 @@ def _narrow_conditions(
     connection: sa.Connection, agent_id: str, wanted: TraceFilter
 ) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that few traces of the home meet, and that use an index."""
-    narrow = []
+    narrow: list[sa.ColumnElement[bool]] = []
     if wanted.trace_ids is not None:
         narrow.append(traces.c.id.in_(wanted.trace_ids))
     if wanted.session is not None:

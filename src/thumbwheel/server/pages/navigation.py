@@ -11,7 +11,6 @@ from thumbwheel.models.versions import agents
 from thumbwheel.server.pages.page import Page, PageRequest
 from thumbwheel.server.pages.page_table import PAGES
 
-
 ACTIONS = {"train": "Train a model", "experiment-start": "Start an experiment"}
 """Page without a place in the menu -> what is begun there."""
 
