@@ -18,6 +18,7 @@ URLS: dict[str, str] = {
     "dataset": "/agents/support/datasets/{dataset}",
     "cases": "/agents/support/cases",
     "runs": "/agents/support/runs",
+    "compare": "/agents/support/runs/compare?runs=run_sft,run_dpo",
     "run": "/agents/support/runs/run_sft",
     "train": "/agents/support/train",
     "models": "/agents/support/models",
