@@ -20,6 +20,7 @@ URLS: dict[str, str] = {
     "cases": "/agents/support/cases",
     "case": "/agents/support/cases/{case}",
     "runs": "/agents/support/runs",
+    "compare": "/agents/support/runs/compare?runs=run_sft,run_dpo",
     "run": "/agents/support/runs/run_sft",
     "train": "/agents/support/train",
     "models": "/agents/support/models",

@@ -309,6 +309,29 @@ def test_the_next_item_is_there_before_the_server_has_answered(bench: Bench) -> 
     assert len(bench.statements()) == 4
 
 
+def test_keys_that_are_typed_before_the_next_item_wait_for_it(bench: Bench) -> None:
+    page = bench.begin(traces(40, bench.name))
+    asked: list[Route] = []
+    is_held = True
+
+    def hold(route: Route) -> None:
+        if is_held:
+            asked.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/next", hold)
+    page.reload()
+    expect(page.locator("#item .empty")).to_contain_text("Looking for the next item")
+    until(lambda: (page.wait_for_timeout(20), asked)[1])
+    bench.press("y", "n", "s", "z", "y")  # the skip is taken back before anything is there
+    assert asked[0].request.post_data_json["limit"] == 30
+    is_held = False
+    asked[0].continue_()
+    expect(page.locator("#count")).to_contain_text("3 by you")
+    assert bench.verdicts() == [("thumb", False), ("thumb", True), ("thumb", True)]
+
+
 def test_an_expired_session_keeps_ratings_and_asks_to_log_in(bench: Bench) -> None:
     page = bench.begin()
     bench.person.context.clear_cookies()

@@ -18,6 +18,8 @@ from tests.worlds.browser_world import Visitor, visitor
 from tests.worlds.operations_world import running_operations
 from tests.worlds.pages_world import PagesWorld
 from thumbwheel.access import keys
+from thumbwheel.datasets import build
+from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.evaluation.declaration import declarations, policy_of
 from thumbwheel.experiments import controller
 from thumbwheel.jobs import queue
@@ -293,3 +295,68 @@ def test_every_table_is_a_file(person: Visitor, tmp_path: Path) -> None:
     ).all_inner_texts()
     assert "Actions" not in rows[0]
     assert all(datetime.fromisoformat(row["Since"]) for row in rows)
+
+
+def test_runs_are_compared(person: Visitor) -> None:
+    page = person.open(f"{PAGES}/runs")
+    page.get_by_label("Draw all runs").check()
+    page.get_by_label("Draw all runs").uncheck()
+    compare = page.get_by_text("Compare the chosen")
+    expect(compare).to_have_attribute("aria-disabled", "true")
+    for run in ("sft run_sft", "dpo run_dpo"):
+        page.get_by_label(f"Draw {run}").check()
+    expect(compare).to_have_attribute("aria-disabled", "false")
+    compare.click()
+    expect(page.locator("#curves")).to_have_attribute("data-drawn", "2")
+    result = page.get_by_role("table", name="Result")
+    row = result.get_by_role("row").filter(has_text="dev loss")
+    assert len(set(row.get_by_role("cell").all_inner_texts())) == 2
+    settings = page.get_by_role("table", name="Setting", exact=True)
+    expect(settings.get_by_role("rowheader")).to_have_text(["method"])
+    expect(settings.get_by_role("cell")).to_have_text(["dpo", "sft"])
+    page.get_by_text("settings are the same").click()
+    same = page.get_by_role("table", name="Same setting")
+    expect(same.get_by_role("row").filter(has_text="learning_rate")).to_contain_text("0.0005")
+    assert person.axe() == []
+    page = person.open(f"{PAGES}/runs/compare?runs=run_sft")
+    expect(page.locator(".verdict.bad")).to_contain_text("2 to 8 can be compared")
+
+
+def test_curves_are_smoothed(person: Visitor) -> None:
+    page = person.open(f"{PAGES}/runs")
+    curve = page.locator("#curves figure").first.locator(".curve.train").first
+    expect(curve).to_be_visible()
+    rough = str(curve.get_attribute("d"))
+    page.get_by_label("Smoothing").fill("0.9")
+    expect(curve).not_to_have_attribute("d", rough)
+
+
+def test_a_row_is_looked_for_and_kept_out(person: Visitor, pages: PagesWorld) -> None:
+    config = DatasetConfig(dev=0.25, gate=0.25)
+    before = build.build(pages.ws, AGENT.slug, "labels", config)
+    page = person.open(f"{PAGES}/datasets/{before.id}")
+    page.get_by_label("Text").fill("about case 1?")
+    page.get_by_role("button", name="Search").click()
+    splits = page.get_by_role("navigation", name="Splits").get_by_role("link")
+    for split in range(3):
+        rows = page.locator("article.row")
+        if rows.count():
+            break
+        splits.nth(split).click()
+        page.get_by_label("Text").fill("about case 1?")
+        page.get_by_role("button", name="Search").click()
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("Case 1 is settled")
+    rows.get_by_text("Exclude…").click()
+    page.get_by_label("Why nothing shall learn from it").fill("a test of ours")
+    rows.get_by_role("button", name="Exclude").click()
+    expect(page.get_by_role("status").filter(has_text="Excluded.")).to_be_visible()
+    assert person.axe() == []
+    page.get_by_role("button", name="Build it anew").click()
+    confirm(page, "Build it anew")
+    page.wait_for_url(re.compile("/jobs/|/datasets$"))
+    anew = build.build(pages.ws, AGENT.slug, "labels", config)
+    assert anew.id != before.id
+    assert sum(anew.counts.values()) == sum(before.counts.values()) - 1
+    frozen = build.find(pages.ws, AGENT.slug, before.id)
+    assert frozen.counts == before.counts

@@ -260,6 +260,22 @@ def test_several_at_once_are_tagged_and_asked_about(person: Visitor, pages: Page
     expect(page.locator("#bulk")).to_be_hidden()
 
 
+def test_traces_are_kept_out_of_datasets_and_taken_in_again(person: Visitor) -> None:
+    page = person.open(LIST)
+    row = page.locator("#traces tr").filter(has_text="Do you ship to Norway")
+    row.locator("input").check()
+    page.get_by_role("button", name="Exclude from datasets").click()
+    expect(page.get_by_role("status").filter(has_text="Say why first.")).to_be_visible()
+    page.get_by_label("Reason", exact=True).fill("a test of ours")
+    page.get_by_role("button", name="Exclude from datasets").click()
+    expect(page.get_by_role("status").filter(has_text="in no dataset")).to_be_visible()
+    row.get_by_role("link").click()
+    panel = page.get_by_role("region", name="Exclusion")
+    expect(panel).to_contain_text("a test of ours")
+    panel.get_by_role("button", name="Take it in again").click()
+    expect(panel).to_have_count(0)
+
+
 def list_tags(pages: PagesWorld, name: str) -> list[str]:
     wanted = TraceFilter(trace_ids=(name,))
     (trace,) = list_traces(pages.ws, AGENT, wanted).traces

@@ -30,6 +30,14 @@ ROUTES = (
     ),
     Route("traces show", "GET", f"{AGENT}/traces/{{trace}}", "read"),
     Route(
+        "traces exclude",
+        "POST",
+        f"{AGENT}/exclusions",
+        "edit",
+        {"traces": ["t1"], "reason": "a test of ours"},
+        in_name_of="by",
+    ),
+    Route(
         "feedback add",
         "POST",
         f"{AGENT}/feedback",

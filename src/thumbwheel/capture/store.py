@@ -398,6 +398,12 @@ def _change(stored: Row, row: Row, columns: Sequence[str]) -> Row:
     return change
 
 
+def set_metadata(connection: sa.Connection, trace_id: str, metadata: Mapping[str, Any]) -> None:
+    """Replace the metadata of a trace."""
+    row = {"metadata": dict(metadata) or None}
+    connection.execute(traces.update().where(traces.c.id == trace_id).values(**row))
+
+
 def _erased(connection: sa.Connection, prepared: Prepared) -> set[int]:
     """Return the positions of the lines that would restore erased data. Raises StorageError if the
     key of the tombstones is missing."""

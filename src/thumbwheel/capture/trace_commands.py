@@ -1,4 +1,4 @@
-"""The commands `traces list|show`."""
+"""The commands `traces list|show|exclude`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from thumbwheel.capture.commands import Agent, Limit
 from thumbwheel.capture.judged import Judged
-from thumbwheel.capture.trace_types import TracePage, TraceSummary
+from thumbwheel.capture.trace_types import ExcludedTraces, TracePage, TraceSummary
 from thumbwheel.core import present
 
 traces = typer.Typer()
@@ -121,6 +121,29 @@ def traces_show(
     rows += [(_feedback_title(judgement), judgement["value"]) for judgement in shown["feedback"]]
     rows += [("called", child) for child in shown["children"]]
     return present.record(shown, f"trace of {agent}", rows)
+
+
+@traces.command("exclude")
+def traces_exclude(
+    ctx: typer.Context,
+    traces: Annotated[list[str], typer.Argument(metavar="TRACE...", help="Ids of traces.")],
+    agent: Agent,
+    reason: Annotated[str, typer.Option(help="Why nothing shall learn from them.")] = "",
+    by: Annotated[str, typer.Option(help="Who says so.")] = "owner",
+    undo: Annotated[bool, typer.Option("--undo", help="Take them in again.")] = False,
+) -> present.Answer[ExcludedTraces]:
+    """Keep traces out of every dataset that is built from now on; frozen ones stay as they are.
+
+    Example: thumbwheel traces exclude trc_8f2k --agent support --reason "a test of ours"
+    """
+    from thumbwheel.capture.exclusion import exclude, readmit
+    from thumbwheel.models.versions import require_agent
+
+    with ctx.obj() as ws:
+        owner = require_agent(ws, agent)
+        result = readmit(ws, owner, traces) if undo else exclude(ws, owner, traces, reason, by)
+    words = "in datasets again" if undo else "in no dataset from now on"
+    return present.message(result, f"{len(result.traces)} {words}")
 
 
 def _step_line(step: dict[str, Any]) -> str:

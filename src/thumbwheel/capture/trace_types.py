@@ -51,6 +51,14 @@ class TracePage:
 
 
 @dataclass(frozen=True)
+class ExcludedTraces:
+    """Traces that are in no dataset from now on, or in them again."""
+
+    traces: Sequence[str]
+    excluded: bool
+
+
+@dataclass(frozen=True)
 class AddedFeedback:
     """Feedback that was just stored."""
 

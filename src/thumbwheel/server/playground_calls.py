@@ -67,6 +67,7 @@ def router() -> APIRouter:
 
     @routes.post(
         "/api/agents/{agent}/playground/{model}",
+        operation_id="playground.ask",
         include_in_schema=False,
         dependencies=[needs("rate", recorded=False)],
     )

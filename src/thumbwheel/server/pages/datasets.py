@@ -3,17 +3,19 @@ cases that the gate asks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Literal
 
 from pydantic import Field
 
 from thumbwheel.capture.cases import find_case, list_cases
+from thumbwheel.capture.fields import content_text
 from thumbwheel.core.config import Config
 from thumbwheel.datasets import build
 from thumbwheel.datasets.stale import stale
 from thumbwheel.datasets.types import SPLITS, DatasetConfig
+from thumbwheel.server.pages.operations import offered_fields
 from thumbwheel.server.pages.page import PageRequest
 from thumbwheel.server.pages.traces import CHECKERS
 from thumbwheel.training.data_plan import data_plan
@@ -22,6 +24,10 @@ ROWS = 20
 """Rows of a dataset on a page."""
 CASES = 50
 """Cases on a page."""
+SEARCHED = 20_000
+"""Rows that one request looks at."""
+TEXTS = ("chosen", "rejected", "completion", "completions", "reference")
+"""Fields of a row, of whatever shape, that have an answer."""
 READINESS = {"ready": "good", "usable": "wait", "too few": ""}
 VERDICTS = {"ok": "good", "warning": "wait", "error": "bad"}
 
@@ -33,6 +39,16 @@ class RowsQuery(Config):
     """train, dev or gate"""
     skip: int = Field(default=0, ge=0)
     """Rows before them"""
+    text: str | None = Field(default=None, max_length=1000)
+    """In the question or an answer; the case makes no difference"""
+    origin: str | None = None
+    """Where a row comes from"""
+
+    def matches(self, row: Any) -> bool:
+        """Return whether a row meets the filters."""
+        if self.origin is not None and row.origin != self.origin:
+            return False
+        return self.text is None or self.text.lower() in _text_of(row).lower()
 
 
 class CasesQuery(Config):
@@ -42,6 +58,31 @@ class CasesQuery(Config):
     """Reviewed by somebody, or not"""
     after: str | None = None
     """The last case of the page before"""
+
+
+def _text_of(row: Any) -> str:
+    """Return all texts of a row, whatever its shape."""
+    texts = [content_text(message.get("content")) or "" for message in row.prompt]
+    for name in TEXTS:
+        value = getattr(row, name, None)
+        parts = value if isinstance(value, list | tuple) else [value]
+        texts += [str(part) for part in parts if part is not None]
+    return "\n".join(texts)
+
+
+def _shown_rows(rows: Iterator[Any], query: RowsQuery, skip: int) -> tuple[list[Any], int | None]:
+    """Return the next rows that match, each with its number, and how many rows were passed where
+    more may follow. At most SEARCHED rows are looked at."""
+    shown: list[tuple[int, Any]] = []
+    number = skip
+    for row in islice(rows, SEARCHED):
+        if len(shown) == ROWS:
+            return shown, number
+        number += 1
+        if query.matches(row):
+            shown.append((number, row))
+    has_more = next(rows, None) is not None
+    return shown, number if has_more else None
 
 
 def load_plan(asked: PageRequest) -> Mapping[str, Any]:
@@ -72,10 +113,16 @@ def load_list(asked: PageRequest) -> Mapping[str, Any]:
 
 
 def load_dataset(asked: PageRequest) -> Mapping[str, Any]:
-    """Load one dataset and a page of its rows."""
+    """Load one dataset and a page of its rows, or of those that match a search."""
     query = asked.parsed(RowsQuery)
     dataset = build.find(asked.ws, asked.agent.slug, asked.parts["dataset"])
     rows = build.load_rows(asked.ws, dataset.id, query.split, query.skip)
+    shown, following = _shown_rows(rows, query, query.skip)
+    config = dataset.manifest.get("config", {})
+    fields, more_fields = offered_fields("dataset build", DatasetConfig, config)
+    offered = {field.name for field in (*fields, *more_fields)}
+    stated = {name: value for name, value in config.items() if value is not None}
+    rebuilt = {name: stated[name] for name in sorted(stated.keys() & offered)}
     return {
         "title": f"{dataset.shape} {dataset.id}",
         "dataset": dataset,
@@ -85,10 +132,17 @@ def load_dataset(asked: PageRequest) -> Mapping[str, Any]:
         "splits": SPLITS,
         "split": query.split,
         "skip": query.skip,
-        "rows": list(islice(rows, ROWS)),
-        "at_once": ROWS,
+        "query": query,
+        "parameters": asked.query,
+        "has_filters": query.text is not None or query.origin is not None,
+        "origins": sorted(dataset.manifest.get("origins", {})),
+        "rows": shown,
+        "following": following,
         "total": dataset.counts.get(query.split, 0),
         "verdicts": VERDICTS,
+        "rater": asked.rater,
+        "rebuilt": rebuilt,
+        "may_edit": asked.principal.may("edit", asked.agent.slug),
         "may_run": asked.principal.may("run", asked.agent.slug),
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,17 +88,20 @@ class RunRow:
 def load_runs(asked: PageRequest) -> Mapping[str, Any]:
     """Load the agent's runs, newest first, and the versions that they produced."""
     agent = asked.agent
-    results = _versions_by_run(asked.ws, agent)
     newest = [*reversed(runs(asked.ws, agent))]
     return {
-        "rows": [
-            RunRow(run, results.get(run.id), _running(asked.ws, agent, run)) for run in newest
-        ],
+        "rows": run_rows(asked.ws, agent, newest),
         "checked": CHECKED,
         "metrics": list(METRICS.items()),
         "tones": TONES,
         "may_run": asked.principal.may("run", agent.slug),
     }
+
+
+def run_rows(ws: Workspace, agent: Agent, listed: Sequence[Run]) -> list[RunRow]:
+    """Return the runs as rows, each with its version and, while it trains, its progress."""
+    results = _versions_by_run(ws, agent)
+    return [RunRow(run, results.get(run.id), _running(ws, agent, run)) for run in listed]
 
 
 def load_run(asked: PageRequest) -> Mapping[str, Any]:
@@ -108,9 +111,7 @@ def load_run(asked: PageRequest) -> Mapping[str, Any]:
     return {
         "title": f"{run.algorithm} {run.id}",
         "run": run,
-        "row": RunRow(
-            run, _versions_by_run(asked.ws, agent).get(run.id), _running(asked.ws, agent, run)
-        ),
+        "row": run_rows(asked.ws, agent, [run])[0],
         "changed": changed(run.algorithm, run.config),
         "metrics": list((METRICS | OF_ONE_RUN).items()),
         "tones": TONES,

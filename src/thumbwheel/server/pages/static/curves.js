@@ -19,6 +19,8 @@ const RECENT = 20, ENOUGH = 5; // steps by whose seconds the time that is left i
 const section = document.getElementById("curves");
 const progress = document.getElementById("progress");
 const table = document.getElementById("runs");
+const smoothing = document.getElementById("smoothing");
+const compare = document.getElementById("compare");
 const metrics = new Map(JSON.parse(section?.dataset.metrics || "[]")); // metric -> its title
 const runs = new Map(); // id -> {label, state, lines, curves: Map(metric + split -> points)}
 const streams = new Map();
@@ -72,12 +74,27 @@ function figure(value) {
   return size >= 1e4 || size < 1e-3 ? value.toExponential(1).replace(".0e", "e") : String(Number(value.toPrecision(3)));
 }
 
+// The exponential mean of the points, in which each counts `weight` times what the next one does; it is
+// taken over what was drawn so far, so that it does not begin at zero.
+function smoothed(points, weight) {
+  if (!weight) return points;
+  let [sum, total] = [0, 0];
+  return points.map(([x, y]) => {
+    sum = weight * sum + (1 - weight) * y;
+    total = weight * total + (1 - weight);
+    return [x, sum / total];
+  });
+}
+
 function panel(metric, title, shown) {
   const lines = [];
+  const weight = Number(smoothing?.value || 0);
   shown.forEach((run, order) => {
     for (const split of ["train", "dev"]) {
       const points = run.curves.get(`${metric} ${split}`);
-      if (points?.length) lines.push({ run, order, split, points });
+      if (!points?.length) continue;
+      // dev rows are measured as a whole, and have no noise of a batch
+      lines.push({ run, order, split, points: split === "train" ? smoothed(points, weight) : points });
     }
   });
   if (!lines.length) return null;
@@ -224,8 +241,20 @@ function listen(wanted) {
   }
 }
 
+// The comparison of the chosen runs; it takes two to eight.
+function showComparison(wanted) {
+  if (!compare) return;
+  const isPossible = wanted.length >= 2 && wanted.length <= HUES;
+  const ids = wanted.map(({ id }) => encodeURIComponent(id)).join(",");
+  if (isPossible) compare.href = `${compare.dataset.compare}?runs=${ids}`;
+  else compare.removeAttribute("href");
+  compare.setAttribute("aria-disabled", String(!isPossible));
+  compare.title = isPossible ? "" : `Choose two to ${HUES} runs`;
+}
+
 async function show() {
   const wanted = chosen();
+  showComparison(wanted);
   try {
     await load(wanted);
   } catch (error) {
@@ -242,5 +271,6 @@ if (section) {
     if (event.target === all) for (const box of boxes()) box.checked = all.checked;
     show();
   });
+  smoothing?.addEventListener("input", draw);
   show();
 }

@@ -7,7 +7,8 @@ import { Keys, shown } from "./bench_keys.js";
 import { say } from "./messages.js";
 import { Outbox } from "./outbox.js";
 
-const AHEAD = 8; // items that are fetched before they are needed
+const AHEAD = 30; // items that are fetched before they are needed
+const MOST_TYPED = 10; // keys that wait for the next item
 const CARDS = 24;
 const REORDER = 50; // ratings after which what is left is put in order anew
 const LONG_PAUSE = 600; // seconds after which nobody knows how long somebody looked
@@ -37,6 +38,8 @@ let rated = 0;
 let skipped = 0; // items that this person skipped and could still rate
 let sinceReorder = 0;
 let editor = null;
+let isWaiting = true; // whether the next item is on its way
+const typed = []; // what was pressed meanwhile, for the items that come
 
 // elements
 
@@ -203,17 +206,20 @@ async function advance(before = "") {
   current = waiting.shift() || null;
   draft = current ? loaded(current) : null;
   since = performance.now();
+  isWaiting = !current;
   if (!current) {
     render();
     await fetching; // what is on its way may have been asked before the last item was done
-    await fetchMore();
+    const isAnswered = await fetchMore();
     if (!current && waiting.length) { advance(before); return; }
+    if (isAnswered || isEmpty) { isWaiting = false; typed.length = 0; }
     render();
     return;
   }
   render();
   announceItem(before);
   if (waiting.length < AHEAD / 2) fetchMore();
+  while (typed.length && current) perform(typed.shift());
 }
 
 function announceItem(before = "") {
@@ -468,13 +474,15 @@ function render() {
   controls.hidden = !current;
   showProgress();
   if (!current) {
-    const words = fetching ? "Loading the next item …" : emptyWords();
+    const isAway = ["offline", "loggedout", "forbidden"].includes(outbox.state);
+    const isLooking = (fetching || isWaiting) && !isAway;
+    const words = isLooking ? "Loading the next item …" : emptyWords();
     itemBox.append(element("p", { class: "empty" }, words));
-    if (!fetching && skipped) {
+    if (!isLooking && skipped) {
       const label = `Rate the ${skipped.toLocaleString()} items that you skipped`;
       itemBox.append(element("p", { class: "buttons" }, element("button", { class: "primary", onclick: lookAgain }, label)));
     }
-    if (!fetching) announce(words);
+    if (!isLooking) announce(words);
     return;
   }
   itemBox.append(...turns(current), ...steps(current), answers(current));
@@ -703,8 +711,12 @@ const DO = {
 };
 
 function perform(action) {
+  if (action === "undo" && typed.length) { typed.pop(); return; }
   if (action === "undo" || action === "help") { DO[action](); return; }
-  if (!current) return;
+  if (!current) {
+    if (isWaiting && typed.length < MOST_TYPED) typed.push(action);
+    return;
+  }
   if (DO[action]) { DO[action](); return; }
   const colon = action.indexOf(":");
   const [kind, name] = [action.slice(0, colon), action.slice(colon + 1)];

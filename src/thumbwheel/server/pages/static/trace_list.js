@@ -2,7 +2,6 @@
 // traces at once. A trace's page leads to the next of the list, and back to its filters.
 
 import { newKey, send } from "./api.js";
-import { confirmed } from "./dialog.js";
 import { say } from "./messages.js";
 import { remember } from "./neighbours.js";
 
@@ -160,18 +159,29 @@ async function tag(ids) {
   return `${ids.length} tagged ${name}.`;
 }
 
+async function exclude(ids) {
+  const field = document.getElementById("bulk-reason");
+  const reason = field.value.trim();
+  if (!reason) {
+    field.focus();
+    throw new Error("Say why first.");
+  }
+  await send("POST", `${api}/exclusions`, { traces: ids, reason, by: rater });
+  return `${ids.length} are in no dataset that is built from now on.`;
+}
+
 function download(form, ids) {
   location.assign(`${location.pathname}/export.${form}?ids=${ids.join(",")}`);
 }
 
 const CHANGES = {
   queue: { act: toQueue, reloads: false },
+  exclude: { act: exclude, reloads: false },
   tag: { act: tag, reloads: true },
 };
 
-async function change(button, { act, reloads, question }) {
+async function change(button, { act, reloads }) {
   const ids = chosen();
-  if (question && !(await confirmed(question(ids), { word: button.textContent }))) return;
   button.disabled = true;
   try {
     const words = await act(ids);
