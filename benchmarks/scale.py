@@ -7,8 +7,8 @@ time a trace takes inside the transaction.
 A host is a process. The work that it does outside of the database (reading, parsing, hashing) would
 be done by a processor of its own, so here it is a sleep of the same length; what it does inside the
 transaction, and PostgreSQL with `fsync`, are real. `alone` is how a home was written before: one
-lock, with the work of a batch inside it. `agents` is a host for each agent, `one agent` is all hosts
-for the same one.
+lock, with the work of a batch inside it. `agents` is a host for each agent, `one agent` is all
+hosts for the same one. Each figure is the median of the rounds, which take turns.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -176,6 +177,7 @@ def in_transaction(ws: Workspace) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=3)
     raw.option(parser, "scale")
     options = parser.parse_args()
     result: dict[str, Any] = {"rows_per_batch": ROWS, "work_seconds": WORK}
@@ -186,9 +188,17 @@ def main() -> None:
         print(result["processor_time_of_a_trace"])
         result["rows_per_second"] = {}
         result["times_of_one_host"] = {}
+        rounds = [
+            {
+                (mode, hosts): rows_per_second(home, url, mode, hosts, options.seconds)
+                for mode in MODES
+                for hosts in HOSTS
+            }
+            for _ in range(options.rounds)
+        ]
         for mode in MODES:
             rates = {
-                str(hosts): rows_per_second(home, url, mode, hosts, options.seconds)
+                str(hosts): round(median(figures[mode, hosts] for figures in rounds))
                 for hosts in HOSTS
             }
             result["rows_per_second"][mode] = rates
