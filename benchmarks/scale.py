@@ -114,7 +114,8 @@ def host(
             else:
                 time.sleep(WORK)
                 ws.db.write(
-                    partial(store.save_prepared, prepared=prepared), of_agent(scope.agent_id)
+                    partial(store.save_prepared, prepared=prepared),
+                    of_agent(scope.agent_id, is_quiet=True),
                 )
             done += ROWS
         rows.put((done, time.monotonic() - began))
