@@ -282,7 +282,7 @@ def test_what_was_skipped_is_looked_at_again(bench: Bench) -> None:
     expect(page.locator("#item .answers .text")).to_be_visible()
     bench.press("y", "y")
     expect(page.locator("#item .empty")).to_contain_text("That was all")
-    expect(page.get_by_role("button", name="Look again")).to_have_count(0)
+    expect(page.get_by_role("button", name="items that you skipped")).to_have_count(0)
     assert bench.verdicts() == [("thumb", True)] * 2
 
 

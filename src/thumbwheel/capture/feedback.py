@@ -90,7 +90,8 @@ def store_record(
     check_text(record)
     scope = scope_of(ws, agent, source, reviewer)
     (record_id,) = ws.db.write(
-        lambda connection: save_records(connection, scope, [record]), of_agent(scope.agent_id)
+        lambda connection: save_records(connection, scope, [record]),
+        of_agent(scope.agent_id, is_quiet=True),
     )
     return record_id
 

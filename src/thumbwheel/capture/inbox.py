@@ -266,7 +266,9 @@ class _Drain:
 
         def save_all(part: Sequence[Spooled]) -> None:
             rows = [spooled.span for spooled in part if spooled.span is not None]
-            self._ws.db.write(partial(save_spans, agent_id=agent_id, rows=rows), of_agent(agent_id))
+            self._ws.db.write(
+                partial(save_spans, agent_id=agent_id, rows=rows), of_agent(agent_id, is_quiet=True)
+            )
 
         try:
             save_all(spans)
@@ -307,7 +309,7 @@ class _Drain:
             records = [record for record in item.records if isinstance(record, TraceRecord)]
             complete = self._ws.db.write(
                 partial(store.add_late_steps, scope=scope, records=records, senders=run.senders),
-                of_agent(scope.agent_id),
+                of_agent(scope.agent_id, is_quiet=True),
             )
             rest = [record for record in item.records if record.external_id not in complete]
             self.counts["stored"] += bool(complete) and not rest
@@ -316,7 +318,8 @@ class _Drain:
         elif isinstance(item, Refused):
             self._set_aside([item])
         self._ws.db.write(
-            partial(remove_spans, agent_id=scope.agent_id, run=run), of_agent(scope.agent_id)
+            partial(remove_spans, agent_id=scope.agent_id, run=run),
+            of_agent(scope.agent_id, is_quiet=True),
         )
 
     def _store_lines(self, agent: str, lines: list[Line]) -> list[Refused]:

@@ -133,7 +133,7 @@ def _left_table(
     remember = partial(
         store.save_position, scope=scope, server=table, position={"rows": sorted(names)}
     )
-    ws.db.write(remember, of_agent(scope.agent_id))
+    ws.db.write(remember, of_agent(scope.agent_id, is_quiet=True))
     return sorted(set(position.get("rows", [])) - names)
 
 
@@ -170,7 +170,7 @@ def _save_position(ws: Workspace, scope: Scope, path: Path, position: Position) 
     remember = partial(
         store.save_position, scope=scope, server=server_name(path), position=dict(position)
     )
-    ws.db.write(remember, of_agent(scope.agent_id))
+    ws.db.write(remember, of_agent(scope.agent_id, is_quiet=True))
 
 
 def save(ws: Workspace, scope: Scope, lines: Sequence[Line]) -> list[store.LineResult]:
@@ -185,7 +185,7 @@ def save(ws: Workspace, scope: Scope, lines: Sequence[Line]) -> list[store.LineR
             # while the writer stores one piece, the next one is prepared
             prepared = prepare(scope, piece, versions, ws.db.dialect)
             work = partial(_save_piece, prepared=prepared)
-            answers.append(ws.db.submit(work, of_agent(scope.agent_id)))
+            answers.append(ws.db.submit(work, of_agent(scope.agent_id, is_quiet=True)))
     finally:
         wait(answers)
     return list(chain.from_iterable(answer.result() for answer in answers))
@@ -409,5 +409,5 @@ def link(ws: Workspace, scope: Scope, arrivals: store.Arrivals | None = None) ->
             partial(
                 store.link_across_sources, scope=scope, sources=sources, feedback_ids=feedback_ids
             ),
-            of_agent(scope.agent_id),
+            of_agent(scope.agent_id, is_quiet=True),
         )

@@ -6,6 +6,7 @@ after a change.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -13,29 +14,31 @@ import sqlalchemy as sa
 
 
 class Changes:
-    """Holds one connection of `engine`; close it. `query` is the backend's (db/dialects.py)."""
+    """Holds a connection, made as those of `engine`; close it. `watch` is the backend's
+    (db/dialects.py)."""
 
-    def __init__(self, engine: sa.Engine, query: str) -> None:
-        self._engine, self._query = engine, query
+    def __init__(self, engine: sa.Engine, watch: Callable[[Any], Callable[[], object]]) -> None:
+        self._engine, self._watch = engine, watch
         self._connection: sa.PoolProxiedConnection | None = None
+        self._marker: Callable[[], object] | None = None
 
     def marker(self) -> object:
         """Return a value that differs after each commit of another connection. Raises the driver's
         error; the next call then reconnects."""
-        if self._connection is None:
-            self._connection = self._engine.raw_connection()
-        driver: Any = self._connection.driver_connection
         try:
-            row = driver.execute(self._query).fetchone()
-            driver.rollback()  # PostgreSQL's driver has begun a transaction
+            if self._marker is None:
+                self._connection = self._engine.raw_connection()
+                driver = self._connection.driver_connection
+                self._connection.detach()  # it listens, so the pool must not give it to others
+                self._marker = self._watch(driver)
+            return self._marker()
         except Exception:
             self.close()
             raise
-        return row
 
     def close(self) -> None:
-        """Give the connection back."""
-        connection, self._connection = self._connection, None
+        """Close the connection."""
+        connection, self._connection, self._marker = self._connection, None, None
         if connection is not None:
             with suppress(sa.exc.DBAPIError):
                 connection.close()

@@ -8,6 +8,7 @@ write is on disk, text sorts by code point, and text and JSON are accepted and c
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import sqlite3
@@ -100,6 +101,11 @@ AND greatest(activity.state_change, activity.query_start)
     < clock_timestamp() - make_interval(secs => :seconds)
 """
 """Ends the writers from whom the server has heard nothing for so long."""
+CHANNEL = "thumbwheel_changes"
+"""Where commits are announced; each database has its own. The server commits such transactions one
+after the other, so rows of capture, of which there are many, are not announced."""
+WATCHES = itertools.count()
+"""Numbers the connections that listen."""
 LOCK_TIMEOUT = "55P03"
 """SQLSTATE of a lock that was not to be had in time."""
 
@@ -120,10 +126,10 @@ class Backend(Protocol):
         """What `opened_at` opens in a child process. It may hold a password: hand it over by a pipe
         or the environment, never by the command line."""
 
-    @property
-    def change_query(self) -> str:
-        """Asks for a value that is another one after each commit of another connection; it costs
-        microseconds."""
+    def watch(self, driver: Any) -> Callable[[], object]:
+        """Return a function that returns another value after each commit of another connection that
+        is not quiet (`write_locks.py`); a call costs microseconds. `driver` is a connection of the
+        driver that is used for nothing else."""
 
     @property
     def has_many_writers(self) -> bool:
@@ -231,9 +237,8 @@ class Sqlite:
     def secret_address(self) -> str:
         return str(self.path)
 
-    @property
-    def change_query(self) -> str:
-        return "PRAGMA data_version"
+    def watch(self, driver: Any) -> Callable[[], object]:
+        return lambda: driver.execute("PRAGMA data_version").fetchone()
 
     @property
     def has_many_writers(self) -> bool:
@@ -479,10 +484,23 @@ class Postgresql:
     def secret_address(self) -> str:
         return self.url.render_as_string(hide_password=False)
 
-    @property
-    def change_query(self) -> str:
-        # also another one after commits in other databases of the server
-        return "SELECT pg_current_snapshot()::text"
+    def watch(self, driver: Any) -> Callable[[], object]:
+        number = next(WATCHES)  # what was announced to an earlier connection may have been missed
+        announced = 0
+
+        def count(_: object) -> None:
+            nonlocal announced
+            announced += 1
+
+        def marker() -> tuple[int, int]:
+            # a round trip: whatever was announced before it has arrived after it
+            driver.execute("SELECT 1")
+            return number, announced
+
+        driver.autocommit = True  # the server announces nothing within a transaction
+        driver.add_notify_handler(count)
+        driver.execute(f"LISTEN {CHANNEL}")
+        return marker
 
     @property
     def has_many_writers(self) -> bool:
@@ -526,6 +544,13 @@ class Postgresql:
             with _said_after_delay(f"waiting for {other}, at most {self.wait:g} s"):
                 lock = connection.get_execution_options().get(WRITE_LOCK, WHOLE_HOME)
                 self._take_locks(connection, _advisory_locks(lock))
+
+        @sa.event.listens_for(engine, "commit")
+        def announce(connection: sa.Connection) -> None:
+            if connection.get_execution_options().get(WRITE_LOCK, WHOLE_HOME).is_quiet:
+                return
+            driver: Any = connection.connection.driver_connection
+            driver.execute(f"NOTIFY {CHANNEL}")
 
         return engine
 

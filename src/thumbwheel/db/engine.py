@@ -160,9 +160,10 @@ class Database:
         self.backend.compact([table.name for table in metadata.sorted_tables])
 
     def changes(self) -> Changes:
-        """Return an object that tells whether another connection has committed."""
+        """Return an object that tells whether another connection has committed; with PostgreSQL
+        not of quiet writes (`write_locks.py`)."""
         with self.read() as connection:
-            return Changes(connection.engine, self.backend.change_query)
+            return Changes(connection.engine, self.backend.watch)
 
     def close(self) -> None:
         """Finish the submitted work and let go of the connections."""

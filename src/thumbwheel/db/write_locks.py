@@ -28,11 +28,15 @@ class WriteLock:
 
     names: tuple[str, ...] = ()
     is_whole_home: bool = False
+    is_quiet: bool = False
+    """Whether nobody keeps what is written in memory, so that the write is not announced
+    (`changes.py`)."""
 
     def __and__(self, other: WriteLock) -> WriteLock:
         """Return the lock of a write that needs both."""
         names = tuple(sorted({*self.names, *other.names}))
-        return WriteLock(names, self.is_whole_home or other.is_whole_home)
+        is_whole_home = self.is_whole_home or other.is_whole_home
+        return WriteLock(names, is_whole_home, self.is_quiet and other.is_quiet)
 
 
 WHOLE_HOME = WriteLock(is_whole_home=True)
@@ -41,9 +45,9 @@ JOBS = WriteLock(("jobs",))
 ACCESS = WriteLock(("access",))
 
 
-def of_agent(agent_id: str) -> WriteLock:
+def of_agent(agent_id: str, *, is_quiet: bool = False) -> WriteLock:
     """Return the lock of what one agent has."""
-    return WriteLock((f"agent {agent_id}",))
+    return WriteLock((f"agent {agent_id}",), is_quiet=is_quiet)
 
 
 def lock_number(name: str) -> int:

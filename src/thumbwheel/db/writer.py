@@ -1,4 +1,4 @@
-"""The one writer of a database: it commits in groups and answers each caller once the work is on
+"""The one writer of a process: it commits in groups and answers each caller once the work is on
 disk."""
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 `free` of an item is what its queue's overlap leaves after those who hold or rated it. An item is
 handed out where `free` is above 0, to whoever does not have it already. Everything that changes it
-happens in the one writer's transaction, so two raters get the same item only where the overlap
-wants both.
+happens under the lock of the agent, so two raters get the same item only where the overlap wants
+both.
 
 Behind a rater's `frontier` there is no item that they could take, so that the search for the next
 one begins there, however long the queue is. Whatever sets an item free moves the frontiers of its
