@@ -99,7 +99,7 @@ def test_a_key_has_a_most_number_of_jobs_that_wait(five_jobs_a_key: Workspace) -
         queue.enqueue(five_jobs_a_key, "import", {}, asked_by="key_1", key=f"k{n}")
         for n in range(5)
     ]
-    with pytest.raises(Busy, match="5 jobs that you asked for wait"):
+    with pytest.raises(Busy, match="5 of your jobs are already waiting"):
         queue.enqueue(five_jobs_a_key, "import", {}, asked_by="key_1")
     assert queue.enqueue(five_jobs_a_key, "import", {}, asked_by="key_1", key="k0").id == jobs[0].id
     queue.enqueue(five_jobs_a_key, "import", {}, asked_by="key_2")

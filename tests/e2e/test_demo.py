@@ -84,5 +84,5 @@ def test_a_home_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("mine")
     command = [sys.executable, "-m", "thumbwheel", "demo", "--home", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 3 and "did not make" in done.stderr
+    assert done.returncode == 3 and "did not write" in done.stderr
     assert (tmp_path / "precious").read_text() == "mine"

@@ -213,7 +213,7 @@ def test_who_may_not_join(tmp_path: Path, url: str, databases: Databases) -> Non
     make_seal(Home.at(tmp_path / "old").prepare().access_key)
     with pytest.raises(ConfigError, match=r"files of a home of its own: access.key"):
         cluster.join(Home.at(tmp_path / "old"), variables(url))
-    with pytest.raises(ConfigError, match="holds the rows of another home"):
+    with pytest.raises(ConfigError, match="contains the rows of another home"):
         opened(tmp_path / "second", url)  # not without joining
     for _ in range(2):
         cluster.join(Home.at(tmp_path / "second"), variables(url))
@@ -283,7 +283,7 @@ def test_a_cluster_moves_back_to_one_machine(
         assert audit.verify(ws).problem is None
         keys.add(ws, "later")
         assert audit.verify(ws).beyond_head == 0
-    with pytest.raises(ConfigError, match="holds the rows of another home"):
+    with pytest.raises(ConfigError, match="contains the rows of another home"):
         opened(second.home.path, url)
 
 

@@ -560,7 +560,7 @@ def test_pause_leaves_out_and_remove_ends(empty_ws: Workspace, add: Add) -> None
     schedules.pause(empty_ws, "nightly", paused=False, now=later)
     assert fire(empty_ws, later + timedelta(minutes=1)) == []
     assert len(fire(empty_ws, later + timedelta(hours=1))) == 1
-    with pytest.raises(Conflict, match="of this name"):
+    with pytest.raises(Conflict, match="with that name"):
         add("0 * * * *")
     schedules.remove(empty_ws, "nightly")
     with pytest.raises(NotFound):

@@ -441,7 +441,7 @@ class TestOwnership:
         for folder, process, (_, problem) in zip(folders, processes, outputs, strict=True):
             assert (process.returncode == 0) is (folder == winner)
             if folder != winner:
-                assert "holds the rows of another home" in problem
+                assert "contains the rows of another home" in problem
                 assert ownership.noted_ownership(Home.at(folder)) is None
 
     def test_who_saw_a_new_database_just_before_another_home_took_it_is_refused(
@@ -449,7 +449,7 @@ class TestOwnership:
     ) -> None:
         workspace(tmp_path / "one", url).db.close()
         monkeypatch.setattr(ownership, "home_id", lambda database: None)
-        with pytest.raises(ConfigError, match="holds the rows of another home"):
+        with pytest.raises(ConfigError, match="contains the rows of another home"):
             workspace(tmp_path / "two", url)
         workspace(tmp_path / "one", url).db.close()
 

@@ -322,7 +322,7 @@ def test_keys_that_are_typed_before_the_next_item_wait_for_it(bench: Bench) -> N
 
     page.route("**/next", hold)
     page.reload()
-    expect(page.locator("#item .empty")).to_contain_text("Looking for the next item")
+    expect(page.locator("#item .empty")).to_contain_text("Loading the next item")
     until(lambda: (page.wait_for_timeout(20), asked)[1])
     bench.press("y", "n", "s", "z", "y")  # the skip is taken back before anything is there
     assert asked[0].request.post_data_json["limit"] == 30

@@ -60,7 +60,7 @@ def test_columns_are_named_and_counted_before_anything_is_stored(
 
     # The columns are unknown: a proposal is filled in, and the error says what to do.
     problem = page.get_by_role("alert")
-    expect(problem).to_contain_text("known to hold the prompt. Choose above each column")
+    expect(problem).to_contain_text("known to contain the prompt. Choose above each column")
     expect(page.get_by_label("frage")).to_have_value("prompt")
     expect(page.get_by_label("antwort")).to_have_value("response")
     expect(page.get_by_label("note")).to_have_value("rating")
@@ -110,7 +110,7 @@ def test_a_person_says_which_value_is_good(person: Visitor, pages: PagesWorld) -
     # A column that is one thing gives up the meaning to another.
     page.get_by_label("question").select_option("response")
     expect(page.get_by_label("answer")).to_have_value("")
-    expect(page.get_by_role("alert")).to_contain_text("known to hold the prompt")
+    expect(page.get_by_role("alert")).to_contain_text("known to contain the prompt")
     assert names(pages).count("words") == 0
 
 

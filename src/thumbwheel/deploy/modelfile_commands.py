@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,18 @@ import typer
 from thumbwheel.core import present
 from thumbwheel.core.config import options as options_of
 from thumbwheel.deploy.modelfile import ModelConfig
+
+
+@dataclass(frozen=True)
+class WrittenModelfile:
+    """The parts of a Modelfile, and the variables with which `ollama serve` starts."""
+
+    base: str
+    adapter: str | None
+    template: str | None
+    system: str | None
+    parameters: dict[str, Any]
+    environment: dict[str, str]
 
 
 @options_of(ModelConfig)
@@ -33,7 +46,7 @@ def modelfile(
         typer.Option(help="System text [default: what all of the agent's prompts begin with]."),
     ] = None,
     options: dict[str, Any] | None = None,
-) -> present.Answer[Any]:
+) -> present.Answer[WrittenModelfile]:
     """Write the Modelfile of a version, for `ollama create NAME -f FILE`. Its GGUF file is exported
     where there is none.
 
@@ -67,4 +80,5 @@ def modelfile(
         first = present.Note(f"written: {to}; next: ollama create {package.name} -f {to}")
     variables = " ".join(f"{name}={value}" for name, value in environment.items())
     how = f"profile {settings.hosting().name}: start the server as {variables} ollama serve"
-    return present.page({**asdict(model), "environment": environment}, [first, present.Note(how)])
+    written = WrittenModelfile(**asdict(model), environment=dict(environment))
+    return present.page(written, [first, present.Note(how)])

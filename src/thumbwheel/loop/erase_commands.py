@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from thumbwheel.core import present
-from thumbwheel.loop.types import Erasure
+from thumbwheel.loop.types import Erasure, UsageReport
 
 
 def why(
@@ -41,7 +41,7 @@ def used_in(
     agent: Annotated[
         str | None, typer.Option("--agent", "-a", help="The agent, unless the id is our own.")
     ] = None,
-) -> present.Answer[Any]:
+) -> present.Answer[UsageReport]:
     """Show where a piece of feedback ended up: datasets and their rows, runs, versions, reward
     models, evaluations, exports."""
     from thumbwheel.loop import row_lineage
@@ -51,16 +51,16 @@ def used_in(
     return present.page(uses, [_uses_table(uses, id)])
 
 
-def _uses_table(uses: dict[str, Any], source: str) -> present.Table:
+def _uses_table(uses: UsageReport, source: str) -> present.Table:
     rows = [
-        ("dataset", f"{dataset['id']} ({dataset['shape']})", _counts(dataset["counts"]))
-        for dataset in uses["datasets"]
+        ("dataset", f"{dataset.id} ({dataset.shape})", _counts(dataset.counts))
+        for dataset in uses.datasets
     ]
-    rows += [("run", run["id"], f"{run['algorithm']}, {run['state']}") for run in uses["runs"]]
-    rows += [("version", name, "") for name in uses["versions"]]
-    rows += [("reward model", name, "") for name in uses["reward_models"]]
-    rows += [("evaluation", name, "") for name in uses["evaluations"]]
-    rows += [("export", path, "") for path in uses["exports"]]
+    rows += [("run", run.id, f"{run.algorithm}, {run.state}") for run in uses.runs]
+    rows += [("version", name, "") for name in uses.versions]
+    rows += [("reward model", name, "") for name in uses.reward_models]
+    rows += [("evaluation", name, "") for name in uses.evaluations]
+    rows += [("export", path, "") for path in uses.exports]
     title = f"{source} is in" if rows else f"{source} is in nothing yet"
     return present.Table(title, ("what", "which", ""), rows)
 

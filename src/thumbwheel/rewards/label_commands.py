@@ -16,7 +16,12 @@ from thumbwheel.core import present
 from thumbwheel.core.config import options
 from thumbwheel.core.files import write_output
 from thumbwheel.rewards.label_config import LearnConfig
-from thumbwheel.rewards.types import AcceptedSuggestions, DecidedQuestion, ShownQuestion
+from thumbwheel.rewards.types import (
+    AcceptedSuggestions,
+    DecidedQuestion,
+    ShownQuestion,
+    Suggested,
+)
 
 if TYPE_CHECKING:
     from thumbwheel.rewards.agreement import Panel
@@ -95,7 +100,7 @@ def suggest_(
         int, typer.Option(min=1, max=1000, help="Open suggestions to have, at most.")
     ] = 50,
     options: Mapping[str, Any] = {},
-) -> present.Answer[Any]:
+) -> present.Answer[Suggested]:
     """Suggest labels for traces without one, the most telling first: uncertain, and unlike those
     before.
 
@@ -114,7 +119,7 @@ def suggest_(
         "--rater YOU"
     )
     table = _report_table(suggested.classifier, agent, suggested.report)
-    return present.page(vars(suggested), [table, present.Note(next_step)])
+    return present.page(suggested, [table, present.Note(next_step)])
 
 
 @label.command("review")

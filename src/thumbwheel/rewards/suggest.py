@@ -36,6 +36,7 @@ from thumbwheel.rewards.classifier import Array, Classifier, design
 from thumbwheel.rewards.features import Features
 from thumbwheel.rewards.label_config import LearnConfig
 from thumbwheel.rewards.learn import embedder_of, learn_with, person_labels, unlabelled
+from thumbwheel.rewards.types import Suggested
 from thumbwheel.stats.agreement import kappa
 from thumbwheel.stats.rates import wilson
 
@@ -45,17 +46,6 @@ MOST = 20_000
 """Unlabelled traces that are looked at; of more, a part that stays the same."""
 REVIEWED = ("confirmed", "corrected")
 BANDS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-
-
-@dataclass(frozen=True)
-class Suggested:
-    """What a round of suggesting did."""
-
-    classifier: str
-    report: dict[str, Any]
-    new: int
-    unlabelled: int
-    looked_at: int
 
 
 @dataclass(frozen=True)

@@ -410,6 +410,19 @@ class RewrittenAnswers:
 
 
 @dataclass(frozen=True)
+class Suggested:
+    """Result of suggesting labels."""
+
+    classifier: str
+    report: dict[str, Any]
+    """Figures of the cross-validation."""
+    new: int
+    unlabelled: int
+    """Traces without a label."""
+    looked_at: int
+
+
+@dataclass(frozen=True)
 class ShownQuestion:
     """A suggestion that nobody has decided on."""
 

@@ -8,7 +8,8 @@ settings. A login always makes a new session, and ends the one that the browser 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -20,7 +21,7 @@ from thumbwheel.access.audit import Act
 from thumbwheel.access.credentials import COOKIE, CSRF_COOKIE, Credentials
 from thumbwheel.access.gate import AccessGate, Identity, OpenedSession
 from thumbwheel.access.needs import address_of, needs, public
-from thumbwheel.access.types import ANONYMOUS, ANY_AGENT, VERBS, Grants, grants_of
+from thumbwheel.access.types import ANONYMOUS, ANY_AGENT, VERBS, Grants, Verb, grants_of
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import Conflict, Forbidden, NotFound, Unauthenticated
 from thumbwheel.core.secret_store import SecretStore
@@ -51,6 +52,42 @@ class WebTokenRequest(Config):
     """Agents [default: all that the maker may]"""
     verb: tuple[str, ...] = ()
     """Verbs [default: all that the maker may]"""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The sender of a request, and what they may do."""
+
+    name: str
+    kind: str
+    may: dict[str, list[Verb]]
+    """Agent (`*` for every agent) -> verbs."""
+    csrf: str | None
+    """Value of the header x-csrf-token in a browser's session; None without one."""
+
+
+@dataclass(frozen=True)
+class StartedSession:
+    """A session that a login has started."""
+
+    name: str
+    csrf: str
+    seconds: int
+
+
+@dataclass(frozen=True)
+class EndedSession:
+    """A session that a logout has ended."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class WebToken:
+    """A signed token that is valid for minutes."""
+
+    token: str
+    seconds: int
 
 
 def router(gate: AccessGate) -> APIRouter:
@@ -88,16 +125,12 @@ def _add_entrance(routes: APIRouter, gate: AccessGate) -> None:
         return response
 
     @routes.get("/api/whoami", operation_id="whoami", dependencies=[needs(None)])
-    def whoami(request: Request) -> dict[str, Any]:
+    def whoami(request: Request) -> Caller:
         """Return who the caller is, and what they may do."""
         identity: Identity = request.state.identity
         principal = identity.principal
-        return {
-            "name": principal.name,
-            "kind": principal.kind,
-            "may": {agent: sorted(verbs) for agent, verbs in principal.grants.items()},
-            "csrf": identity.csrf,
-        }
+        grants = {agent: sorted(verbs) for agent, verbs in principal.grants.items()}
+        return Caller(principal.name, principal.kind, grants, identity.csrf)
 
 
 def _add_password(routes: APIRouter, gate: AccessGate) -> None:
@@ -106,7 +139,7 @@ def _add_password(routes: APIRouter, gate: AccessGate) -> None:
         operation_id="login",
         dependencies=[public("who logs in has nothing to present yet")],
     )
-    async def log_in(request: Request, login: LoginRequest, response: Response) -> dict[str, Any]:
+    async def log_in(request: Request, login: LoginRequest, response: Response) -> StartedSession:
         """Log a browser in by name and password."""
         if Credentials.of(request.headers).is_foreign:
             raise Forbidden(
@@ -119,10 +152,10 @@ def _add_password(routes: APIRouter, gate: AccessGate) -> None:
             await run_in_threadpool(audit.record, gate.ws, Act(ANONYMOUS.id, "login.refused"))
             raise
         session = await run_in_threadpool(_log_in, request, response, gate, user.id)
-        return {"name": user.name, "csrf": session.csrf, "seconds": session.seconds}
+        return StartedSession(user.name, session.csrf, session.seconds)
 
     @routes.post("/api/logout", operation_id="logout", dependencies=[needs(None)])
-    def log_out(request: Request, response: Response) -> dict[str, Any]:
+    def log_out(request: Request, response: Response) -> EndedSession:
         """End the session of the browser."""
         identity: Identity = request.state.identity
         if identity.session is None:
@@ -132,12 +165,12 @@ def _add_password(routes: APIRouter, gate: AccessGate) -> None:
         gate.close_session(identity.session)
         response.delete_cookie(COOKIE)
         response.delete_cookie(CSRF_COOKIE)
-        return {"name": identity.principal.name}
+        return EndedSession(identity.principal.name)
 
 
 def _add_web_tokens(routes: APIRouter, gate: AccessGate) -> None:
     @routes.post("/api/web-tokens", operation_id="web-tokens", dependencies=[needs(None)])
-    def make_token(request: Request, asked: WebTokenRequest) -> dict[str, Any]:
+    def make_token(request: Request, asked: WebTokenRequest) -> WebToken:
         """Change a key or a session into a token that lives for minutes, perhaps for less than
         they may."""
         identity: Identity = request.state.identity
@@ -147,7 +180,7 @@ def _add_web_tokens(routes: APIRouter, gate: AccessGate) -> None:
             )
         bound = _bound(asked)
         token, seconds = gate.make_web_token(identity.principal, bound)
-        return {"token": token, "seconds": seconds}
+        return WebToken(token, seconds)
 
 
 def _add_provider(routes: APIRouter, gate: AccessGate, provider: Provider) -> None:

@@ -27,6 +27,20 @@ ANSWERS = ("answer", "chosen", "rejected")
 """Keys of a line that hold an answer."""
 
 
+@dataclass(frozen=True)
+class ScoredAnswer:
+    """An answer with the score of a reward model."""
+
+    line: int
+    answer: str
+    score: float | None
+    """None if the answer is longer than the model can read."""
+    raw: float | None = None
+    """In the units of the ratings, after regression."""
+    chance: float | None = None
+    """Probability of being good, after classification."""
+
+
 @reward_model.command("list")
 def list_(ctx: typer.Context, agent: Agent) -> present.Answer[list[NamedRewardModel]]:
     """List all reward models of an agent, oldest first."""
@@ -80,7 +94,7 @@ def score(
             "rejected."
         ),
     ] = None,
-) -> present.Answer[Any]:
+) -> present.Answer[list[ScoredAnswer]]:
     """Score answers by a reward model: in raw units after regression, as the chance of being good
     after classification.
 
@@ -103,21 +117,19 @@ def score(
     by_line = [list(of_line) for _, of_line in groupby(answers, key=attrgetter("line"))]
     inputs = [[RewardInput(each.messages, each.text) for each in of_line] for of_line in by_line]
     scores = chain.from_iterable(model.score_together(inputs))
-    results: list[dict[str, Any]] = []
-    for each, value in zip(answers, scores, strict=True):
-        result = {
-            "line": each.line,
-            "answer": each.text,
-            "score": None if isnan(value) else value,
-        }
-        results.append(result | _meaning(model, value))
-    columns: dict[str, Callable[[dict[str, Any]], object]] = {
-        "line": lambda result: result["line"],
-        "answer": lambda result: present.shortened(result["answer"]),
+    results = [
+        ScoredAnswer(
+            each.line, each.text, None if isnan(value) else value, **_meaning(model, value)
+        )
+        for each, value in zip(answers, scores, strict=True)
+    ]
+    columns: dict[str, Callable[[ScoredAnswer], object]] = {
+        "line": lambda result: result.line,
+        "answer": lambda result: present.shortened(result.answer),
         "score": lambda result: _shown(result)[0],
         "": lambda result: _shown(result)[1],
     }
-    return present.records(results, f"scores by {name}", columns)
+    return present.records(results, f"scores by {name}", columns, data=results)
 
 
 @dataclass(frozen=True)
@@ -174,11 +186,13 @@ def _meaning(model: Any, score: float) -> dict[str, float]:
     return {}
 
 
-def _shown(result: dict[str, Any]) -> tuple[str, str]:
-    if result["score"] is None:
-        return "-", "longer than the reward model reads"
-    meanings = [f"{key} {result[key]:.3f}" for key in ("raw", "chance") if key in result]
-    return f"{result['score']:.3f}", "".join(meanings)
+def _shown(result: ScoredAnswer) -> tuple[str, str]:
+    if result.score is None:
+        return "-", "longer than the reward model can read"
+    if result.raw is not None:
+        return f"{result.score:.3f}", f"raw {result.raw:.3f}"
+    chance = "" if result.chance is None else f"chance {result.chance:.3f}"
+    return f"{result.score:.3f}", chance
 
 
 def _held_out(figures: dict[str, Any]) -> str:

@@ -192,7 +192,7 @@ def test_the_command_takes_a_stored_key_by_name_only(
     command = ("import", "phoenix", server.url, "--agent", "a", "--key", "DESK")
     monkeypatch.setenv("DESK", "never-sent")
     code, _, err = command_line(*command)
-    assert code == 2 and "the home has none of that name" in err and server.requests == []
+    assert code == 2 and "the home has no such secret" in err and server.requests == []
     SecretStore(Home.at(tmp_path / "home").secrets).set("DESK", "sesame99")
     code, out, err = command_line(*command)
     assert code == 2 and "it has no traces" in err, err

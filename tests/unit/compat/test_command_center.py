@@ -268,8 +268,8 @@ class TestTrainer:
     @pytest.mark.parametrize(
         ("rows", "why"),
         [
-            ([{"prompt": "Q?", "chosen": "ä"}], "its rejected is no text"),
-            ([{"prompt": None, "chosen": "ä", "rejected": "b"}], "its prompt is no text"),
+            ([{"prompt": "Q?", "chosen": "ä"}], "its rejected is not text"),
+            ([{"prompt": None, "chosen": "ä", "rejected": "b"}], "its prompt is not text"),
             ([{"prompt": "Q?", "chosen": "half \ud800", "rejected": "b"}], "it is no JSON"),
             ([], "nothing to train on"),
         ],
@@ -316,7 +316,7 @@ class TestTrainer:
         )
         assert result.final_loss and result.epochs_completed > 0 and result.eval_samples > 0
         again = trainer.train(dataset["train"], None, tmp_path / "out")
-        assert not again.success and "there already" in str(again.error_message)
+        assert not again.success and "already" in str(again.error_message)
 
     @pytest.mark.slow
     def test_a_checkpoint_goes_to_ollama(

@@ -87,7 +87,7 @@ def test_pairs_to_jsonl_roundtrip(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ('{"prompt": "p", "chosen": "c"}', "line 2: its rejected is no text"),
+        ('{"prompt": "p", "chosen": "c"}', "line 2: its rejected is not text"),
         ("[1]", "line 2: it is not a JSON object"),
         ('{"prompt": "p"', "line 2"),
     ],

@@ -124,7 +124,7 @@ class TestRewardModel:
         assert hasattr(model, "base_model") and hasattr(model, "reward_head")
         ids, mask = torch.randint(0, 90, (2, 64)), torch.ones(2, 64, dtype=torch.long)
         assert model(ids, mask).shape == (2,)
-        with pytest.raises(Conflict, match="not trained"):
+        with pytest.raises(Conflict, match="not been trained"):
             model.score("q", "a")
         with torch.no_grad():
             model.eval()

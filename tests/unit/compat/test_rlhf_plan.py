@@ -355,7 +355,7 @@ def test_feedback_becomes_a_reward_model_and_an_assistant(
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), None])
 def test_a_metric_is_a_finite_number(value: Any) -> None:
     framework = rlhf_plan.ABTestingFramework()
-    with pytest.raises(InputError, match="no finite number"):
+    with pytest.raises(InputError, match="not a finite number"):
         framework.record_metric("control", "thumbs", value)
     assert framework.analyze_results() == {}
 

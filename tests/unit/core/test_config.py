@@ -91,7 +91,7 @@ def test_settings_that_contradict_each_other_are_said() -> None:
 def test_a_section_that_nothing_reads_is_refused() -> None:
     classes = {"train.x": Sample}
     check_sections(sources({"train": {"x": {"rate": 1}}}), classes)
-    with pytest.raises(ConfigError, match=r"'train\.y'.*no setting has this name"):
+    with pytest.raises(ConfigError, match=r"'train\.y'.*no such section"):
         check_sections(sources({"train": {"y": {}}}), classes)
     with pytest.raises(ConfigError, match="no such setting"):
         check_sections(sources({"train": {"x": {"speed": 1}}}), classes)

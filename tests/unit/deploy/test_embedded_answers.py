@@ -196,7 +196,7 @@ def test_log_probabilities_count_every_token_of_a_constrained_answer(
         ({"tool_choice": "required"}, "no tool"),
         ({"tools": [TOOL], "tool_choice": {"function": {"name": "fly"}}}, "no such tool"),
         ({"tools": [TOOL], "tool_choice": {"function": {"name": ["move"]}}}, "no such tool"),
-        ({"tools": [{"type": "web_search"}]}, "no function"),
+        ({"tools": [{"type": "web_search"}]}, "not a function"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
         ({"frequency_penalty": 0.5}, "frequency_penalty"),
         ({"repeat_penalty": 1.1}, "repeat_penalty"),

@@ -137,7 +137,7 @@ def test_a_version_behind_an_alias_is_not_taken_away(served):
         deploy.undeploy(world.ws, world.find("v1"))
     assert deploy.undeploy(world.ws, world.find("v0"))[0].state == "ended"
     assert world.text()
-    with pytest.raises(Conflict, match="deployed nowhere"):
+    with pytest.raises(Conflict, match="is not deployed"):
         switch.rollback(world.ws, world.learner)
     assert world.live() == "v1"
 
@@ -164,7 +164,7 @@ def test_a_failed_canary_switches_nothing(served, monkeypatch):
         world.deploy(second)
     still_serves(world, "v1", text)
     assert states(world)["v2"] == ("failed", False)
-    with pytest.raises(Conflict, match="deployed nowhere"):
+    with pytest.raises(Conflict, match="is not deployed"):
         switch.promote(world.ws, world.find("v2"))
 
 

@@ -114,7 +114,7 @@ def test_a_version_that_was_not_evaluated(empty_ws: Workspace, candidate: ModelV
         None,
     )
     card = decision_card(empty_ws, pending)
-    assert card.summary.startswith("v1 was not evaluated")
+    assert card.summary.startswith("v1 has not been evaluated")
     assert card.question == "Deploy v1 on ollama?"
     assert (card.checks, card.certainty) == ([], "")
     assert card.why_not_live == "the gate approved it for a canary only"

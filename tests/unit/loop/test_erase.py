@@ -757,10 +757,10 @@ def test_why_a_row_is_there(turned: Turned) -> None:
 def test_where_feedback_has_gone_also_through_a_reward_model(turned: Turned) -> None:
     (by_rating,) = [item for item in turned.sets.values() if item.shape == "pairs"]
     usage = used_in(turned.ws, f"c0-{word(GONE)}", AGENT)
-    assert by_rating.id in {item["id"] for item in usage["datasets"]}
-    assert (usage["versions"], usage["reward_models"]) == (["v1"], ["rm1"])
-    assert usage["evaluations"] == [turned.evaluation]
-    assert usage["exports"] == [str(turned.exported)]
+    assert by_rating.id in {dataset.id for dataset in usage.datasets}
+    assert (usage.versions, usage.reward_models) == (["v1"], ["rm1"])
+    assert usage.evaluations == [turned.evaluation]
+    assert usage.exports == [str(turned.exported)]
     assert {item.version for item in uses(turned.ws, AGENT, f"c0-{word(GONE)}")} == {"rm1", "v1"}
     judge = lineage(turned.ws, versions.version(turned.ws, AGENT, "v1")).reward_model
     assert judge

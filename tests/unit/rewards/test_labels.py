@@ -85,7 +85,7 @@ def test_it_is_deterministic_and_comes_back_from_its_document(labelled_ws):
     ]
     assert back.chances(rows) == pytest.approx(classifier.chances(rows), abs=1e-9)
     assert back.document() == classifier.document()
-    with pytest.raises(InputError, match="no document"):
+    with pytest.raises(InputError, match="cannot be parsed"):
         Classifier.of({"kind": "x"})
 
 

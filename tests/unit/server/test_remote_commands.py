@@ -173,7 +173,10 @@ def test_what_is_about_the_machine_stays_there(
     for command, reason in (
         ("hardware", "it is about the machine in front of you"),
         ("secrets set X", "a secret is typed where it is stored"),
-        (f"import jsonl {FILE} --agent support --rejects r.jsonl", "--rejects: it says what"),
+        (
+            f"import jsonl {FILE} --agent support --rejects r.jsonl",
+            "--rejects: it concerns the server",
+        ),
         ("import jsonl / --agent support", "accepts no folders"),
         ("dataset show chats", "--agent"),
     ):

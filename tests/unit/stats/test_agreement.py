@@ -74,7 +74,7 @@ def test_what_says_nothing_has_no_value():
     }
     with pytest.raises(InputError, match="same items"):
         cohen_kappa([1], [1, 2])
-    with pytest.raises(InputError, match="no numbers"):
+    with pytest.raises(InputError, match="not numbers"):
         krippendorff_alpha([["a", "b"]], "ordinal")
 
 

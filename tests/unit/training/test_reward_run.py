@@ -396,7 +396,7 @@ def test_a_base_that_changed_is_refused(
 ) -> None:
     folder = Path(shutil.copytree(reward_models.folder(reward_ws, first), tmp_path / "copy"))
     replace(RewardModelCard.read(folder), base_fingerprint="of something else").write(folder)
-    with pytest.raises(ModelError, match="other weights"):
+    with pytest.raises(ModelError, match="different weights"):
         RewardModel.load(folder, device="cpu")
     (folder / "reward.json").write_text("{}")
     with pytest.raises(ModelError, match="cannot be read"):
