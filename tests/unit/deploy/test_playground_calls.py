@@ -51,7 +51,7 @@ def test_who_may_not_rate_asks_nothing(deployed: DeployWorld) -> None:
         proof = logged_in(deployed, client)
         assert client.post(f"{path}/live", json=deployed.question()).status_code == 403
         for name, status, words in (
-            ("live", 404, "no version is behind that name"),
+            ("live", 404, "points at no version"),
             ("v1", 409, "deployed nowhere"),
             ("v77", 404, "v77"),
             ("No:Name", 422, "pattern"),
