@@ -159,14 +159,14 @@ def test_late_steps_move_no_thousands_of_others(
     save(spans_ws, *(row(number, 9_999, minute=1) for number in range(20)))
     drain_inbox(spans_ws, everything=True)
     n_written = 0
-    original = store._insert_all
+    original = store.insert_rows
 
     def counted(connection: Any, table: Any, rows: Any) -> None:
         nonlocal n_written
         n_written += len(rows) if table is schema.steps else 0
         original(connection, table, rows)
 
-    monkeypatch.setattr(store, "_insert_all", counted)
+    monkeypatch.setattr(store, "insert_rows", counted)
     save(spans_ws, row(100, 9_999, minute=0))
     drain_inbox(spans_ws, everything=True)
     assert (n_steps(spans_ws), n_written) == (21, 1)

@@ -140,7 +140,7 @@ def test_a_trace_with_its_steps_and_those_it_called(empty_ws: Workspace) -> None
 
 
 def test_unknown_names(stored: Workspace) -> None:
-    with pytest.raises(NotFound, match="has none of that id"):
+    with pytest.raises(NotFound, match="has no such trace"):
         show_trace(stored, "desk", "t9")
     with pytest.raises(NotFound):
         list_traces(stored, "nobody")

@@ -99,7 +99,9 @@ def test_a_provider_key_is_stored_and_never_shown(person: Visitor, pages: PagesW
     page.get_by_label("Name").fill("PROVIDER_KEY")
     page.get_by_label("Key", exact=True).fill("schlüssel")
     page.get_by_role("button", name="Store the key").click()
-    expect(page.locator("#f-value-objection")).to_contain_text("it is empty, or contains characters")
+    expect(page.locator("#f-value-objection")).to_contain_text(
+        "it is empty, or contains characters"
+    )
     page.get_by_label("Key", exact=True).fill("sk-very-secret")
     with page.expect_navigation():
         page.get_by_role("button", name="Store the key").click()

@@ -63,7 +63,7 @@ NARROWEST, WIDEST = 40, 100
 """Columns of the terminal that the help fits into."""
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 """Control characters of bold and coloured text."""
-REPEATED = re.compile(r"<list\[(.+)\]>")
+REPEATED = re.compile(r"<list\[([^\[\]]+)\]>")
 """The type of an option that may be given more than once."""
 
 

@@ -243,7 +243,8 @@ def shortened(text: str, most: int = 60) -> str:
 
 
 COMMAND = r"(?:thumbwheel |--[a-z])"
-IN_BRACKETS = re.compile(rf"\s*\([^()]*\b{COMMAND}[^()]*\)")
+IN_BRACKETS = re.compile(r"\([^()]*\)")
+IS_COMMAND = re.compile(rf"\b{COMMAND}")
 ADVICE = (
     re.compile(
         rf"(?:^|[;.,]\s+)(?:say|another one|if|then|See|Give|Run)\b[^:;]*:\s+{COMMAND}.*", re.DOTALL
@@ -263,11 +264,21 @@ def without_commands(text: str) -> str:
     >>> without_commands("3 cases (thumbwheel case add) are too few. Add some: thumbwheel case add")
     '3 cases are too few. Add some'
     """
-    text = IN_BRACKETS.sub("", text)
+    text = "".join(_parts_without_commands(text))
     for pattern in ADVICE:
         if match := pattern.search(text):
             return text[: match.start()]
     return text
+
+
+def _parts_without_commands(text: str) -> Iterator[str]:
+    """Yield the text around brackets with a command in them, and brackets without one."""
+    end = 0
+    for brackets in IN_BRACKETS.finditer(text):
+        if IS_COMMAND.search(brackets[0]):
+            yield text[end : brackets.start()].rstrip()
+            end = brackets.end()
+    yield text[end:]
 
 
 def short_ids(row_ids: Iterable[str]) -> dict[str, str]:

@@ -98,8 +98,6 @@ def _find_candidate(
     ws: Workspace, agent: Agent, config: CycleConfig, state: CycleState
 ) -> CycleReport:
     cycle = CycleReport(agent.slug)
-    # The name first: a turn without a base is refused before its plan is made.
-    base_name = state.base or config.base or default_base(ws, agent)
     with log.step("data plan"):
         plan = data_plan(ws, agent.slug, ws.settings(DatasetConfig, "dataset"))
         cycle.plan = plan.to_words()
@@ -109,7 +107,7 @@ def _find_candidate(
     if not methods:
         cycle.reasons = [line for line in cycle.plan if line.startswith("Do not train yet")]
         return cycle
-    base = find_base(base_name, ws.home.cache)
+    base = find_base(state.base or config.base or default_base(ws, agent), ws.home.cache)
     state.check_base(base)
     state.note(methods=methods, base=base.name, base_fingerprint=base.fingerprint)
     cycle.base = base.name

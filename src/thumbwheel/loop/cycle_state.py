@@ -24,6 +24,11 @@ from thumbwheel.models.base import Base
 FILE, LOCK = "cycle.json", "lock"
 
 
+def is_unfinished(folder: Path) -> bool:
+    """Return whether the cycle of the agent with this folder was stopped before its end."""
+    return (folder / FILE).is_file()
+
+
 @dataclass
 class CycleState:
     """How far a cycle has come."""

@@ -17,7 +17,8 @@ from thumbwheel.jobs.queue import enqueue
 from thumbwheel.loop.approval import approve
 from thumbwheel.loop.canary_experiment import ask_about_winners
 from thumbwheel.loop.cycle import find_candidate, release_candidate
-from thumbwheel.loop.cycle_checks import check_ready
+from thumbwheel.loop.cycle_checks import check_ready, default_base
+from thumbwheel.loop.cycle_state import is_unfinished
 from thumbwheel.loop.cycle_types import (
     BestCandidate,
     CheckResult,
@@ -190,6 +191,8 @@ def run_loop(ws: Workspace, spec: LoopRunSpec) -> TurnResult:
     config = ws.settings(CycleConfig, "loop", spec.options)
     if spec.trigger is not Rule.HAND:
         config = cycle_config(ws, learner)
+    elif config.base is None and not is_unfinished(ws.home.cycles / learner.slug):
+        default_base(ws, learner)  # whoever waits for the turn hears of a missing base at once
     if config.export_to is None:
         config = config.model_copy(update={"export_to": spec.parent})
     anew = spec.anew and not current.notes().get(ANEW)

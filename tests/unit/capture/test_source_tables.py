@@ -78,7 +78,7 @@ class TestCsv:
 
     def test_what_is_ambiguous_or_unknown_is_said(self, tmp_path: Path) -> None:
         for text, words in (
-            ("question,query,answer\n1,2,3\n", "could both be the prompt"),
+            ("question,query,answer\n1,2,3\n", "could both mean prompt"),
             ("a,b\n1,2\n", "none of its columns a, b is known"),
         ):
             with pytest.raises(InputError, match=words):

@@ -47,5 +47,5 @@ def test_the_simulator_counts_right_answers() -> None:
 
 
 def test_options_of_the_other_demo_are_refused() -> None:
-    with pytest.raises(InputError, match="one turn"):
+    with pytest.raises(InputError, match="one cycle"):
         demo(online=True, flip=True)

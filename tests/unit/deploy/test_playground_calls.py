@@ -52,7 +52,7 @@ def test_who_may_not_rate_asks_nothing(deployed: DeployWorld) -> None:
         assert client.post(f"{path}/live", json=deployed.question()).status_code == 403
         for name, status, words in (
             ("live", 404, "points at no version"),
-            ("v1", 409, "deployed nowhere"),
+            ("v1", 409, "it is not deployed"),
             ("v77", 404, "v77"),
             ("No:Name", 422, "pattern"),
         ):

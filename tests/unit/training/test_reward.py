@@ -256,7 +256,7 @@ def test_an_outlier_does_not_squeeze_the_scale() -> None:
 
 def test_what_the_rows_cannot_support(tiny_model: Path) -> None:
     scored = [{"value": 3.0}, {"value": 3.0}]
-    with pytest.raises(DataError, match="lie between 3 and 3"):
+    with pytest.raises(DataError, match="all between 3 and 3"):
         RewardMethod.resolve_config(RewardMethodConfig(loss_type="regression"), scored)
     with pytest.raises(DataError, match="same label"):
         RewardMethod.resolve_config(
