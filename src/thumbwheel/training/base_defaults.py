@@ -6,8 +6,8 @@ power law (Schulman et al. 2025, "LoRA Without Regret": exponent 0.78 over the L
 about ten times those of full fine-tuning). The methods' rates at width 2,000 were tuned at width
 256, on bases with a vocabulary of at most 4,096 tokens that had learned one task. They hold for
 such bases alone. Any other is taken for a pretrained model, which has general skill to lose; its
-rate and replay were compared on one tuning seed of SmolLM2-135M-Instruct
-(docs/results/pretrained.json) and are not proved on another.
+rates and the weight of its replay were chosen on one tuning seed of SmolLM2-135M-Instruct, and
+proved for sft on two others (docs/results/pretrained.json, pretrained-5.json).
 """
 
 from __future__ import annotations
