@@ -36,6 +36,7 @@ from thumbwheel.core.clock import utc_now
 from thumbwheel.db.schema import agents
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import claims, queue, store
+from thumbwheel.jobs.host import process_started
 from thumbwheel.jobs.types import Job, JobsConfig, JobState
 
 WORKERS = 3
@@ -126,7 +127,7 @@ def _kill_worker(ws: Workspace, chance: random.Random) -> None:
             pids = {
                 worker.id: worker.pid
                 for worker in store.all_workers(connection)
-                if claims.process_started(worker.pid) == worker.process_started
+                if process_started(worker.pid) == worker.process_started
             }
             held = [job.worker_id for job in store.held(connection) if job.worker_id in pids]
         if held:
