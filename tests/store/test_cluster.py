@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from tests.models.tiny_models import record
 from tests.servers.postgres_server import Databases
+from tests.waiting import until
 from tests.worlds.erasure_world import AGENT, lines_of, write
 from thumbwheel.access import audit, keys
 from thumbwheel.access.types import LOCAL_TOKEN
@@ -130,7 +131,7 @@ def test_a_changed_secret_shows_on_the_other_host(hosts: tuple[Workspace, Worksp
     before = key_files.version(second.home.secrets)
     assert key_files.version(second.home.secrets) == before
     SecretStore(first.home.secrets).set("UPSTREAM", "sk-of-tomorrow")
-    assert key_files.version(second.home.secrets) != before
+    until(lambda: key_files.version(second.home.secrets) != before)
 
 
 def test_the_audit_log_of_two_hosts_is_one_chain(hosts: tuple[Workspace, Workspace]) -> None:
