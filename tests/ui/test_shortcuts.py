@@ -86,7 +86,7 @@ def test_the_palette_leads_to_agents_pages_and_actions(person: Visitor) -> None:
     page.keyboard.press("Control+k")
     page.keyboard.type("new queue")
     page.keyboard.press("Enter")
-    expect(page.get_by_label("What is rated")).to_be_visible()
+    expect(page.get_by_label("Items", exact=True)).to_be_visible()
     page.keyboard.press("Control+k")
     page.keyboard.type("nothing of the kind")
     expect(palette).to_contain_text("Nothing is called that.")

@@ -60,7 +60,7 @@ def test_an_address_that_means_nothing_says_so(person: Visitor) -> None:
         (f"{LIST}?version=first", "version"),
         (f"{LIST}?colour=red", "colour"),
         (f"{LIST}?after=%21%21", "after"),
-        (f"{LIST}/unknown", "has none of that id"),
+        (f"{LIST}/unknown", "has no such trace"),
         ("/agents/nobody/traces", "no such agent"),
         ("/agents/No%20Name/traces", "no-name"),
     ):

@@ -164,7 +164,10 @@ def test_the_server_does_it_by_itself(thirty_days_kept: Workspace) -> None:
         connection.execute(schema.traces.update().values(recorded_at=LATER - timedelta(days=80)))
 
     thirty_days_kept.db.write(age)
-    with Maintenance(thirty_days_kept, Leadership(thirty_days_kept.db), first=0.01) as maintenance:
+    with (
+        Leadership(thirty_days_kept.db) as leadership,
+        Maintenance(thirty_days_kept, leadership, first=0.01, every=0.1) as maintenance,
+    ):
         deadline = datetime.now(UTC) + timedelta(seconds=10)
         while counts(thirty_days_kept)["traces"] and datetime.now(UTC) < deadline:
             pass
