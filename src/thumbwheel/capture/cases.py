@@ -28,6 +28,7 @@ from thumbwheel.core.errors import InputError, NotFound, at_field
 from thumbwheel.db.feedback_in_force import OWNER
 from thumbwheel.db.message_chains import conversation
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import require_agent
 
@@ -115,7 +116,8 @@ def edit_case(
         raise InputError("case", explain(error), "Give a reference or a checker") from None
     if objection := case_objection([record], scope.case_rule):
         raise at_field(InputError("case", objection, "Choose another checker"), "checker")
-    ws.db.write(partial(store.edit_case, scope=scope, case_id=case_id, record=record))
+    work = partial(store.edit_case, scope=scope, case_id=case_id, record=record)
+    ws.db.write(work, of_agent(agent.id))
 
 
 def _stated(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,7 +137,7 @@ def vouch_for(ws: Workspace, agent: Agent, case_ids: Sequence[str], reviewer: st
     for case_id in case_ids:
         find_case(ws, agent, case_id)
     scope = scope_under(ws, agent.id, agent.slug, OWNER, reviewer)
-    ws.db.write(partial(store.vouch, scope=scope, case_ids=case_ids))
+    ws.db.write(partial(store.vouch, scope=scope, case_ids=case_ids), of_agent(agent.id))
 
 
 def withdraw_reviews(ws: Workspace, agent: Agent, case_ids: Sequence[str]) -> None:
@@ -148,7 +150,7 @@ def withdraw_reviews(ws: Workspace, agent: Agent, case_ids: Sequence[str]) -> No
         for case_id in case_ids:
             store.withdraw_review(connection, case_id)
 
-    ws.db.write(work)
+    ws.db.write(work, of_agent(agent.id))
 
 
 def withdraw_review(connection: sa.Connection, case_id: str) -> None:

@@ -17,6 +17,7 @@ from thumbwheel.capture.types import OWNER_MARKS
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
 from thumbwheel.models.types import Agent
 
 EXCLUSION = "thumbwheel_exclusion"
@@ -49,7 +50,7 @@ def exclude(
             trace_ids.append(row["id"])
         return trace_ids
 
-    return ExcludedTraces(ws.db.write(work), excluded=True)
+    return ExcludedTraces(ws.db.write(work, of_agent(agent.id)), excluded=True)
 
 
 def readmit(ws: Workspace, agent: Agent, names: Sequence[str]) -> ExcludedTraces:
@@ -70,7 +71,7 @@ def readmit(ws: Workspace, agent: Agent, names: Sequence[str]) -> ExcludedTraces
             trace_ids.append(row["id"])
         return trace_ids
 
-    return ExcludedTraces(ws.db.write(work), excluded=False)
+    return ExcludedTraces(ws.db.write(work, of_agent(agent.id)), excluded=False)
 
 
 def _rows(connection: sa.Connection, agent: Agent, names: Sequence[str]) -> list[sa.RowMapping]:

@@ -20,28 +20,32 @@ from sqlalchemy.dialects.postgresql import insert
 from thumbwheel.db.engine import Database
 from thumbwheel.db.refreshed import Refreshed
 from thumbwheel.db.schema import day_counts
+from thumbwheel.db.write_locks import ROWS, WriteLock
 
 FLUSH_EVERY = 0.25
 """Seconds between two writes of what this server counted."""
+CALLS = WriteLock(is_quiet=True)
+"""The lock of a counted call: one statement counts it, whatever others write, and no process keeps
+the count in memory."""
 DAYS = 7
 """Days after which counts are removed."""
 
 CALL = """
-INSERT INTO call_windows AS known (name, minute, calls, previous)
+INSERT INTO call_windows AS stored (name, minute, calls, previous)
 SELECT :name, CAST(floor(:minutes) AS bigint), 1, 0
 ON CONFLICT (name) DO UPDATE SET
-    calls = CASE WHEN known.minute = excluded.minute THEN known.calls + 1 ELSE 1 END,
+    calls = CASE WHEN stored.minute = excluded.minute THEN stored.calls + 1 ELSE 1 END,
     previous = CASE
-        WHEN known.minute = excluded.minute THEN known.previous
-        WHEN known.minute = excluded.minute - 1 THEN known.calls
+        WHEN stored.minute = excluded.minute THEN stored.previous
+        WHEN stored.minute = excluded.minute - 1 THEN stored.calls
         ELSE 0
     END,
     minute = excluded.minute
 WHERE 1 + CASE
-    WHEN known.minute = excluded.minute
-        THEN known.calls + known.previous * (1 - :minutes + floor(:minutes))
-    WHEN known.minute = excluded.minute - 1
-        THEN known.calls * (1 - :minutes + floor(:minutes))
+    WHEN stored.minute = excluded.minute
+        THEN stored.calls + stored.previous * (1 - :minutes + floor(:minutes))
+    WHEN stored.minute = excluded.minute - 1
+        THEN stored.calls * (1 - :minutes + floor(:minutes))
     ELSE 0
 END <= :limit
 RETURNING 1
@@ -113,7 +117,7 @@ class DayCounts:
         if not pending:
             return
         self._flushed_at = time.monotonic()
-        self._database.write(lambda connection: _add(connection, day, pending))
+        self._database.write(lambda connection: _add(connection, day, pending), ROWS)
         with self._lock:
             if self._day == day:
                 self._pending.subtract(pending)
@@ -131,7 +135,8 @@ class CallWindows:
         """Count a call; return None if it is within the limit, else, without counting it, the
         seconds after which the next one is. Waits for the database."""
         return self._database.write(
-            lambda connection: count_call(connection, name, limit, _minutes(connection))
+            lambda connection: count_call(connection, name, limit, _minutes(connection)),
+            CALLS,
         )
 
 
