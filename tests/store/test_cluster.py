@@ -166,6 +166,8 @@ def test_a_value_in_the_place_of_another_is_refused(hosts: tuple[Workspace, Work
         (base64.b64encode(b"short").decode(), "it has 5 bytes, not 32"),
         (new_key(), "it is not the key of this cluster"),
     ],
+    # a key is random, and the name of a test may not be
+    ids=["missing", "no base64", "short", "of another"],
 )
 def test_without_the_key_of_the_cluster_nothing_opens_or_joins(
     hosts: tuple[Workspace, Workspace], tmp_path: Path, url: str, key: str | None, message: str
