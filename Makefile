@@ -83,7 +83,6 @@ check-lint: $(VENV)/.dev
 
 check-types: $(VENV)/.dev
 	$(BIN)/mypy
-	MYPYPATH=src:.:benchmarks $(BIN)/mypy --config-file= --cache-dir=.mypy_cache/benchmarks --ignore-missing-imports --follow-imports=silent benchmarks
 
 check-imports: $(VENV)/.dev
 	$(BIN)/lint-imports

@@ -85,7 +85,8 @@ def prepare(folder: Path, rows: int) -> dict[str, Any]:
 
     done = folder / "imported.json"
     if done.exists():
-        return json.loads(done.read_text())
+        facts: dict[str, Any] = json.loads(done.read_text())
+        return facts
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "material.jsonl"
     with file.open("w") as out:

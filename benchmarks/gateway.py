@@ -130,7 +130,8 @@ class Server:
     def memory(self) -> float:
         """MB of memory."""
         processes = (self.process, *self.process.children(recursive=True))
-        return sum(process.memory_info().rss for process in processes) / 2**20
+        n_bytes: int = sum(process.memory_info().rss for process in processes)
+        return n_bytes / 2**20
 
 
 @contextmanager

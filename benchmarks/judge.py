@@ -171,11 +171,9 @@ def learned(ws: Workspace, seed: int, base: Path, options: dict[str, Any]) -> di
 
 def accuracy(ws: Workspace, run_id: str) -> float:
     """The best on the dev split."""
-    return max(
-        line["eval_accuracy"]
-        for line in run_dir(ws, find_run(ws, run_id)).read_metrics()
-        if "eval_accuracy" in line
-    )
+    lines = run_dir(ws, find_run(ws, run_id)).read_metrics()
+    accuracies: list[float] = [line["eval_accuracy"] for line in lines if "eval_accuracy" in line]
+    return max(accuracies)
 
 
 def ranked(seed: int, base: Path, model: RewardModel) -> float:

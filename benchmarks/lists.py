@@ -37,7 +37,8 @@ from idle import cpu
 from tests.servers.thumbwheel_server import running
 from thumbwheel.capture.judged import Judged
 from thumbwheel.capture.trace_queries import TraceFilter
-from thumbwheel.capture.traces import TracePage, list_traces, show_trace
+from thumbwheel.capture.trace_types import TracePage
+from thumbwheel.capture.traces import list_traces, show_trace
 from thumbwheel.core import ids
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db import schema

@@ -90,7 +90,7 @@ def has_bf16() -> bool:
     """Whether the device multiplies in bf16; one that does not emulates it, several times slower
     than fp32."""
     if DEVICE == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     able = torch.cpu.get_capabilities()
     return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
 

@@ -127,8 +127,9 @@ def work_inside(connection: Any, prepared: Prepared) -> None:
 
 
 def rows_per_second(home: Path, url: str, mode: str, hosts: int, seconds: float) -> int:
+    n_rows = sa.select(sa.func.count()).select_from(traces)
     with opened(home, url) as ws, ws.db.read() as connection:
-        before = connection.execute(sa.select(sa.func.count()).select_from(traces)).scalar_one()
+        before = connection.execute(n_rows).scalar_one()
     context = multiprocessing.get_context("spawn")
     start, rows = context.Barrier(hosts), context.Queue()
     processes = [
@@ -142,9 +143,10 @@ def rows_per_second(home: Path, url: str, mode: str, hosts: int, seconds: float)
         process.join()
         assert process.exitcode == 0
     with opened(home, url) as ws, ws.db.read() as connection:
-        stored = connection.execute(sa.select(sa.func.count()).select_from(traces)).scalar_one()
+        stored = connection.execute(n_rows).scalar_one()
     assert stored - before == sum(count for count, _ in measured), "acknowledged rows are missing"
-    return round(sum(count / took for count, took in measured))
+    rate: float = sum(count / took for count, took in measured)
+    return round(rate)
 
 
 def in_transaction(ws: Workspace) -> dict[str, float]:

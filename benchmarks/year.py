@@ -69,8 +69,8 @@ from thumbwheel.db.workspace import Workspace  # noqa: E402
 from thumbwheel.engine.base_check import find_base  # noqa: E402
 from thumbwheel.experiments import controller  # noqa: E402
 from thumbwheel.experiments.types import State  # noqa: E402
-from thumbwheel.loop import cycle, loops, quarantine  # noqa: E402
 from thumbwheel.loop import experiment as experiments  # noqa: E402
+from thumbwheel.loop import loops, quarantine  # noqa: E402
 from thumbwheel.loop.jobs import LoopCheckSpec, run_check  # noqa: E402
 from thumbwheel.loop.quarantine_types import QuarantineState  # noqa: E402
 from thumbwheel.loop.turn import turns  # noqa: E402
@@ -329,7 +329,7 @@ class Year:
         pid = os.fork()
         if not pid:
             begun = 0
-            original = cycle.log.step
+            original = log.step
 
             def killing(what: str) -> Any:
                 nonlocal begun
@@ -338,7 +338,7 @@ class Year:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return original(what)
 
-            with patch.object(cycle.log, "step", killing):
+            with patch.object(log, "step", killing):
                 try:
                     with Workspace.open(self.ws.home, self.ws.sources) as ws:
                         run_check(ws, LoopCheckSpec(agent=AGENT))
