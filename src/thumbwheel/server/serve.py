@@ -32,18 +32,19 @@ from thumbwheel.app.routing_table import RoutingTable
 from thumbwheel.app.service_settings import LogConfig, McpConfig, ServerConfig
 from thumbwheel.capture.feedback_token import FeedbackTokens
 from thumbwheel.capture.gateway.application import Exchange, Gateway
-from thumbwheel.capture.gateway.budget import Budgets
+from thumbwheel.capture.gateway.budget import Budgets, CallTimes
 from thumbwheel.capture.gateway.recorded_call import recorded_call
 from thumbwheel.capture.gateway.recorder import Recorder
 from thumbwheel.capture.gateway.settings import GatewayConfig
 from thumbwheel.capture.gateway.upstream import Upstreams
 from thumbwheel.capture.gateway_seal import sealed_line
 from thumbwheel.capture.inbox import Drainer
-from thumbwheel.capture.quota import QuotaConfig, Quotas, UsedFile
+from thumbwheel.capture.quota import QuotaConfig, Quotas
 from thumbwheel.capture.redact import RedactedSegment, Redactor
 from thumbwheel.capture.routes import router as capture_router
 from thumbwheel.capture.routes import unbounded
 from thumbwheel.capture.traces import count_traces
+from thumbwheel.capture.usage import UsageFile
 from thumbwheel.core import log
 from thumbwheel.core.addresses import is_loopback
 from thumbwheel.core.errors import Conflict
@@ -94,8 +95,6 @@ NO_NEWS = (
     "No supported WebSocket library detected",
 )
 """Beginnings of what uvicorn logs though all is as it should be."""
-BUDGETS = "budgets.json"
-"""Of the home: what agents and keys used today."""
 
 
 @contextmanager
@@ -114,13 +113,10 @@ def assembled(
     config = ws.settings(GatewayConfig, "gateway")
     with ExitStack() as stack:
         day_counts = stack.enter_context(DayCounts(ws.db)) if ws.is_shared else None
-        if day_counts is None:
-            budgets = Budgets.in_file(ws.home.path / BUDGETS)
-        else:
-            budgets = Budgets.shared(day_counts, CallWindows(ws.db))
-        used = day_counts or stack.enter_context(UsedFile(ws.home.path))
+        used = day_counts or stack.enter_context(UsageFile(ws.home.path))
+        windows = CallWindows(ws.db) if ws.is_shared else CallTimes()
+        budgets = Budgets(used, windows, is_shared=ws.is_shared)
         gate = stack.enter_context(_gate(ws, host, config))
-        stack.callback(budgets.close)
         table = stack.enter_context(RoutingTable(ws, config))
         watch = stack.enter_context(
             DeploymentWatch(ws, table.served, table.read_again, start_command)
