@@ -30,6 +30,7 @@ from thumbwheel.access.settings import AccessConfig
 from thumbwheel.app.dialects import DIALECTS
 from thumbwheel.app.routing_table import RoutingTable
 from thumbwheel.app.service_settings import LogConfig, McpConfig, ServerConfig
+from thumbwheel.capture.acknowledged import AcknowledgedSegment
 from thumbwheel.capture.feedback_token import FeedbackTokens
 from thumbwheel.capture.gateway.application import Exchange, Gateway
 from thumbwheel.capture.gateway.budget import Budgets, CallTimes
@@ -40,7 +41,7 @@ from thumbwheel.capture.gateway.upstream import Upstreams
 from thumbwheel.capture.gateway_seal import sealed_line
 from thumbwheel.capture.inbox import Drainer
 from thumbwheel.capture.quota import QuotaConfig, Quotas
-from thumbwheel.capture.redact import RedactedSegment, Redactor
+from thumbwheel.capture.redact import CaptureConfig, RedactedSegment, Redactor
 from thumbwheel.capture.routes import router as capture_router
 from thumbwheel.capture.routes import unbounded
 from thumbwheel.capture.traces import count_traces
@@ -128,7 +129,12 @@ def assembled(
         redactor = Redactor.of_home(ws)
         seal = make_seal(ws.home.signing)
         # its lines are redacted and sealed before they are bytes
-        recorder = stack.enter_context(Recorder(partial(Segment, ws.home.inbox)))
+        capture_config = ws.settings(CaptureConfig, "capture")
+
+        def spool() -> AcknowledgedSegment:
+            return AcknowledgedSegment(Segment(ws.home.inbox), drainer, capture_config)
+
+        recorder = stack.enter_context(Recorder(spool))
         maintenance = stack.enter_context(Maintenance(ws, leadership))
         notifier = stack.enter_context(Notifier(ws, watch))
 
@@ -183,7 +189,9 @@ def assembled(
         metrics.add(
             MetricSample(f"{PREFIX}quota_refusals", refused, lambda: quotas.refused, counts=True)
         )
-        segment = RedactedSegment(ws.home.inbox, redactor)
+        segment = AcknowledgedSegment(
+            RedactedSegment(ws.home.inbox, redactor), drainer, capture_config
+        )
         stack.callback(segment.close)
         tokens = FeedbackTokens.with_key(ws.home.feedback_key)
         routers = [
@@ -197,6 +205,7 @@ def assembled(
         api.state.workspace = ws
         api.state.leaving = health.leaving
         api.state.admit = quotas.admit_lines
+        api.state.waits_for_imports = capture_config.acknowledge == "rows"
         api.state.has_workers = supervisor is not None and supervisor.n_workers > 0
         api.state.supervisor = supervisor
         api.state.gate = gate
