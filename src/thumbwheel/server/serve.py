@@ -50,6 +50,7 @@ from thumbwheel.core import log
 from thumbwheel.core.addresses import is_loopback
 from thumbwheel.core.errors import Conflict
 from thumbwheel.core.seal import make_seal
+from thumbwheel.db.hosts import HostConfig, set_address
 from thumbwheel.db.leadership import Leadership
 from thumbwheel.db.shared_counts import CallWindows, DayCounts
 from thumbwheel.db.workspace import Workspace
@@ -71,6 +72,7 @@ from thumbwheel.server.growing_api import GrowingApi
 from thumbwheel.server.handover import notify_manager, offered, passed_socket, take
 from thumbwheel.server.health import HealthCheck, ServerHealth, TimeLimited
 from thumbwheel.server.health import router as health_router
+from thumbwheel.server.host_duties import HostDuties
 from thumbwheel.server.maintenance import Maintenance
 from thumbwheel.server.metrics import PREFIX, Metrics, MetricSample
 from thumbwheel.server.metrics import router as metrics_router
@@ -136,6 +138,10 @@ def assembled(
 
         recorder = stack.enter_context(Recorder(spool))
         maintenance = stack.enter_context(Maintenance(ws, leadership))
+        duties = None
+        if ws.is_shared:
+            set_address(ws.db, ws.home, ws.settings(HostConfig, "host").address)
+            duties = stack.enter_context(HostDuties(ws))
         notifier = stack.enter_context(Notifier(ws, watch))
 
         quotas = Quotas(ws.settings(QuotaConfig, "quotas"), used, partial(count_traces, ws))
@@ -179,6 +185,7 @@ def assembled(
             HealthCheck("attempts", TimeLimited(lambda: crashing(ws))),
             HealthCheck("schedules", TimeLimited(lambda: overdue(ws))),
             HealthCheck("retention", maintenance.problem),
+            HealthCheck("hosts", lambda: duties.problem() if duties else None, is_needed=False),
             HealthCheck("notices", notifier.problem, is_needed=False),
             HealthCheck("experiments", runner.problem, is_needed=False),
         ]
