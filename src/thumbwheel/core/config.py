@@ -324,6 +324,7 @@ ENTRIES = (
     "reports.jsonl",
     "usage.json",
     "usage.lock",
+    "erasures.lock",
     "serving",
     "secrets",
     "workers",

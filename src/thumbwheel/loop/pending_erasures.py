@@ -9,6 +9,7 @@ next starts, and strikes its folder off the list. The last one removes the list.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from thumbwheel.core import key_files
 from thumbwheel.core.errors import Conflict, NotFound
 from thumbwheel.core.home_paths import located
+from thumbwheel.core.locks import try_lock
 from thumbwheel.db.cluster import ERASURES
 from thumbwheel.db.hosts import all_hosts, folder_id, remove
 from thumbwheel.db.schema import tombstones
@@ -26,6 +28,8 @@ from thumbwheel.loop.types import ClusterHost, SubjectRows, Tainted
 
 SEARCHED = ("subjects", "sessions", "traces", "feedback", "cases", "raters")
 """The ids by which files are searched."""
+LOCK = "erasures.lock"
+"""Of the home: held by the process that removes files."""
 ROWS_GONE = ("rows", "done")
 """States of an erasure that has deleted its rows."""
 
@@ -98,6 +102,17 @@ def waiting_hosts(ws: Workspace, erasure_id: str) -> list[str]:
 def purge_here(ws: Workspace) -> list[str]:
     """Remove the files of this host that erasures on other hosts left to it; return a line about
     each erasure. Where a run trains here, they wait for its end."""
+    handle = try_lock(ws.home.path / LOCK)
+    if handle is None:
+        return []  # another process of this host is at it
+    try:
+        return _purged(ws)
+    finally:
+        os.close(handle)
+
+
+def _purged(ws: Workspace) -> list[str]:
+    """Remove the files, and return a line about each erasure."""
     folder, lines = folder_id(ws.home), []
     for erasure_id in key_files.names(ws.home.path / ERASURES):
         content = key_files.read(_path(ws, erasure_id))
