@@ -67,6 +67,9 @@ LAST = 5.0
 """Seconds for what still waits when the server stops. The rest is on disk, and the next command or
 server drains it."""
 
+BUSY = 0.02
+"""Seconds before the drainer looks again, while somebody waits for rows."""
+
 STORED_WITHIN = 30.0
 """Seconds in which lines become rows, where somebody waits for that."""
 
@@ -186,7 +189,9 @@ class Drainer:
         linked = time.monotonic()
         while not self._over.is_set():
             if self.failure is None:
-                self._wake.wait(self._every)
+                # a file may have been busy for a moment
+                pause = min(self._every, BUSY) if self._waiting else self._every
+                self._wake.wait(pause)
                 self._wake.clear()
             else:
                 self._over.wait(RETRY)
