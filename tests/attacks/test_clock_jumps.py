@@ -22,9 +22,10 @@ from thumbwheel.access.settings import AccessConfig
 from thumbwheel.access.types import LOCAL_TOKEN
 from thumbwheel.access.web_tokens import WebTokens
 from thumbwheel.capture.feedback_token import DAY, DAYS, FeedbackTokens
-from thumbwheel.capture.gateway.budget import Account, Budgets
+from thumbwheel.capture.gateway.budget import Account, Budgets, CallTimes
 from thumbwheel.capture.gateway.refusal import Refusal
 from thumbwheel.capture.gateway.settings import Allowance
+from thumbwheel.capture.usage import UsageFile
 from thumbwheel.jobs import schedules, store
 from thumbwheel.jobs.types import JobState, Missed
 
@@ -52,17 +53,17 @@ def key_of(value: str) -> Credentials:
 
 @pytest.mark.parametrize("jump", JUMPS)
 def test_a_budget_is_not_given_twice(jump: timedelta, tmp_path: Path) -> None:
-    path = tmp_path / "budgets.json"
     with simulated_clock(NOON) as clock:
-        budgets = Budgets.in_file(path)
+        used = UsageFile(tmp_path)
+        budgets = Budgets(used, CallTimes())
         budgets.spend([ACCOUNT], 100, 0.0)
         clock.moment += jump
         budgets.spend([ACCOUNT], 1, 0.0)
         clock.moment -= jump
         for restarted in (False, True):
             if restarted:
-                budgets.close()
-                budgets = Budgets.in_file(path)
+                used.__exit__()
+                budgets = Budgets(UsageFile(tmp_path), CallTimes())
             with pytest.raises(Refusal) as refusal:
                 budgets.admit([ACCOUNT])
             assert refusal.value.status == 402

@@ -28,6 +28,12 @@ VALUES: list[dict[str, Any]] = [
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
         "nodeSelector": {"disk": "fast"},
     },
+    {
+        "replicas": 3,
+        "database": {"existingSecret": "rows"},
+        "cluster": {"existingSecret": "seal"},
+        "settings": {"capture": {"acknowledge": "rows"}},
+    },
 ]
 
 
@@ -49,7 +55,7 @@ def test_compose() -> None:
     assert b"choose one" in refused.stderr
 
 
-@pytest.mark.parametrize("values", VALUES, ids=["defaults", "all"])
+@pytest.mark.parametrize("values", VALUES, ids=["defaults", "all", "three hosts"])
 def test_the_chart(values: dict[str, Any], tmp_path: Path) -> None:
     programs = peer_environment("packaging")
     rendered = output_of(
@@ -68,4 +74,31 @@ def test_the_chart(values: dict[str, Any], tmp_path: Path) -> None:
 def test_a_value_that_nothing_reads_is_refused(tmp_path: Path) -> None:
     python = peer_environment("packaging") / "python"
     with pytest.raises(Exception, match="additional"):
-        output_of(python, "render_chart.py", str(CHART), '{"replicas": 3}', folder=tmp_path)
+        output_of(python, "render_chart.py", str(CHART), '{"servers": 3}', folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        (
+            {"database": {"existingSecret": "rows"}},
+            "more than one pod needs database.existingSecret",
+        ),
+        (
+            {
+                "database": {"existingSecret": "rows"},
+                "cluster": {"existingSecret": "seal"},
+                "volume": {"existingClaim": "home"},
+            },
+            "each of several pods needs a volume of its own",
+        ),
+    ],
+    ids=["no key of a cluster", "one volume for all"],
+)
+def test_several_pods_that_could_not_share_a_home(
+    values: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    python = peer_environment("packaging") / "python"
+    text = json.dumps({"replicas": 3} | values)
+    with pytest.raises(Exception, match=why):
+        output_of(python, "render_chart.py", str(CHART), text, folder=tmp_path)

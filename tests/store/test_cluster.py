@@ -28,13 +28,13 @@ from thumbwheel.core.secret_store import SecretStore, stored_secrets
 from thumbwheel.datasets.build import build, by_id, load_rows
 from thumbwheel.db import cluster
 from thumbwheel.db.dialects import SQLITE, backend_at
+from thumbwheel.db.hosts import folder_id
 from thumbwheel.db.schema import cluster_keys, datasets, runs
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import routing
 from thumbwheel.deploy import store as deployment_store
 from thumbwheel.deploy.types import DeploymentState, Endpoint
 from thumbwheel.deploy.watch import DeploymentWatch
-from thumbwheel.jobs.host import folder_id
 from thumbwheel.loop.backup import back_up, restore
 from thumbwheel.loop.move import move
 from thumbwheel.models.types import Agent
@@ -334,7 +334,7 @@ def test_a_run_of_another_host_is_left_to_it(hosts: tuple[Workspace, Workspace])
     assert settle_killed(second) == []
     (run,) = train.runs(second, Agent.named("support"))
     assert run.state is RunState.RUNNING
-    with pytest.raises(Conflict, match="checkpoints are in the folder of another host"):
+    with pytest.raises(Conflict, match=r"checkpoints are in the folder of host \S+ \(folder"):
         train.resume(second, run)
     assert len(settle_killed(first)) == 1  # nobody holds its lock there
 
@@ -350,19 +350,19 @@ def test_a_server_of_models_is_watched_and_reached_on_its_own_host(
     def insert(connection: sa.Connection) -> str:
         folder = folder_id(first.home)
         new = deployment_store.insert(connection, version, None, "ollama", "n", {}, folder)
-        (row,) = deployment_store.find(connection, first.home.path, deployment_store.by_id(new))
-        deployment_store.set_state(connection, row, DeploymentState.WARM, endpoint, {})
+        (row,) = deployment_store.find(connection, first.home, deployment_store.by_id(new))
+        deployment_store.set_state(connection, first.home, row, DeploymentState.WARM, endpoint, {})
         return new
 
     deployment_id = first.db.write(insert)
     for ws, is_elsewhere in ((first, False), (second, True)):
         (deployment,) = routing.deployments(ws, Agent.named("support"))
         assert deployment.id == deployment_id
-        assert routing.is_elsewhere(ws, deployment) is is_elsewhere
+        assert routing.is_elsewhere(deployment) is is_elsewhere
         watch = DeploymentWatch(ws, lambda row=deployment: [row], lambda: None)
         watch._look()
         assert [watched.deployment.id for watched in watch.down()] == (
             [] if is_elsewhere else [deployment_id]
         )
-    with pytest.raises(Conflict, match="answers on another host of this home only"):
+    with pytest.raises(Conflict, match=r"it answers on host .* only, .*Set host\.address there"):
         upstream_of(second, deployment)

@@ -74,7 +74,7 @@ def take_over(ws: Workspace, row: WorkerRow) -> list[Job]:
 def pulsing(ws: Workspace, now: Clock) -> Iterator[None]:
     """Beside a worker with this clock, which does no jobs."""
     idle = Worker(lambda: ws, {}, CONFIG, "settings", now=now)
-    pulse = Pulse(idle, ws.db, claims.WorkerWatch(CONFIG.lease_seconds, Host("h", ws.home.path)))
+    pulse = Pulse(idle, ws, claims.WorkerWatch(CONFIG.lease_seconds, Host("h", ws.home.path)))
     pulse.register()
     thread = threading.Thread(target=pulse.run)
     thread.start()

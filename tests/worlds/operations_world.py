@@ -157,7 +157,7 @@ def _export(ws: Workspace, version: ModelVersion) -> None:
     limits = ParityLimits(0.01, 0.95)
     parity = Parity(5, 200, "Q8_0", 0.02, 0.0004, 0.991, 0.5, True, limits, size=4000)
     row = Export(ids.new("exp"), AGENT, version.name, "gguf", folder, files, parity, "Q8_0")
-    ws.db.write(lambda connection: export_store.add(connection, version, row))
+    ws.db.write(lambda connection: export_store.add(connection, ws.home, version, row))
 
 
 def _figures(seed: int) -> dict[str, Any]:

@@ -191,6 +191,7 @@ class Wheel:
         ws.db.write(
             lambda connection: deployment_store.set_state(
                 connection,
+                ws.home,
                 deployment,
                 DeploymentState.WARM,
                 Endpoint(URL, version.name),

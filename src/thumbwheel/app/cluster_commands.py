@@ -1,12 +1,14 @@
-"""The commands `cluster init` and `cluster join`: one home on many hosts."""
+"""The commands of `cluster`: one home on many hosts."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
 from thumbwheel.core import present
+from thumbwheel.loop.types import ClusterHost
 
 cluster = typer.Typer()
 
@@ -51,6 +53,44 @@ def join(ctx: typer.Context) -> present.Answer[Any]:
     joined = run(home, ctx.obj.settings().environment)
     _record(ctx, "cluster.join")
     return present.message(joined, f"This host is one of {joined.id}. Start: thumbwheel serve")
+
+
+@cluster.command()
+def hosts(ctx: typer.Context) -> present.Answer[list[ClusterHost]]:
+    """List the hosts of this home, and the erasures whose files wait for them.
+
+    Example: thumbwheel cluster hosts
+    """
+    from thumbwheel.loop.pending_erasures import cluster_hosts
+
+    with ctx.obj() as ws:
+        rows = cluster_hosts(ws)
+    columns: dict[str, Callable[[ClusterHost], object]] = {
+        "folder": lambda row: row.folder,
+        "host": lambda row: f"{row.name} (this one)" if row.is_this else row.name,
+        "address": lambda row: row.address,
+        "erasures that wait": lambda row: ", ".join(row.erasures),
+    }
+    empty = "this home has one host; see: thumbwheel cluster init"
+    return present.records(rows, "hosts of this home", columns, empty=empty)
+
+
+@cluster.command()
+def forget(
+    ctx: typer.Context,
+    folder: Annotated[str, typer.Argument(help="The folder of the host, as listed.")],
+) -> present.Answer[ClusterHost]:
+    """Remove a host that will not come back: erasures wait for it no longer. Its disk may still
+    hold what was erased.
+
+    Example: thumbwheel cluster forget 3f0c9a7be1d24856
+    """
+    from thumbwheel.loop.pending_erasures import forget_host
+
+    with ctx.obj() as ws:
+        forgotten = forget_host(ws, folder)
+    text = f"host {forgotten.name} is none of this home any more; destroy its disk"
+    return present.message(forgotten, text)
 
 
 def _record(ctx: typer.Context, action: str) -> None:

@@ -247,6 +247,8 @@ LOCAL = {
     "restore": "it makes a new home",
     "cluster init": "it moves the keys while nothing else may use them",
     "cluster join": "it is about the machine in front of you",
+    "cluster hosts": "whoever may see the machines of a home has a shell on one of them",
+    "cluster forget": "whoever knows that a machine is gone has a shell on another",
     "db copy": "it moves all rows while nothing else may use them",
     "db retain": "the server does it by itself, as its settings say",
     "doctor": "it is about the machine in front of you",

@@ -54,7 +54,12 @@ class Opener:
         if killed := sweep(ws.home):
             exports = "export" if killed == 1 else "exports"
             log.say(f"note: removed what {killed} killed {exports} had left half written")
-        for line in (*drain_inbox(ws), *settle_killed(ws)):
+        lines = [*drain_inbox(ws), *settle_killed(ws)]
+        if ws.is_shared:
+            from thumbwheel.loop.pending_erasures import purge_here
+
+            lines += purge_here(ws)
+        for line in lines:
             log.say(line)
         return ws
 

@@ -285,12 +285,13 @@ def upstream_of(ws: Workspace, deployment: Deployment) -> Upstream:
     """Return the upstream of a deployment, with its key and price. Raises ThumbwheelError if it has
     no endpoint or its key is missing."""
     endpoint = routing.require_endpoint(deployment)
-    if routing.is_elsewhere(ws, deployment):
+    if routing.is_elsewhere(deployment):
         raise Conflict(
             f"{deployment.name} on {deployment.target}",
-            "it answers on another host of this home only",
-            f"Ask the server of that host, or deploy it here: thumbwheel deploy "
-            f"{deployment.version} --agent {deployment.agent} --target {deployment.target}",
+            f"it answers on host {deployment.host} only, whose model servers listen on loopback",
+            "Set host.address there, restart its server and deploy again; or deploy it here: "
+            f"thumbwheel deploy {deployment.version} --agent {deployment.agent} --target "
+            f"{deployment.target} --alias none",
         )
     details: Mapping[str, Any] = endpoint.details
     prices = versions.by_id(ws, deployment.version_id).endpoint or {}
@@ -300,7 +301,7 @@ def upstream_of(ws: Workspace, deployment: Deployment) -> Upstream:
         target=deployment.target,
         url=endpoint.url,
         model=endpoint.model,
-        secret=routing.secret(deployment),
+        secret=routing.secret(ws, deployment),
         body=endpoint.body,
         family=family_of(str(details.get("family", "openai"))),
         price=Price(prices.get("price_in"), prices.get("price_out")),

@@ -18,8 +18,8 @@ from thumbwheel.app.job_progress import show_progress
 from thumbwheel.core import errors, log
 from thumbwheel.core.config import Config, build
 from thumbwheel.core.errors import Conflict, ThumbwheelError
+from thumbwheel.db.hosts import folder_id
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.jobs.host import folder_id
 from thumbwheel.jobs.queue import enqueue, follow, job, live_workers
 from thumbwheel.jobs.types import Job, JobState
 

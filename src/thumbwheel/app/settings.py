@@ -24,6 +24,7 @@ STAGES = {
     "experiment": "thumbwheel.experiments.types:ExperimentConfig",
     "gate": "thumbwheel.evaluation.policy:GatePolicy",
     "gateway": "thumbwheel.capture.gateway.settings:GatewayConfig",
+    "host": "thumbwheel.db.hosts:HostConfig",
     "jobs": "thumbwheel.jobs.types:JobsConfig",
     "label": "thumbwheel.rewards.label_config:LearnConfig",
     "log": "thumbwheel.app.service_settings:LogConfig",

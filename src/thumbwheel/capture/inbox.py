@@ -9,6 +9,7 @@ for commands; `Drainer` all the time, for the server.
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import os
@@ -16,7 +17,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -65,6 +67,12 @@ LAST = 5.0
 """Seconds for what still waits when the server stops. The rest is on disk, and the next command or
 server drains it."""
 
+BUSY = 0.02
+"""Seconds before the drainer looks again, while somebody waits for rows."""
+
+STORED_WITHIN = 30.0
+"""Seconds in which lines become rows, where somebody waits for that."""
+
 STANDSTILL = 10.0
 """Seconds for which a line waited, and nothing was stored, from which the drainer counts as
 standing still. Under load lines may wait longer while others become rows."""
@@ -103,6 +111,21 @@ def drain_inbox(ws: Workspace, *, everything: bool = False) -> list[str]:
     return messages
 
 
+class Unstored(OSError):
+    """The database did not take lines in time. They are in the spool, and become rows later."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.ETIMEDOUT, "the database does not take it at this moment")
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """Somebody waits until what was spooled by now is stored."""
+
+    stored: Future[None]
+    since: float = field(default_factory=time.monotonic)
+
+
 class Drainer:
     """Drains the inbox in a thread, from the beginning to the end of the block."""
 
@@ -110,6 +133,11 @@ class Drainer:
         self._ws, self._every = ws, every
         self._drain = _Drain(ws)
         self._over = threading.Event()
+        self._wake = threading.Event()
+        """Set when somebody waits for rows, and at the end."""
+        self._waiting: list[_Waiting] = []
+        self._lock = threading.Lock()
+        self._ended = False
         self._thread = threading.Thread(target=self._run, name="thumbwheel-drainer", daemon=True)
         self.failure: str | None = None
         """Why the last pass could not store everything; None where it could."""
@@ -123,6 +151,17 @@ class Drainer:
         """Return the seconds since the oldest line that is not yet a row was spooled; 0 if there is
         none."""
         return oldest_age(self._ws.home.inbox)
+
+    def resolve_when_stored(self, stored: Future[None]) -> None:
+        """Resolve the future once all that is spooled now is in the database; Unstored if that
+        takes too long, or the drainer ends before."""
+        with self._lock:
+            has_ended = self._ended
+            if not has_ended:
+                self._waiting.append(_Waiting(stored))
+        if has_ended:
+            _resolve(stored, Unstored())
+        self._wake.set()
 
     def stands_still(self) -> bool:
         """Return whether lines have waited for `STANDSTILL` seconds while nothing was stored, or
@@ -143,13 +182,22 @@ class Drainer:
     ) -> None:
         self._drain.end = time.monotonic() + LAST
         self._over.set()
+        self._wake.set()
         self._thread.join()
 
     def _run(self) -> None:
         linked = time.monotonic()
-        pause = self._every
-        while not self._over.wait(pause):
-            pause = self._every if self._pass() else RETRY
+        while not self._over.is_set():
+            if self.failure is None:
+                # a file may have been busy for a moment
+                pause = min(self._every, BUSY) if self._waiting else self._every
+                self._wake.wait(pause)
+                self._wake.clear()
+            else:
+                self._over.wait(RETRY)
+            if self._over.is_set():
+                break
+            self._pass()
             if time.monotonic() - linked > LINK_EVERY:
                 self._attempt(self._drain.settle)
                 self._attempt(self._drain.link)
@@ -158,15 +206,42 @@ class Drainer:
         if self.failure is None and self._pass():
             self._attempt(self._drain.settle)
             self._attempt(self._drain.link)
+        with self._lock:
+            self._ended = True
+            unstored, self._waiting = self._waiting, []
+        for waiting in unstored:
+            _resolve(waiting.stored, Unstored())
 
     def _pass(self) -> bool:
         """Drain every file; a file that cannot be drained stays and holds up no other."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
         files: list[Path] = []
+        busy: list[Path] = []
+
+        def drain(path: Path) -> None:
+            if not self._drain.drain(path):
+                busy.append(path)
+
         failure = self._attempt(lambda: files.extend(take_files(self._ws.home.inbox)))
         for path in files:
-            failure = self._attempt(partial(self._drain.drain, path)) or failure
+            failure = self._attempt(partial(drain, path)) or failure
         self.failure = failure
+        self._answer(waiting, is_stored=failure is None and not busy)
         return failure is None
+
+    def _answer(self, waiting: Sequence[_Waiting], is_stored: bool) -> None:
+        """Answer those who wait for a pass that began after their lines were spooled."""
+        still_waiting = []
+        for request in waiting:
+            if is_stored:
+                _resolve(request.stored, None)
+            elif time.monotonic() > request.since + STORED_WITHIN:
+                _resolve(request.stored, Unstored())
+            else:
+                still_waiting.append(request)
+        with self._lock:
+            self._waiting = [*still_waiting, *self._waiting]
 
     def _attempt(self, step: Callable[[], object]) -> str | None:
         """Run `step` and return why it failed, or None if it succeeded."""
@@ -180,6 +255,16 @@ class Drainer:
             logger.exception("the inbox waits")
             return repr(error)
         return None
+
+
+def _resolve(future: Future[None], error: Exception | None) -> None:
+    """Resolve a future, unless whoever waited for it has left."""
+    if not future.set_running_or_notify_cancel():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
 
 
 class _Drain:

@@ -1,9 +1,6 @@
-"""How much may be stored: of an agent altogether, and of an agent or a key in a day.
+"""How much may be stored: of an agent altogether, and of an agent or a key in a day (usage.py).
 
-The day's counts are kept in a file of the home, beside those of a server that takes this one's
-place, and written at most once a second; those of a home on many hosts in its database
-(db/shared_counts.py). Stored traces are counted in the database, at most every
-half minute, with what was admitted since.
+Stored traces are counted in the database, at most every half minute, with what was admitted since.
 """
 
 from __future__ import annotations
@@ -13,21 +10,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Protocol
 
 from pydantic import Field
 
-from thumbwheel.core import log
+from thumbwheel.capture.usage import DayUsage
 from thumbwheel.core.config import Config
-from thumbwheel.core.files import replace
 from thumbwheel.core.ids import slug_of
-from thumbwheel.core.locks import wait_for
 
-FILE = "quotas.json"
-WRITE_EVERY, COUNT_EVERY = 1.0, 30.0
-"""Seconds between two writes of the file, and between two counts of an agent's traces."""
+COUNT_EVERY = 30.0
+"""Seconds between two counts of an agent's traces."""
 
 CountTraces = Callable[[str], int]
 """Agent -> its stored traces."""
@@ -68,20 +59,10 @@ class QuotaExceeded(Exception):
         self.status = status
 
 
-class Used(Protocol):
-    """Counts what came today (UTC), by name. Thread-safe."""
-
-    def total(self, name: str) -> float:
-        """Return the amount of a name."""
-
-    def add(self, amounts: Mapping[str, float]) -> None:
-        """Add amounts by name."""
-
-
 class Quotas:
     """Thread-safe."""
 
-    def __init__(self, config: QuotaConfig, used: Used, count_traces: CountTraces) -> None:
+    def __init__(self, config: QuotaConfig, used: DayUsage, count_traces: CountTraces) -> None:
         self._config, self._used, self._count_traces = config, used, count_traces
         self._lock = threading.Lock()
         self._stored: dict[str, tuple[int, float]] = {}
@@ -155,72 +136,3 @@ class Quotas:
         if name in self._stored:
             count, counted_at = self._stored[name]
             self._stored[name] = count + rows, counted_at
-
-
-class UsedFile:
-    """What came today, in a file of the home. Thread-safe; use as a context manager."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE
-        self._lock = threading.Lock()
-        self._day = _today()
-        self._used: Counter[str] = _read(self._path).get(self._day, Counter())
-        self._unwritten: Counter[str] = Counter()
-        self._written_at = 0.0
-
-    def __enter__(self) -> UsedFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._written_at = 0.0
-            self._write()
-
-    def total(self, name: str) -> float:
-        """See Used."""
-        with self._lock:
-            self._turn_day()
-            return self._used[name]
-
-    def add(self, amounts: Mapping[str, float]) -> None:
-        """See Used."""
-        with self._lock:
-            self._turn_day()
-            for counter in (self._used, self._unwritten):
-                counter.update({name: int(amount) for name, amount in amounts.items()})
-            self._write()
-
-    def _turn_day(self) -> None:
-        if self._day != _today():
-            self._day = _today()
-            self._used.clear()
-            self._unwritten.clear()
-
-    def _write(self) -> None:
-        if time.monotonic() < self._written_at + WRITE_EVERY or not self._unwritten:
-            return
-        self._written_at = time.monotonic()
-        try:
-            with wait_for(self._path.with_suffix(".lock")):
-                used = _read(self._path).get(self._day, Counter()) + self._unwritten
-                replace(self._path, json.dumps({self._day: used}, indent=1), mode=0o600)
-        except OSError as error:  # counting goes on in memory
-            log.logger.warning("the quotas of today are not on disk: %s", error)
-        else:
-            self._used = used
-            self._unwritten.clear()
-
-
-def _today() -> str:
-    return f"{datetime.now(UTC):%Y-%m-%d}"
-
-
-def _read(path: Path) -> dict[str, Counter[str]]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return {day: Counter(counts) for day, counts in content.items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError, AttributeError):
-        log.say(f"note: {path} cannot be read; what came today is counted anew")
-        return {}

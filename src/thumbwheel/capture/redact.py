@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
 from thumbwheel.core.config import Config
 from thumbwheel.core.normal_form import normal_form
@@ -136,7 +136,8 @@ Mode = Literal["off", "on", "strict"]
 
 
 class CaptureConfig(Config):
-    """What is taken out of recorded calls before they are written."""
+    """What is taken out of recorded calls before they are written, and when what comes over HTTP is
+    acknowledged."""
 
     redaction: Mode = "off"
     """`on` takes out mail addresses, phone, card and bank account numbers, API keys and passwords,
@@ -145,6 +146,13 @@ class CaptureConfig(Config):
     ip_addresses: bool = False
     """Whether addresses of the public internet count as personal data too; `strict` always takes
     them out."""
+    acknowledge: Literal["spool", "rows"] = "spool"
+    """`spool`: traces and feedback are acknowledged once they are on this host's disk. `rows`: once
+    the database has them, so that nothing acknowledged is lost with the host; an uploaded file is
+    answered when its import has ended."""
+    spool_gb: float = Field(10.0, gt=0)
+    """Gigabytes that may wait to become rows, as while the database is away. Beyond them requests
+    are answered with 429, and calls are answered and not recorded."""
 
     @field_validator("redaction", mode="before")
     @classmethod

@@ -1,8 +1,9 @@
 """The HTTP side of capture: traces, feedback and spans of OpenTelemetry come in.
 
-A request is answered once its rows are on disk (202). They become rows of the database within a
-second; what contradicts a stored row then is set aside in the inbox's rejected.jsonl. Where too
-much waits, the answer is 429 with Retry-After, and nothing of the request is stored.
+A request is answered (202) once it is on disk, or with `capture.acknowledge: rows` once its rows
+are in the database (acknowledged.py). Spooled lines become rows within a second; what contradicts a
+stored row then is set aside in the inbox's rejected.jsonl. Where too much waits, the answer is 429
+with Retry-After, and nothing of the request is stored.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -27,8 +29,10 @@ from thumbwheel.access.rate_limits import RateLimits
 from thumbwheel.access.types import LOCAL_TOKEN, PAGE_OF_OWNER, Principal, Verb
 from thumbwheel.capture import openapi
 from thumbwheel.capture import received as meaning
+from thumbwheel.capture.acknowledged import SpoolFull
 from thumbwheel.capture.feedback_token import FeedbackTokens, is_feedback_token
 from thumbwheel.capture.fields import name_of
+from thumbwheel.capture.inbox import Unstored
 from thumbwheel.capture.otlp.request import (
     JSON,
     PROTOBUF,
@@ -44,7 +48,7 @@ from thumbwheel.capture.received import Received, Spell
 from thumbwheel.capture.types import OWNER_MARKS, Unreadable
 from thumbwheel.capture.voice import Voice
 from thumbwheel.core.errors import Busy, Forbidden, InputError, StorageError, ThumbwheelError
-from thumbwheel.sdk.segment import Full, Segment
+from thumbwheel.sdk.segment import Full
 
 MOST_BYTES, MOST_UNPACKED = 16 * 2**20, 64 * 2**20
 """Of a request's body, as sent and unpacked."""
@@ -89,6 +93,14 @@ class RowsPath:
     """Which bearers it checks itself."""
 
 
+class Spool(Protocol):
+    """Where lines go (acknowledged.py)."""
+
+    def append_all(self, lines: Sequence[bytes]) -> Future[None]:
+        """Append lines that are stored together or not at all; the future resolves once they are
+        acknowledged. Raises Full."""
+
+
 Admit = Callable[[str | None, Sequence[bytes]], None]
 """Raises QuotaExceeded where these lines, sent with the key of this name, are too much."""
 
@@ -97,7 +109,7 @@ def unbounded(key: str | None, lines: Sequence[bytes]) -> None:
     """Admit everything."""
 
 
-def router(segment: Segment, tokens: FeedbackTokens, admit: Admit = unbounded) -> APIRouter:
+def router(segment: Spool, tokens: FeedbackTokens, admit: Admit = unbounded) -> APIRouter:
     """Return the routes. `segment` writes lines durably, `tokens` are the feedback tokens of the
     home, `admit` enforces its quotas."""
     routes = APIRouter()
@@ -234,10 +246,8 @@ def _add(
 Durable = Callable[[Request, Sequence[bytes]], Awaitable[None]]
 
 
-async def _durable(
-    segment: Segment, admit: Admit, request: Request, lines: Sequence[bytes]
-) -> None:
-    """Return when all lines are on disk. Raises Busy or StorageError if they are not accepted."""
+async def _durable(segment: Spool, admit: Admit, request: Request, lines: Sequence[bytes]) -> None:
+    """Return when all lines are acknowledged. Raises Busy or StorageError if they are not."""
     if not lines:
         return
     principal: Principal = request.state.principal
@@ -252,10 +262,15 @@ async def _durable(
     try:
         # one piece of data for the disk, so that it is all there or not at all
         await asyncio.wrap_future(segment.append_all(lines))
+    except SpoolFull as error:
+        raise Busy("the request", str(error.strerror), "Send it again later") from None
     except Full:
         raise Busy(
             "the request", "too many rows are waiting for the disk", "Send it again"
         ) from None
+    except Unstored as error:
+        fix = "It waits in the spool of this server. Send it again: a row with the same id is one"
+        raise answered_with(503, StorageError("the request", str(error.strerror), fix)) from None
     except OSError as error:
         why = f"the disk refuses it: {error.strerror or error}"
         refusal = StorageError("the request", why, "Free space, and send it again")

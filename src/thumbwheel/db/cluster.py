@@ -50,6 +50,10 @@ SIZE, NONCE_SIZE = 32, 12
 """Bytes of the key, and of the nonce before each sealed value."""
 MARK = "cluster"
 """The name of the value that says what cluster this is."""
+ERASURES, TOKENS = "erasures", "tokens"
+"""Folders of sealed values that are no files of a home: what erasures left to other hosts
+(loop/pending_erasures.py), and the tokens of the model servers of each host
+(deploy/remote_token.py)."""
 MAKE_KEY = "openssl rand -base64 32"
 """The command that makes a key."""
 
@@ -300,6 +304,8 @@ def leave(home: Home, backend: Backend, environment: Mapping[str, str]) -> bool:
         if keys is None:
             return False
         for name in keys.names():
+            if name.startswith((f"{ERASURES}/", f"{TOKENS}/")):
+                continue  # of the other hosts, whose folders are no part of the home any more
             path, value = home.path / name, keys.read(name)
             if value is not None:
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

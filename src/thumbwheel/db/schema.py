@@ -306,6 +306,10 @@ runs = Table(
     Column("recorded_at", Utc, nullable=False),
     Column("ended_at", Utc),
     Column("folder", text()),  # of the home, on the host that trains it
+    # goes up while somebody trains it, in a home with many hosts
+    Column("beat", Integer),
+    # beside its dataset: ids of a dataset of judged answers and of a reward model
+    Column("learned_from", Json),
 )
 
 model_versions = Table(
@@ -413,11 +417,12 @@ exports = Table(
     refers("version_id", "model_versions.id", nullable=False),
     Column("format", text(16), nullable=False),
     Column("quant", text(16)),
-    Column("path", text(), nullable=False),
+    Column("path", text(), nullable=False),  # below $THUMBWHEEL_HOME, or as a person named it
     Column("files", Json, nullable=False),
     Column("parity", Json, nullable=False),
     Column("accepted", text()),  # who accepted it in spite of a failed parity, and why
     Column("recorded_at", Utc, nullable=False),
+    Column("folder", text()),  # of the home, on the host that has the files
 )
 
 # a version on a target; what is live follows from aliases
@@ -936,6 +941,16 @@ cluster_keys = Table(
     metadata,
     Column("name", text(), primary_key=True),
     Column("sealed", text(), nullable=False),
+    Column("recorded_at", Utc, nullable=False),
+)
+
+# the folders of such a home, one on each host (hosts.py)
+hosts = Table(
+    "hosts",
+    metadata,
+    Column("folder", text(), primary_key=True),
+    Column("name", text(), nullable=False),
+    Column("address", text()),
     Column("recorded_at", Utc, nullable=False),
 )
 

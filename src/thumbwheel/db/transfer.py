@@ -20,12 +20,13 @@ from thumbwheel.db.dialects import Backend, Sqlite
 from thumbwheel.db.engine import Database, streamed, writing
 from thumbwheel.db.migrate import upgrade
 from thumbwheel.db.ownership import home_id, set_home_id
-from thumbwheel.db.schema import cluster_keys, homes, metadata
+from thumbwheel.db.schema import cluster_keys, homes, hosts, metadata
 
 BATCH = 1_000
 """Rows of one INSERT."""
 
-TABLES = [table for table in metadata.sorted_tables if table not in (homes, cluster_keys)]
+OF_THIS_DATABASE = (homes, cluster_keys, hosts)
+TABLES = [table for table in metadata.sorted_tables if table not in OF_THIS_DATABASE]
 """What is copied, each table after those that it refers to. The keys of a cluster stay: they move
 with the folder (cluster.leave)."""
 

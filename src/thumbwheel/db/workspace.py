@@ -10,7 +10,7 @@ from typing import Any
 
 from thumbwheel.core.config import C, Home, Sources
 from thumbwheel.core.key_files import kept_in
-from thumbwheel.db import cluster
+from thumbwheel.db import cluster, hosts
 from thumbwheel.db.dialects import backend_of
 from thumbwheel.db.engine import Database
 from thumbwheel.db.migrate import upgrade
@@ -70,6 +70,7 @@ class Workspace:
             raise
         ws = cls(home, database, sources, case_rule, is_shared=keys is not None)
         if keys is not None:
+            hosts.register(database, home)
             ws._open_keys.enter_context(keys)
             ws._open_keys.enter_context(kept_in(home.path, keys))
         return ws

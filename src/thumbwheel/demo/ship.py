@@ -71,15 +71,15 @@ def answer(ws: Workspace, agent: Agent, message: str) -> str:
     live."""
     from thumbwheel.deploy.routing import resolve
 
-    return ask(resolve(ws, agent.slug), message)
+    return ask(ws, resolve(ws, agent.slug), message)
 
 
-def ask(deployment: Deployment, message: str) -> str:
+def ask(ws: Workspace, deployment: Deployment, message: str) -> str:
     from thumbwheel.deploy.routing import require_endpoint, secret
     from thumbwheel.llm.client import Client
 
     endpoint = require_endpoint(deployment)
-    client = Client(endpoint.url, endpoint.model, api_key=secret(deployment))
+    client = Client(endpoint.url, endpoint.model, api_key=secret(ws, deployment))
     try:
         chat = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": message}]
         reply = client.post(
@@ -128,7 +128,7 @@ def show_llama_server(ws: Workspace, version: ModelVersion, message: str) -> str
         return None
     try:
         deployed = deploy(ws, version, "llamacpp", None, quant=QUANT)
-        return f"{ask(deployed.deployment, message)} (canary {deployed.canary.verdict})"
+        return f"{ask(ws, deployed.deployment, message)} (canary {deployed.canary.verdict})"
     except ThumbwheelError as error:
         return f"none: {error}"
     finally:

@@ -239,7 +239,9 @@ def _listed(deployment: Deployment, serving: Mapping[str, Deployment | None]) ->
 
 def _state(row: ListedDeployment) -> str:
     state: str = row.state
-    if row.alive:
+    if row.host is not None:
+        state = f"{state}, on host {row.host}"
+    elif row.alive:
         state = "answers"
     elif state == "warm":
         state = f"{state}, does not answer: {row.why}"

@@ -14,12 +14,19 @@ from typing import Any
 
 from thumbwheel.core import ids, log
 from thumbwheel.core.errors import Conflict, DataError, ModelError, NotFound, ThumbwheelError
+from thumbwheel.db.hosts import folder_id
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import of_agent
-from thumbwheel.deploy import canary, fitness, prepare, store
+from thumbwheel.deploy import canary, fitness, prepare, remote_token, store
 from thumbwheel.deploy.canary import Canary
 from thumbwheel.deploy.prepare import DeploymentPlan
-from thumbwheel.deploy.routing import by_id, deployments, route, warm_deployments
+from thumbwheel.deploy.routing import (
+    by_id,
+    deployments,
+    require_here,
+    route,
+    warm_deployments,
+)
 from thumbwheel.deploy.running import for_each
 from thumbwheel.deploy.switch import promote
 from thumbwheel.deploy.targets import TARGETS
@@ -32,7 +39,6 @@ from thumbwheel.deploy.types import (
     RemoteModel,
 )
 from thumbwheel.export.types import Acceptance
-from thumbwheel.jobs.host import folder_id
 from thumbwheel.models import versions
 from thumbwheel.models.types import LIVE, Agent, ModelVersion, Switch
 
@@ -132,6 +138,7 @@ def deploy(
         )
     if result.verdict is CanaryVerdict.INCONCLUSIVE and acceptance:
         result = canary.accepted(result, f"{acceptance.name}: {acceptance.reason}")
+    remote_token.share(ws, target, endpoint)
     deployment = _set_state(ws, deployment, DeploymentState.WARM, endpoint, result)
     if alias is not None and not deployment.is_accepted:
         fix = (
@@ -163,7 +170,7 @@ def _with_free_name(
     warm = [
         deployment
         for deployment in warm_deployments(ws, model_version)
-        if deployment.target == target
+        if deployment.target == target and deployment.host is None
     ]
     for deployment in warm:
         if deployment.export_id == package.export_id and deployment.settings == settings:
@@ -185,7 +192,7 @@ def _end_superseded(ws: Workspace, new: Deployment) -> None:
     for deployment in deployments(ws, agent):
         if (deployment.version_id, deployment.target) != (new.version_id, new.target):
             continue
-        if deployment.id in in_use:
+        if deployment.id in in_use or deployment.host is not None:
             continue
         if deployment.is_accepted and not new.is_accepted:
             continue
@@ -202,7 +209,9 @@ def _set_state(
 ) -> Deployment:
     canary_record = result.to_json() if result else None
     ws.db.write(
-        lambda connection: store.set_state(connection, deployment, state, endpoint, canary_record),
+        lambda connection: store.set_state(
+            connection, ws.home, deployment, state, endpoint, canary_record
+        ),
         of_agent(Agent.named(deployment.agent).id),
     )
     return by_id(ws, deployment.id)
@@ -230,6 +239,8 @@ def _remove_endpoint(ws: Workspace, deployment: Deployment, endpoint: Endpoint |
     for other in deployments(ws, Agent.named(deployment.agent)):
         if other.state is not DeploymentState.WARM or other.target != deployment.target:
             continue
+        if other.host is not None:
+            continue
         if other.endpoint and _served_model(other.endpoint) == _served_model(endpoint):
             return
     try:
@@ -256,9 +267,7 @@ def undeploy(
     with ws.db.read() as connection:
         matching = [
             deployment
-            for deployment in store.find(
-                connection, ws.home.path, store.of_version(model_version.id)
-            )
+            for deployment in store.find(connection, ws.home, store.of_version(model_version.id))
             if target in (None, deployment.target)
         ]
     if not matching:
@@ -282,8 +291,10 @@ def undeploy(
         )
 
     def remove(deployment: Deployment) -> None:
+        if not forget:
+            require_here(deployment)
         try:
-            if deployment.endpoint is not None:
+            if deployment.endpoint is not None and deployment.host is None:
                 TARGETS.get(deployment.target).remove(deployment.endpoint)
         except ThumbwheelError as error:
             if not forget:

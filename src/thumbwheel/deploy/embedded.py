@@ -41,7 +41,6 @@ from thumbwheel.deploy.streaming_generator import (
 from thumbwheel.deploy.targets.embedded import MODELS, SPEC, TOKEN
 from thumbwheel.engine.libraries import load_libraries
 from thumbwheel.engine.rollout import Sampling
-from thumbwheel.llm.port import HOST
 from thumbwheel.models.template_settings import TemplateSettings
 
 if TYPE_CHECKING:
@@ -757,7 +756,7 @@ def main(arguments: list[str]) -> None:
     load_libraries()
     folder, port = Path(arguments[0]), int(arguments[1])
     app = application(EmbeddedServer(folder), os.environ.pop(TOKEN))
-    uvicorn.run(app, host=HOST, port=port, log_level="warning")
+    uvicorn.run(app, host=arguments[2], port=port, log_level="warning")
 
 
 if __name__ == "__main__":

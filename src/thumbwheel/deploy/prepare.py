@@ -12,6 +12,7 @@ from typing import Any
 
 from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, StorageError
+from thumbwheel.db.hosts import HostConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.store import FOLDER
 from thumbwheel.deploy.types import ENDPOINT, Package, RemoteModel
@@ -22,6 +23,7 @@ from thumbwheel.evaluation.rows import training_prompts
 from thumbwheel.export.formats import FORMATS
 from thumbwheel.export.package import export, exports, precision, served_by_its_file
 from thumbwheel.export.types import GGUF_ADAPTER, GGUF_MODEL, HF_MODEL, Export, ModelKind
+from thumbwheel.llm.port import HOST
 from thumbwheel.models import versions
 from thumbwheel.models.base import gguf_file, locate, require_training
 from thumbwheel.models.gguf.base import file_hash
@@ -29,6 +31,8 @@ from thumbwheel.models.settings import may_be_private
 from thumbwheel.models.template_settings import AS_IT_IS, template_settings
 from thumbwheel.models.types import ModelVersion, VersionState, require_untainted
 
+EVERY_IPV4, EVERY_IPV6 = "0.0.0.0", "::"
+"""All addresses of this host."""
 PROMPTS = 48
 """Prompts of the agent that the canary looks at."""
 
@@ -109,7 +113,7 @@ def _usable_export(
         # The package of a third party's format may be gone.
         if earlier.format not in FORMATS.names() or FORMATS.get(earlier.format).kind != kind:
             continue
-        is_complete = earlier.path.is_dir() and bool(earlier.files)
+        is_complete = earlier.host is None and earlier.path.is_dir() and bool(earlier.files)
         if earlier.quant != quant or not earlier.deployable or not is_complete:
             continue
         if earlier.format == format:
@@ -244,7 +248,17 @@ def files(
         system=common_system(prompts(ws, model_version)),
         # an export has its settings in the template that it was saved with
         template=template_settings(ws, model_version.agent) if plain_base else AS_IT_IS,
+        bind=_bind(ws),
     )
+
+
+def _bind(ws: Workspace) -> str:
+    """Return the address on which model servers listen: loopback, unless the other hosts of the
+    home reach this one."""
+    address = ws.settings(HostConfig, "host").address
+    if address is None or not ws.is_shared:
+        return HOST
+    return EVERY_IPV6 if address.startswith("[") else EVERY_IPV4
 
 
 def _is_plain_base(model_version: ModelVersion, format: str) -> bool:

@@ -64,6 +64,13 @@ class Running:
     """The folder that the record was written for; in a copied home it is another one."""
     sound_log: int = 0
     """Bytes of its log while it was well. They do not say why it ended."""
+    bind: str = HOST
+    """The address on which it listens."""
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether other hosts can ask it."""
+        return self.bind != HOST
 
     @property
     def url(self) -> str:
@@ -151,12 +158,20 @@ def token(folder: Path, url: str, what: str) -> str:
 
 
 def start(
-    folder: Path, command: Command, ready: Ready, *, what: str, wait: float, port: int = 0
+    folder: Path,
+    command: Command,
+    ready: Ready,
+    *,
+    what: str,
+    wait: float,
+    port: int = 0,
+    bind: str = HOST,
 ) -> Running:
     """Start a server in `folder`, whose lock the caller holds, and return once it is `ready`. Port
     0 takes the last port again, or any free one.
 
-    Raises Conflict for a port that is taken, and ModelError with the end of its log for a server
+    `bind` is the address on which `command` has it listen. Raises Conflict for a port that is
+    taken, and ModelError with the end of its log for a server
     that ends or takes longer than `wait` seconds; nothing of it runs on then.
     """
     last = _recorded(folder)
@@ -184,7 +199,8 @@ def start(
         ) from error
     try:
         started = _started(process.pid) or ""
-        server = Running(process.pid, started, chosen_port, new_token, str(folder.resolve()))
+        place = str(folder.resolve())
+        server = Running(process.pid, started, chosen_port, new_token, place, bind=bind)
         write(folder / RECORD, json.dumps(asdict(server)))
         _await(server, folder, ready, what, wait)
     except BaseException:

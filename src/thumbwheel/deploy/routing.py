@@ -11,11 +11,10 @@ from urllib.parse import urlsplit
 from thumbwheel.core.addresses import is_loopback
 from thumbwheel.core.errors import Conflict, ModelError, NotFound
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy import store
+from thumbwheel.deploy import remote_token, store
 from thumbwheel.deploy.targets import TARGETS
-from thumbwheel.deploy.types import ENDPOINT, AliasRoute, Deployment, DeploymentState, Endpoint
+from thumbwheel.deploy.types import AliasRoute, Deployment, DeploymentState, Endpoint
 from thumbwheel.evaluation.approval import approval_state, require_approval
-from thumbwheel.jobs.host import folder_id
 from thumbwheel.models import versions
 from thumbwheel.models.types import CANARY, LIVE, Agent, ModelVersion, require_untainted
 
@@ -23,20 +22,20 @@ from thumbwheel.models.types import CANARY, LIVE, Agent, ModelVersion, require_u
 def deployments(ws: Workspace, agent: Agent, ended: bool = False) -> list[Deployment]:
     """Return the agent's deployments, newest first; ended ones only with `ended`."""
     with ws.db.read() as connection:
-        rows = store.find(connection, ws.home.path, store.of_agent(agent.id))
+        rows = store.find(connection, ws.home, store.of_agent(agent.id))
     return [row for row in rows if ended or row.state is not DeploymentState.ENDED]
 
 
 def by_id(ws: Workspace, deployment_id: str) -> Deployment:
     """Return the deployment with this id."""
     with ws.db.read() as connection:
-        return store.find(connection, ws.home.path, store.by_id(deployment_id))[0]
+        return store.find(connection, ws.home, store.by_id(deployment_id))[0]
 
 
 def warm_deployments(ws: Workspace, model_version: ModelVersion) -> list[Deployment]:
     """Return the warm deployments of a version, newest first."""
     with ws.db.read() as connection:
-        open_deployments = store.find(connection, ws.home.path, store.of_version(model_version.id))
+        open_deployments = store.find(connection, ws.home, store.of_version(model_version.id))
     return [
         deployment for deployment in open_deployments if deployment.state is DeploymentState.WARM
     ]
@@ -72,7 +71,7 @@ def resolve(ws: Workspace, name: str) -> Deployment:
 def route(ws: Workspace, agent: Agent, alias: str) -> AliasRoute:
     """Return where requests for an alias go."""
     with ws.db.read() as connection:
-        return store.route(connection, ws.home.path, agent.id, alias)
+        return store.route(connection, ws.home, agent.id, alias)
 
 
 def routes(ws: Workspace) -> list[tuple[str, str]]:
@@ -115,7 +114,8 @@ def answering(
             f"Run: thumbwheel deploy {model_version.name} --agent {model_version.agent} --target "
             "TARGET --alias none",
         )
-    return accepted[0]
+    here = [row for row in accepted if row.host is None]
+    return (here or accepted)[0]
 
 
 def require_endpoint(deployment: Deployment) -> Endpoint:
@@ -129,20 +129,31 @@ def require_endpoint(deployment: Deployment) -> Endpoint:
     return deployment.endpoint
 
 
-def is_elsewhere(ws: Workspace, deployment: Deployment) -> bool:
+def is_elsewhere(deployment: Deployment) -> bool:
     """Return whether the deployment answers at a loopback address of another host of the home."""
-    if not ws.is_shared or deployment.folder in (None, folder_id(ws.home)):
-        return False
-    if deployment.endpoint is None or ENDPOINT in TARGETS.get(deployment.target).kinds:
+    if deployment.host is None or deployment.endpoint is None:
         return False
     return is_loopback(urlsplit(deployment.endpoint.url).hostname or "")
 
 
-def secret(deployment: Deployment) -> str | None:
+def require_here(deployment: Deployment) -> None:
+    """Raise Conflict for a deployment of another host, whose servers nobody starts or stops from
+    here."""
+    if deployment.host is not None:
+        raise Conflict(
+            f"{deployment.name} on {deployment.target}",
+            f"it runs on host {deployment.host}",
+            "Run the same command there",
+        )
+
+
+def secret(ws: Workspace, deployment: Deployment) -> str | None:
     """Return the bearer token of a deployment's endpoint; None if it needs none. Raises ModelError
     if its server does not run."""
     if deployment.endpoint is None:
         return None
+    if deployment.host is not None:
+        return remote_token.token_of(ws, deployment)
     try:
         return TARGETS.get(deployment.target).secret(deployment.endpoint)
     except ModelError as error:

@@ -14,7 +14,7 @@ from typing import Any
 from thumbwheel.core.errors import ModelError, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import of_agent
-from thumbwheel.deploy import store
+from thumbwheel.deploy import remote_token, store
 from thumbwheel.deploy.routing import by_id, deployments, require_endpoint, route
 from thumbwheel.deploy.targets import TARGETS
 from thumbwheel.deploy.types import Deployment, DeploymentState, Health, public_name
@@ -30,6 +30,8 @@ def health(deployment: Deployment) -> Health:
     """Return whether a deployment answers now, and if not, why."""
     if deployment.state is not DeploymentState.WARM or deployment.endpoint is None:
         return Health(False, f"it is {deployment.state}")
+    if deployment.host is not None:
+        return Health(True, f"on host {deployment.host}, whose server watches it")
     return TARGETS.get(deployment.target).health(deployment.endpoint)
 
 
@@ -44,10 +46,14 @@ def _mark(ws: Workspace, deployment: Deployment) -> Path:
 
 def ensure_running(ws: Workspace, deployment: Deployment) -> Deployment:
     """Start a deployment that does not answer. The canary is not repeated: the files are verified
-    to be the same."""
+    to be the same. One of another host is left to that host's server."""
+    if deployment.host is not None:
+        return deployment
     _mark(ws, deployment).unlink(missing_ok=True)
     if not health(deployment).alive:
         deployment = _apply_again(ws, deployment)
+    else:
+        remote_token.share(ws, deployment.target, require_endpoint(deployment))
     agent = Agent.named(deployment.agent)
     for alias in versions.aliases_of(ws, agent):
         serving = route(ws, agent, alias).deployment
@@ -74,17 +80,24 @@ def _apply_again(ws: Workspace, deployment: Deployment) -> Deployment:
     deploy_plan = prepare.plan(ws, model_version, deployment.target, driver.kinds, quant)
     package = prepare.package(ws, model_version, deploy_plan)
     endpoint = driver.apply(replace(package, name=deployment.name), target_config)
+    remote_token.share(ws, deployment.target, endpoint)
     ws.db.write(
-        lambda connection: store.move_endpoint(connection, ws.home.path, deployment, endpoint),
+        lambda connection: store.move_endpoint(connection, ws.home, deployment, endpoint),
         of_agent(Agent.named(deployment.agent).id),
     )
     return by_id(ws, deployment.id)
 
 
+def _warm_here(ws: Workspace, agent: Agent) -> list[Deployment]:
+    """Return the agent's warm deployments that run on this host."""
+    rows = deployments(ws, agent)
+    return [row for row in rows if row.state is DeploymentState.WARM and row.host is None]
+
+
 def stop(ws: Workspace, agent: Agent, *, stays: bool = False) -> list[Deployment]:
     """Stop the agent's servers and return the stopped deployments. Aliases and records stay, so
     that `restart` brings them back; `serve` starts them again too, unless `stays` is set."""
-    warm = [row for row in deployments(ws, agent) if row.state is DeploymentState.WARM]
+    warm = _warm_here(ws, agent)
 
     def remove(deployment: Deployment) -> None:
         if stays:
@@ -99,7 +112,7 @@ def stop(ws: Workspace, agent: Agent, *, stays: bool = False) -> list[Deployment
 
 def restart(ws: Workspace, agent: Agent) -> None:
     """Start every warm deployment that does not answer, except deployments of tainted versions."""
-    warm = [row for row in deployments(ws, agent) if row.state is DeploymentState.WARM]
+    warm = _warm_here(ws, agent)
     startable = [row for row in warm if not row.tainted]
     for_each(startable, lambda deployment: ensure_running(ws, deployment))
 

@@ -1,19 +1,26 @@
-"""All SQL of deployments; aliases and their switches belong to the stage of models."""
+"""All SQL of deployments; aliases and their switches belong to the stage of models.
+
+A row has neither the path of the home nor the loopback address of the host on which the deployment
+runs: they mean something else on every other host of the home, and in a copy of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
 from thumbwheel.core import ids
+from thumbwheel.core.config import Home
+from thumbwheel.core.home_paths import located, portable
 from thumbwheel.db.dialects import json_text
+from thumbwheel.db.hosts import HostRow, all_hosts, folder_id
 from thumbwheel.db.schema import agents, aliases, deployments, model_versions, switches
-from thumbwheel.deploy.types import AliasRoute, Deployment, DeploymentState, Endpoint
+from thumbwheel.deploy.targets import TARGETS
+from thumbwheel.deploy.types import ENDPOINT, AliasRoute, Deployment, DeploymentState, Endpoint
 from thumbwheel.models.types import ModelVersion
 
 FOLDER = "deployments"
@@ -24,6 +31,9 @@ _JOINED = (
     .join(model_versions, model_versions.c.id == deployments.c.version_id)
     .join(agents, agents.c.id == deployments.c.agent_id)
 )
+LOOPBACK = "//127.0.0.1:"
+HOST = "//$THUMBWHEEL_HOST:"
+"""Stands in a row for the address of the host on which a deployment runs."""
 _NEWEST = (deployments.c.recorded_at.desc(), deployments.c.id.desc())
 
 
@@ -60,6 +70,7 @@ def insert(
 
 def set_state(
     connection: sa.Connection,
+    home: Home,
     deployment: Deployment,
     state: DeploymentState,
     endpoint: Endpoint | None,
@@ -69,14 +80,14 @@ def set_state(
     deployment.check_move(state)
     values = {"state": state, "canary": canary}
     if endpoint:
-        values["endpoint"] = asdict(endpoint)
+        values["endpoint"] = _stored(home, deployment.target, endpoint)
     connection.execute(
         deployments.update().where(deployments.c.id == deployment.id).values(**values)
     )
 
 
 def move_endpoint(
-    connection: sa.Connection, home: Path, deployment: Deployment, endpoint: Endpoint
+    connection: sa.Connection, home: Home, deployment: Deployment, endpoint: Endpoint
 ) -> None:
     """Record the new endpoint of a server that was started again, also for the other deployments
     that it serves."""
@@ -85,15 +96,16 @@ def move_endpoint(
         deployments.c.state == DeploymentState.WARM
     )
     for row in find(connection, home, warm):
+        if row.host is not None:
+            continue
         if row.id == deployment.id:
             new_endpoint = endpoint
         elif old_endpoint and row.endpoint and _server(row.endpoint) == _server(old_endpoint):
             new_endpoint = replace(row.endpoint, url=endpoint.url)
         else:
             continue
-        connection.execute(
-            deployments.update().where(by_id(row.id)).values(endpoint=asdict(new_endpoint))
-        )
+        stored = _stored(home, deployment.target, new_endpoint)
+        connection.execute(deployments.update().where(by_id(row.id)).values(endpoint=stored))
 
 
 def _server(endpoint: Endpoint) -> tuple[str, Any]:
@@ -125,17 +137,17 @@ def of_version(version_id: str) -> sa.ColumnElement[bool]:
     return (deployments.c.version_id == version_id) & (deployments.c.state != DeploymentState.ENDED)
 
 
-def find(connection: sa.Connection, home: Path, *where: sa.ColumnElement[bool]) -> list[Deployment]:
+def find(connection: sa.Connection, home: Home, *where: sa.ColumnElement[bool]) -> list[Deployment]:
     """Return the deployments that match, newest first."""
-    return [
-        _deployment(home, row)
-        for row in connection.execute(_JOINED.where(*where).order_by(*_NEWEST)).mappings()
-    ]
+    hosts = _Hosts.of(connection, home)
+    rows = connection.execute(_JOINED.where(*where).order_by(*_NEWEST)).mappings()
+    return [_deployment(hosts, row) for row in rows]
 
 
-def route(connection: sa.Connection, home: Path, agent_id: str, alias: str) -> AliasRoute:
-    """Return where requests for an alias go: to the warm deployment of its version that the alias
-    was switched to, else to the newest warm one."""
+def route(connection: sa.Connection, home: Home, agent_id: str, alias: str) -> AliasRoute:
+    """Return where requests for an alias go: to a warm deployment of its version on this host, if
+    there is one; of several to the one that the alias was switched to, else to the newest."""
+    hosts = _Hosts.of(connection, home)
     alias_switches = (switches.c.agent_id == agent_id) & (switches.c.alias == alias)
     switched_to = (
         sa.select(json_text(switches.c.evidence, "deployment"))
@@ -154,7 +166,11 @@ def route(connection: sa.Connection, home: Path, agent_id: str, alias: str) -> A
         .join(agents, agents.c.id == aliases.c.agent_id)
         .outerjoin(deployments, warm & (deployments.c.agent_id == aliases.c.agent_id))
         .where((aliases.c.agent_id == agent_id) & (aliases.c.name == alias))
-        .order_by((deployments.c.id == switched_to).desc(), *_NEWEST)
+        .order_by(
+            sa.func.coalesce(deployments.c.folder == hosts.own, sa.false()).desc(),
+            (deployments.c.id == switched_to).desc(),
+            *_NEWEST,
+        )
         .limit(1)
     )
     row = connection.execute(query).mappings().first()
@@ -162,7 +178,7 @@ def route(connection: sa.Connection, home: Path, agent_id: str, alias: str) -> A
         return AliasRoute(exists=False, deployment=None)
     if row["id"] is None:
         return AliasRoute(exists=True, deployment=None)
-    return AliasRoute(exists=True, deployment=_deployment(home, row))
+    return AliasRoute(exists=True, deployment=_deployment(hosts, row))
 
 
 def routing_rows(connection: sa.Connection) -> list[Any]:
@@ -197,18 +213,58 @@ def alias_names(connection: sa.Connection) -> list[tuple[str, str]]:
     return [(row.slug, row.name) for row in connection.execute(query)]
 
 
-def _endpoint(home: Path, stored: Mapping[str, Any]) -> Endpoint:
-    """Return the stored endpoint. The folder of the target's server is looked for in this home, so
-    that a copied home does not refer to the one that it was copied from."""
-    details = dict(stored["details"])
-    if "place" in details:
-        parts = Path(details["place"]).parts
-        last = len(parts) - 1 - parts[::-1].index(FOLDER)
-        details["place"] = str(home.joinpath(*parts[last:]))
-    return Endpoint(**dict(stored) | {"details": details})
+@dataclass(frozen=True)
+class _Hosts:
+    """The hosts of the home, as this one sees them."""
+
+    home: Home
+    own: str
+    by_folder: Mapping[str, HostRow]
+    """Empty for a home with one host."""
+
+    @classmethod
+    def of(cls, connection: sa.Connection, home: Home) -> _Hosts:
+        return cls(home, folder_id(home), {row.folder: row for row in all_hosts(connection)})
+
+    def other(self, folder: str | None) -> HostRow | None:
+        """Return the host of a folder, None if it is this one."""
+        if not self.by_folder or folder is None or folder == self.own:
+            return None
+        return self.by_folder.get(folder) or HostRow(folder, "another host", None)
 
 
-def _deployment(home: Path, row: sa.RowMapping) -> Deployment:
+def _stored(home: Home, target: str, endpoint: Endpoint) -> dict[str, Any]:
+    """Return an endpoint for its row."""
+    content: dict[str, Any] = portable(asdict(endpoint), home.path)
+    # a server that somebody else runs is asked under the same address from every host
+    return content if _is_of_others(target) else _replaced(content, LOOPBACK, HOST)
+
+
+def _endpoint(hosts: _Hosts, row: sa.RowMapping, host: HostRow | None) -> Endpoint:
+    """Return the endpoint of a row, as this host reaches it. Where the server listens on loopback
+    alone, or its host has no address, it is a loopback one, which `routing.is_elsewhere` tells
+    apart."""
+    content = located(row["endpoint"], hosts.home.path)
+    is_reachable = bool(content["details"].get("is_reachable"))
+    address = host.address if host is not None and is_reachable else None
+    return Endpoint(**_replaced(content, HOST, f"//{address}:" if address else LOOPBACK))
+
+
+def _replaced(content: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
+    """Return an endpoint with another host in its addresses."""
+    details = {
+        name: value.replace(old, new, 1) if isinstance(value, str) else value
+        for name, value in content["details"].items()
+    }
+    return {**content, "url": content["url"].replace(old, new, 1), "details": details}
+
+
+def _is_of_others(target: str) -> bool:
+    return target in TARGETS.names() and ENDPOINT in TARGETS.get(target).kinds
+
+
+def _deployment(hosts: _Hosts, row: sa.RowMapping) -> Deployment:
+    host = None if _is_of_others(row["target"]) else hosts.other(row["folder"])
     return Deployment(
         id=row["id"],
         agent=row["slug"],
@@ -219,9 +275,10 @@ def _deployment(home: Path, row: sa.RowMapping) -> Deployment:
         target=row["target"],
         name=row["name"],
         settings=row["settings"],
-        endpoint=_endpoint(home, row["endpoint"]) if row["endpoint"] else None,
+        endpoint=_endpoint(hosts, row, host) if row["endpoint"] else None,
         state=DeploymentState(row["state"]),
         canary=row["canary"],
         recorded_at=row["recorded_at"],
         folder=row["folder"],
+        host=host.name if host is not None else None,
     )

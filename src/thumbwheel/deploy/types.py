@@ -13,6 +13,7 @@ from typing import Any
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import Conflict
 from thumbwheel.export.types import ModelKind
+from thumbwheel.llm.port import HOST
 from thumbwheel.models.template_settings import TemplateSettings
 from thumbwheel.models.types import LIVE, Switch
 
@@ -48,6 +49,8 @@ class Package:
     system: str | None = None
     template: TemplateSettings | None = None
     """Of a whole model how its chat template is used."""
+    bind: str = HOST
+    """The address on which a server listens that the target starts."""
 
     @property
     def model(self) -> Path:
@@ -147,8 +150,11 @@ class Deployment:
     canary: Mapping[str, Any] | None
     recorded_at: datetime
     folder: str | None
-    """The folder of the home (jobs/host.py) from which it was applied; None for one of before there
+    """The folder of the home (db/hosts.py) from which it was applied; None for one of before there
     were hosts."""
+    host: str | None = None
+    """The name of the other host of the home on which it runs; None if it runs here, or on a server
+    that somebody else runs."""
 
     @property
     def is_accepted(self) -> bool:

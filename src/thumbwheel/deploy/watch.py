@@ -20,7 +20,6 @@ from typing import IO
 from thumbwheel.core import log
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import running
-from thumbwheel.deploy.routing import is_elsewhere
 from thumbwheel.deploy.targets import TARGETS
 from thumbwheel.deploy.types import ENDPOINT, Deployment, Health
 
@@ -134,7 +133,7 @@ class DeploymentWatch:
         watched_before = self._watched
         current: dict[str, Watched] = {}
         for deployment in self._served():
-            if not _is_ours(deployment) or is_elsewhere(self._ws, deployment):
+            if not _is_ours(deployment) or deployment.host is not None:
                 continue  # the server of that host watches it
             watched = watched_before.get(deployment.id) or Watched(deployment)
             watched.deployment = deployment

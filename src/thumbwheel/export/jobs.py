@@ -109,7 +109,7 @@ def _written(ws: Workspace, version: ModelVersion, folder: Path) -> dict[str | N
     wrote without recording them are removed."""
     recorded = {}
     for export in package.exports(ws, version):
-        if folder in (export.path, *export.path.parents):
+        if export.host is None and folder in (export.path, *export.path.parents):
             recorded[export.quant] = export
     folders = {export.path for export in recorded.values() if export.files}
     for manifest in sorted(folder.rglob(package.MANIFEST)):

@@ -253,7 +253,7 @@ def _export(
             folder.rename(destination)
     try:
         job.ws.db.write(
-            lambda connection: store.add(connection, model_version, finished),
+            lambda connection: store.add(connection, job.ws.home, model_version, finished),
             of_agent(model_version.agent_id),
         )
     except BaseException:
@@ -304,7 +304,7 @@ def _check_base(adapter: Path, model_version: ModelVersion, folder: Path, cache:
 def exports(ws: Workspace, version: ModelVersion) -> list[Export]:
     """Return the recorded exports of a version, oldest first."""
     with ws.db.read() as connection:
-        return store.of_version(connection, version.id)
+        return store.of_version(connection, ws.home, version.id)
 
 
 def _require_exportable(model_version: ModelVersion) -> None:

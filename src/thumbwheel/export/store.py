@@ -8,13 +8,16 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from thumbwheel.core.config import Home
+from thumbwheel.core.home_paths import located, portable
+from thumbwheel.db.hosts import all_hosts, folder_id
 from thumbwheel.db.schema import agents, exports, model_versions
 from thumbwheel.export.types import Export, Parity, ParityLimits, TaskScore
 from thumbwheel.models.types import ModelVersion
 
 
-def add(connection: sa.Connection, version: ModelVersion, done: Export) -> None:
-    """Insert a finished export of `version`."""
+def add(connection: sa.Connection, home: Home, version: ModelVersion, done: Export) -> None:
+    """Insert a finished export of `version`, with its files on this host."""
     connection.execute(
         exports.insert().values(
             id=done.id,
@@ -22,16 +25,17 @@ def add(connection: sa.Connection, version: ModelVersion, done: Export) -> None:
             version_id=version.id,
             format=done.format,
             quant=done.quant,
-            path=str(done.path),
+            path=portable(str(done.path), home.path),
             files=dict(done.files),
             parity=asdict(done.parity) | {"stops": list(done.stops)},
             accepted=done.accepted,
             recorded_at=datetime.now(UTC),
+            folder=folder_id(home),
         )
     )
 
 
-def of_version(connection: sa.Connection, version_id: str) -> list[Export]:
+def of_version(connection: sa.Connection, home: Home, version_id: str) -> list[Export]:
     """Return the exports of a version, oldest first."""
     joined = exports.join(model_versions, model_versions.c.id == exports.c.version_id).join(
         agents, agents.c.id == exports.c.agent_id
@@ -42,10 +46,12 @@ def of_version(connection: sa.Connection, version_id: str) -> list[Export]:
             exports.c.recorded_at, exports.c.id
         )
     ).mappings()
-    return [_export(row) for row in rows]
+    name_of = {host.folder: host.name for host in all_hosts(connection)}
+    name_of.pop(folder_id(home), None)
+    return [_export(home, row, name_of.get(row["folder"])) for row in rows]
 
 
-def _export(row: sa.RowMapping) -> Export:
+def _export(home: Home, row: sa.RowMapping, host: str | None) -> Export:
     stored = dict(row["parity"])
     stops = tuple(stored.pop("stops", ()))
     stored["limits"] = ParityLimits(**stored["limits"])
@@ -58,10 +64,11 @@ def _export(row: sa.RowMapping) -> Export:
         agent=row["slug"],
         version=f"v{row['number']}",
         format=row["format"],
-        path=Path(row["path"]),
+        path=Path(located(row["path"], home.path)),
         files=row["files"],
         parity=Parity(**stored),
         quant=row["quant"],
         accepted=row["accepted"],
         stops=stops,
+        host=host,
     )

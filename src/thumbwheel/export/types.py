@@ -212,6 +212,8 @@ class Export:
     """Who accepted a failed parity, and why ("name: reason"); None where nothing failed."""
     stops: tuple[str, ...] = ()
     """Texts of the tokens that end an answer; what serves the files has to stop at each."""
+    host: str | None = None
+    """The name of the other host of the home that has the files; None if they are here."""
 
     @property
     def deployable(self) -> bool:

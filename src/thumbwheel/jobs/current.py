@@ -11,6 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from thumbwheel.core.home_paths import portable
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import ROWS
 from thumbwheel.jobs import store
@@ -50,6 +51,6 @@ def note(ws: Workspace, **values: Any) -> None:
     every_note = dict(_notes)
 
     def work(connection: sa.Connection) -> None:
-        store.set_values(connection, job_id, notes=every_note)
+        store.set_values(connection, job_id, notes=portable(every_note, ws.home.path))
 
     ws.db.write(work, ROWS)

@@ -8,7 +8,6 @@ file system), so neither alone tells them apart; workers of another host are jud
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import socket
 import time
@@ -18,8 +17,8 @@ from pathlib import Path
 
 from thumbwheel.core.child import stat_fields
 from thumbwheel.core.config import Home
-from thumbwheel.core.files import create, unwritable
 from thumbwheel.core.locks import try_lock
+from thumbwheel.db.hosts import folder_id
 from thumbwheel.jobs.types import WorkerRow
 
 KILL_SECONDS = 5.0
@@ -76,17 +75,6 @@ class Host:
             while not self.is_gone(worker) and time.monotonic() < deadline:
                 time.sleep(0.02)
         (self.locks / worker.id).unlink(missing_ok=True)
-
-
-def folder_id(home: Home) -> str:
-    """Return the random id of a home's folder; create it if there is none. Raises StorageError."""
-    path = home.host_id
-    try:
-        if not path.exists():
-            create(path, f"{secrets.token_hex(8)}\n".encode("ascii"))
-        return path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise unwritable(f"file {str(path)!r}", error) from error
 
 
 def boot_id() -> str:

@@ -20,6 +20,8 @@ import sqlalchemy as sa
 from thumbwheel.core import ids
 from thumbwheel.core.address_secrets import addresses_with_secrets
 from thumbwheel.core.errors import Busy, Conflict, InputError, NotFound
+from thumbwheel.core.home_paths import located, portable
+from thumbwheel.db.hosts import name_of
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import JOBS
 from thumbwheel.jobs import store
@@ -69,6 +71,7 @@ def enqueue(
     queued, and InputError for an address with a password.
     """
     require_no_password(spec)
+    spec = portable(spec, ws.home.path)
 
     def work(connection: sa.Connection) -> Job:
         if key is None or store.by_key(connection, key) is None:
@@ -85,7 +88,7 @@ def enqueue(
             folder=folder,
         )
 
-    return ws.db.write(work, JOBS)
+    return _located(ws, ws.db.write(work, JOBS))
 
 
 def require_no_password(spec: Mapping[str, Any]) -> None:
@@ -172,7 +175,7 @@ def job(ws: Workspace, job_id: str, is_visible: Callable[[Job], bool] | None = N
     """Return the job whose id is, or begins with, `job_id`. Raises NotFound, also for a job that is
     not visible to the principal."""
     with ws.db.read() as connection:
-        return _job(connection, job_id, is_visible)
+        return _located(ws, _job(connection, job_id, is_visible))
 
 
 def _job(
@@ -190,7 +193,20 @@ def _job(
 def job_of_key(ws: Workspace, key: str) -> Job | None:
     """Return the job with this idempotency key, or None."""
     with ws.db.read() as connection:
-        return store.by_key(connection, key)
+        row = store.by_key(connection, key)
+    return None if row is None else _located(ws, row)
+
+
+def _located(ws: Workspace, row: Job) -> Job:
+    """Return a job with the paths of the home as they are on this host."""
+    return replace(
+        row,
+        spec=located(row.spec, ws.home.path),
+        notes=located(row.notes, ws.home.path),
+        progress=located(row.progress, ws.home.path),
+        result=located(row.result, ws.home.path),
+        error=located(row.error, ws.home.path),
+    )
 
 
 def jobs(
@@ -212,7 +228,7 @@ def jobs(
         rows = store.listed(
             connection, states=states, kind=kind, agents=agents, before=before, limit=limit + 1
         )
-    page = rows[:limit]
+    page = [_located(ws, row) for row in rows[:limit]]
     return page, _cursor(page[-1]) if len(rows) > limit else None
 
 
@@ -243,7 +259,8 @@ def events(
 ) -> list[JobEvent]:
     """Return a job's events after the event number `after`, in order."""
     with ws.db.read() as connection:
-        return store.events(connection, _job(connection, job_id).id, after, limit, kinds)
+        rows = store.events(connection, _job(connection, job_id).id, after, limit, kinds)
+    return [replace(row, content=located(row.content, ws.home.path)) for row in rows]
 
 
 def cancel(ws: Workspace, job_id: str) -> Job:
@@ -325,14 +342,23 @@ def live_workers(ws: Workspace) -> list[WorkerRow]:
 
 
 def standstill(ws: Workspace, seconds: float = LIVE_SECONDS) -> str | None:
-    """Return a message if a job has been queued for `seconds` and no worker is alive, else None."""
+    """Return a message if a job has been queued for `seconds` and no worker is alive that can do
+    it, else None."""
     now = datetime.now(UTC)
     with ws.db.read() as connection:
-        waiting = store.queued(connection, 1)
-    if not waiting or live_workers(ws):
-        return None
-    waited = (now - waiting[0].recorded_at).total_seconds()
-    return f"a job waits for {waited:.0f} s, and no worker is alive" if waited > seconds else None
+        waiting = store.queued(connection, LOOKED_AT)
+    folders = {worker.host.partition("@")[0] for worker in live_workers(ws)}
+    for row in waiting:
+        waited = (now - row.recorded_at).total_seconds()
+        is_possible = bool(folders) and row.folder in (None, *folders)
+        if is_possible or waited <= seconds:
+            continue
+        if not folders or row.folder is None:
+            return f"a job waits for {waited:.0f} s, and no worker is alive"
+        with ws.db.read() as connection:
+            host = name_of(connection, row.folder)
+        return f"job {row.id} waits for {waited:.0f} s for a file of {host}: no worker lives there"
+    return None
 
 
 def crashing(ws: Workspace) -> str | None:

@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
+from thumbwheel.core.home_paths import portable
 from thumbwheel.jobs import store
 from thumbwheel.jobs.types import EventKind, Job
 
@@ -27,6 +29,7 @@ class JobSink:
     """The sink (core/log.py) of one attempt at a job."""
 
     job: Job
+    home: Path
     clock: Callable[[], float] = time.monotonic
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _flushing: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -85,15 +88,16 @@ class JobSink:
         is_point = end or elapsed - self._point_at >= max(FLUSH_EVERY, elapsed / POINTS)
         values: dict[str, Any] = {"progressed_at": now}
         if progress is not None:
-            values["progress"] = progress
+            progress_row = portable(progress, self.home)
+            values["progress"] = progress_row
 
         def work(connection: sa.Connection) -> None:
             store.require_fence(connection, self.job.id, self.job.fence, changes=True)
             store.set_values(connection, self.job.id, **values)
-            for line in lines:
+            for line in portable(lines, self.home):
                 store.add_event(connection, self.job.id, EventKind.LOG, {"text": line}, now)
             if is_new and progress is not None and is_point:
-                store.add_event(connection, self.job.id, EventKind.PROGRESS, progress, now)
+                store.add_event(connection, self.job.id, EventKind.PROGRESS, progress_row, now)
 
         write(work)
         with self._lock:

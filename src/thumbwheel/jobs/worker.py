@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
 from typing import Any, TypeVar
@@ -36,10 +36,10 @@ from thumbwheel.core import ids, log, present
 from thumbwheel.core.child import end_children
 from thumbwheel.core.clock import Clock, utc_now
 from thumbwheel.core.errors import Fenced, InputError, StorageError, ThumbwheelError
+from thumbwheel.core.home_paths import located, portable
 from thumbwheel.core.imports import is_importing
 from thumbwheel.core.locks import try_lock
 from thumbwheel.db.dialects import SQLITE
-from thumbwheel.db.engine import Database
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import JOBS, ROWS, WriteLock
 from thumbwheel.jobs import claims, current, schedules, store
@@ -110,7 +110,8 @@ class Worker:
             host = self.host or Host.of(ws.home)
             host.locks.mkdir(mode=0o700, exist_ok=True)
             handle = try_lock(host.locks / self.id)
-            pulse = Pulse(self, ws.db, claims.WorkerWatch(self.config.lease_seconds, host))
+            watch = claims.WorkerWatch(self.config.lease_seconds, host)
+            pulse = Pulse(self, ws, watch)
             pulse.register()
             thread = threading.Thread(target=pulse.run, name="pulse", daemon=True)
             thread.start()
@@ -136,6 +137,12 @@ class Worker:
                 return False
             job = pulse.claim()
             if job is not None:
+                # its row names files from the home on
+                job = replace(
+                    job,
+                    spec=located(job.spec, pulse.home),
+                    notes=located(job.notes, pulse.home),
+                )
                 is_sound = self._do(job, pulse)
                 if not is_sound or (WEIGHTY in sys.modules and not self.stop_when_idle):
                     return True
@@ -165,7 +172,7 @@ class Worker:
         """Make one attempt at a job, from its claim to the record of its end; return whether this
         process may do another job."""
         log.say(f"job {job.id}: {job.kind}" + (f" for {job.agent}" if job.agent else ""))
-        sink = JobSink(job)
+        sink = JobSink(job, pulse.home)
         attempt = self.attempt = Attempt(job, sink)
         state, result, error = JobState.SUCCEEDED, None, None
         is_sound = True
@@ -249,12 +256,13 @@ STALLED = "stalled"
 class Pulse:
     """The second thread of a worker, and all that it writes."""
 
-    def __init__(self, worker: Worker, database: Database, watch: claims.WorkerWatch) -> None:
-        self._worker, self._db, self._watch = worker, database, watch
+    def __init__(self, worker: Worker, ws: Workspace, watch: claims.WorkerWatch) -> None:
+        self._worker, self._db, self._watch = worker, ws.db, watch
+        self.home = ws.home.path
         self._config = worker.config
         self._needs = {name: kind.needs for name, kind in worker.kinds.items()}
         self._urgent = [name for name, kind in worker.kinds.items() if kind.is_urgent]
-        self._changes = database.changes()
+        self._changes = ws.db.changes()
         self._marker: object = None
         self._schedules: list[Schedule] = []
         self._alive_at = self._beat_at = time.monotonic()
@@ -468,7 +476,14 @@ class Pulse:
             now = self._worker.now()
             if state is JobState.QUEUED:
                 return claims.give_back(connection, job, now)
-            claims.finish(connection, job, state, now, result, error)
+            claims.finish(
+                connection,
+                job,
+                state,
+                now,
+                portable(result, self.home),
+                portable(error, self.home),
+            )
             return state
 
         while True:

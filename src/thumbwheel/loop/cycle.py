@@ -292,7 +292,8 @@ def export_once(ws: Workspace, version: ModelVersion, format: str, config: Cycle
     folder = (config.export_to or Path()) / f"{version.agent}-{version.name}-{format}"
     folder = folder.expanduser().resolve()
     for earlier in exports(ws, version):
-        if (earlier.format, earlier.path) == (format, folder) and folder.is_dir():
+        is_same = (earlier.format, earlier.path, earlier.host) == (format, folder, None)
+        if is_same and folder.is_dir():
             check_unchanged(folder, earlier.files)
             return earlier
     manifest = manifest_of(folder)

@@ -28,7 +28,8 @@ from thumbwheel.capture.erased import NAME
 from thumbwheel.capture.inbox import drain_inbox
 from thumbwheel.capture.redact import hashed_name
 from thumbwheel.core import ids
-from thumbwheel.core.errors import NotFound
+from thumbwheel.core.errors import Conflict, NotFound
+from thumbwheel.core.home_paths import located
 from thumbwheel.core.seal import Seal, make_seal, read_seal
 from thumbwheel.datasets.build import by_id
 from thumbwheel.datasets.rewrite import rewrite_without
@@ -37,12 +38,14 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.signing import resigned
 from thumbwheel.jobs.queue import forget
 from thumbwheel.loop import store
+from thumbwheel.loop.pending_erasures import leave_to_others, other_hosts, waiting_hosts
 from thumbwheel.loop.purge import changed_reports, check_idle, mentions, purge
 from thumbwheel.loop.retrain import retrain
 from thumbwheel.loop.taint import datasets_holding, descendants, reward_datasets
 from thumbwheel.loop.types import Erasure, Record, SubjectRows, Tainted
 from thumbwheel.models.types import Agent
 from thumbwheel.rewards import unlearn
+from thumbwheel.training.killed_runs import host_of, running_elsewhere
 
 DONE = "done"
 STAGES = ("mark", "datasets", "files", "rows", "compact", DONE)
@@ -100,6 +103,12 @@ def erase(
     if job.result.state == "already" or dry_run:
         return job.result
     check_idle(ws)
+    for run in running_elsewhere(ws):
+        raise Conflict(
+            f"run {run.id!r}",
+            f"{host_of(ws, run)} trains it at this moment, and would write checkpoints again",
+            "Wait for its end, or stop it there; then erase",
+        )
     for name in STAGES:
         stage(name)
         WORK[name](job, seal or make_seal(ws.home.secret))
@@ -139,7 +148,10 @@ def _plan(ws: Workspace, agent: Agent, subject: str, seal: Seal | None) -> _Eras
         last = of_subject[-1]
         erased_at = last["recorded_at"][:16]
         note = f"everything about it was erased at {erased_at} UTC; nothing has come since"
-        job.result = Erasure(agent.slug, "already", last["id"], notes=[note])
+        notes = [note]
+        if waiting := waiting_hosts(ws, last["id"]):
+            notes.append(_left_to(waiting))
+        job.result = Erasure(agent.slug, "already", last["id"], notes=notes)
         return job
     _describe(job)
     return job
@@ -183,6 +195,7 @@ def _describe(job: _Erasure) -> None:
     result.datasets = earlier.get("datasets") or {
         dataset_id: rows.counts for dataset_id, rows in holding.items()
     }
+    names["exports"] = located(names["exports"], ws.home.path)
     result.tainted = {kind: kind_names for kind, kind_names in names.items() if kind_names}
     for kind, hashes in documents.items():
         if hashes:
@@ -206,8 +219,18 @@ def _describe(job: _Erasure) -> None:
     ]
     if job.tainted.versions | job.tainted.reward_models:
         notes.append(LEARNED)
+    if others := other_hosts(ws):
+        notes.append(_left_to(others))
     notes.append(OUTSIDE)
     result.notes = notes
+
+
+def _left_to(hosts: list[str]) -> str:
+    """Return a note about the files in the folders of other hosts."""
+    return (
+        f"files in the folders of other hosts are removed by their servers within seconds, or when "
+        f"they next start: {', '.join(hosts)}"
+    )
 
 
 def _fitted_documents(job: _Erasure, earlier: Mapping[str, Any]) -> dict[str, set[str]]:
@@ -229,7 +252,7 @@ def names_of(connection: sa.Connection, tainted: Tainted, agent_id: str) -> dict
     exports = store.rows_by_id(connection, schema.exports, tainted.exports)
     names["versions"] = _numbered(connection, versions, "v", agent_id)
     names["reward_models"] = _numbered(connection, models, "rm", agent_id)
-    names["exports"] = [str(export["path"]) for export in exports]
+    names["exports"] = [export["path"] for export in exports]
     return names
 
 
@@ -382,7 +405,9 @@ def _contains_id(part: Any, gone: frozenset[str]) -> bool:
 def _files(job: _Erasure, seal: Seal) -> None:
     with job.ws.db.read() as connection:
         exports = store.rows_by_id(connection, schema.exports, job.tainted.exports)
-    paths = [str(export["path"]) for export in exports]
+    names = [export["path"] for export in exports]
+    leave_to_others(job.ws, str(job.result.id), job.doomed, job.tainted, names)
+    paths = located(names, job.ws.home.path)
     job.result.files = purge(job.ws, job.doomed, job.tainted, paths)
 
 

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from thumbwheel.capture.erased import NAME
 from thumbwheel.core import ids
 from thumbwheel.core.errors import NotFound
+from thumbwheel.core.home_paths import located
 from thumbwheel.core.seal import read_seal
 from thumbwheel.datasets.build import load_rows
 from thumbwheel.datasets.types import SPLITS, Row
@@ -47,7 +48,7 @@ def lineage(ws: Workspace, model_version: ModelVersion) -> Lineage:
             sources=sources(_rows(ws, dataset["id"])) if dataset else None,
             evaluations=store.evaluations_of(connection, version_id),
             decisions=store.decisions_of(connection, version_id),
-            exports=store.exports_of(connection, version_id),
+            exports=located(store.exports_of(connection, version_id), ws.home.path),
             reward_model=_reward_model(ws, connection, run) if run else None,
             children=[f"v{child['number']}" for child in children],
         )

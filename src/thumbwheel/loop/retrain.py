@@ -4,10 +4,10 @@ that is left."""
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 
 import sqlalchemy as sa
 
+from thumbwheel.core.home_paths import may_be
 from thumbwheel.db import schema
 from thumbwheel.loop import store
 from thumbwheel.loop.report import changed, option
@@ -35,16 +35,20 @@ def retrain(connection: sa.Connection, tainted: Tainted) -> list[str]:
     runs.sort(key=lambda run: (run["algorithm"] not in reward_methods, run["recorded_at"]))
     agents = sa.select(schema.agents.c.id, schema.agents.c.slug)
     name_of = dict(connection.execute(agents).tuples().all())
-    base_of_export = {}
+    bases_of_exports: list[tuple[str, str]] = []
     for export in store.rows_by_id(connection, schema.exports, tainted.exports):
         version = store.version(connection, export["version_id"]) or {}
-        base_of_export[str(Path(export["path"]).resolve())] = version.get("base")
+        if version.get("base"):
+            bases_of_exports.append((export["path"], version["base"]))
 
     commands: dict[str, None] = {}
     evaluated: dict[str, None] = {}
     for run in runs:
         agent = name_of[run["agent_id"]]
-        base = base_of_export.get(run["base"]) or run["base"]
+        base = run["base"]
+        for path, base_of_export in bases_of_exports:
+            if may_be(path, run["base"]):
+                base = base_of_export
         commands[_train_command(agent, run, base)] = None
         if run["algorithm"] not in reward_methods:
             evaluated[agent] = None

@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.core.errors import InputError, NotFound
+from thumbwheel.core.home_paths import located
 from thumbwheel.core.seal import make_seal
 from thumbwheel.datasets.build import by_id
 from thumbwheel.datasets.rewrite import find_row
@@ -253,5 +254,5 @@ def used_in(ws: Workspace, source: str, agent: str | None = None) -> UsageReport
         versions=names["versions"],
         reward_models=names["reward_models"],
         evaluations=names["evaluations"],
-        exports=names["exports"],
+        exports=located(names["exports"], ws.home.path),
     )

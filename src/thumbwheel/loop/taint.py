@@ -18,6 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.core.errors import StorageError
+from thumbwheel.core.home_paths import may_be
 from thumbwheel.datasets.build import datasets
 from thumbwheel.datasets.rewrite import AffectedRows, affected_rows
 from thumbwheel.db.schema import evaluations, exports, model_versions, reward_models, runs
@@ -155,7 +156,7 @@ class _Family:
             all_exports,
             store.rows_of_agent(connection, evaluations, None),
             {run["id"]: judge_of(ws, run, all_reward_models) for run in all_runs},
-            {run["id"]: _run_spec(ws, run["id"]).get("judged_dataset") for run in all_runs},
+            {run["id"]: _learned_from(ws, run).get("judged_dataset") for run in all_runs},
             _base_exports([*all_runs, *all_versions], all_exports),
         )
 
@@ -165,13 +166,13 @@ def _base_exports(
 ) -> dict[str, str | None]:
     """Return run or version -> the export that is its base: the newest one in that folder at the
     time."""
-    by_folder: dict[str, list[Record]] = {}
-    for export in all_exports:
-        by_folder.setdefault(str(Path(export["path"]).resolve()), []).append(export)
+    exports_of: dict[str, list[Record]] = {}
+    for base in {row["base"] for row in rows}:
+        exports_of[base] = [export for export in all_exports if may_be(export["path"], base)]
     base_exports: dict[str, str | None] = {}
     for row in rows:
         base_exports[row["id"]] = None
-        for export in by_folder.get(row["base"], ()):
+        for export in exports_of[row["base"]]:
             if export["recorded_at"] <= row["recorded_at"]:
                 base_exports[row["id"]] = str(export["id"])
     return base_exports
@@ -200,7 +201,7 @@ def judge_of(ws: Workspace, run: Record, models: Collection[Record]) -> str | No
     if name is None:
         return None
     # The run read a checkout of the reward model, whose folder has the model's id as its name.
-    checkout = Path(str(_run_spec(ws, run["id"]).get("reward_model") or "")).name
+    checkout = Path(str(_learned_from(ws, run).get("reward_model") or "")).name
     for model in reversed(list(models)):
         names = (model["id"], f"rm{model['number']}", str(model["number"]))
         named = model["agent_id"] == run["agent_id"] and name in names
@@ -209,7 +210,13 @@ def judge_of(ws: Workspace, run: Record, models: Collection[Record]) -> str | No
     return None
 
 
-def _run_spec(ws: Workspace, run_id: str) -> Mapping[str, Any]:
+def _learned_from(ws: Workspace, run: Record) -> Mapping[str, Any]:
+    """Return what a run learned from beside its dataset: by its row, or of a run that was begun
+    before rows said so, by the spec in its folder."""
+    if run["learned_from"] is not None:
+        learned_from: Mapping[str, Any] = run["learned_from"]
+        return learned_from
+    run_id = run["id"]
     try:
         spec = json.loads((ws.home.runs / run_id / "spec.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -185,6 +185,21 @@ class NamedUse(SourceUse):
     role: Literal["learned", "selected", "judged", "rewarded"] = "learned"
 
 
+@dataclass(frozen=True)
+class ClusterHost:
+    """A host of a home."""
+
+    folder: str
+    """The random id of its folder."""
+    name: str
+    """The name of its machine."""
+    address: str | None
+    """Where the other hosts reach it."""
+    is_this: bool
+    erasures: list[str]
+    """Erasures that wait until its server removes its files."""
+
+
 @dataclass
 class Erasure:
     """What was erased, or would be. It holds no text of the subject, and no name but those of

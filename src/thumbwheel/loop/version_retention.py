@@ -18,6 +18,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from thumbwheel.core.home_paths import located
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.switch import effective_switches
 from thumbwheel.loop import retention_store as retention_sql
@@ -95,8 +96,9 @@ def _delete_files(ws: Workspace, agent: Agent) -> None:
         if version.run_id and folder.is_dir():
             remove_text(folder)
     own_exports = ws.home.path / "exports"
-    for path in exports:
+    for name in exports:
+        path = Path(located(name, ws.home.path))
         # only what a deployment wrote into the home: other exports are their owner's
-        if Path(path).is_relative_to(own_exports):
+        if path.is_relative_to(own_exports):
             shutil.rmtree(path, ignore_errors=True)
     ws.db.write(lambda connection: store.forget_artifacts(connection, gone))

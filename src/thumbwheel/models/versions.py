@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, InputError, NotFound
+from thumbwheel.core.home_paths import may_be
 from thumbwheel.core.plugins import nearest
 from thumbwheel.core.secret_store import SecretStore, StoredSecret
 from thumbwheel.db.workspace import Workspace
@@ -92,8 +93,9 @@ def check_base(ws: Workspace, folder: Path) -> None:
     """Raise Conflict if the base is the export of a tainted version of any agent, and so holds
     erased data."""
     with ws.db.read() as connection:
-        exported = {str(Path(path).resolve()) for path in store.tainted_exports(connection)}
-    if str(folder.resolve()) in exported or (folder / TAINTED).is_file():
+        exported = store.tainted_exports(connection)
+    base = str(folder.resolve())
+    if any(may_be(path, base) for path in exported) or (folder / TAINTED).is_file():
         why = "it is the export of a tainted version: data that it was trained on was erased"
         raise Conflict(
             f"base {str(folder)!r}",

@@ -30,24 +30,27 @@ from thumbwheel.access.settings import AccessConfig
 from thumbwheel.app.dialects import DIALECTS
 from thumbwheel.app.routing_table import RoutingTable
 from thumbwheel.app.service_settings import LogConfig, McpConfig, ServerConfig
+from thumbwheel.capture.acknowledged import AcknowledgedSegment
 from thumbwheel.capture.feedback_token import FeedbackTokens
 from thumbwheel.capture.gateway.application import Exchange, Gateway
-from thumbwheel.capture.gateway.budget import Budgets
+from thumbwheel.capture.gateway.budget import Budgets, CallTimes
 from thumbwheel.capture.gateway.recorded_call import recorded_call
 from thumbwheel.capture.gateway.recorder import Recorder
 from thumbwheel.capture.gateway.settings import GatewayConfig
 from thumbwheel.capture.gateway.upstream import Upstreams
 from thumbwheel.capture.gateway_seal import sealed_line
 from thumbwheel.capture.inbox import Drainer
-from thumbwheel.capture.quota import QuotaConfig, Quotas, UsedFile
-from thumbwheel.capture.redact import RedactedSegment, Redactor
+from thumbwheel.capture.quota import QuotaConfig, Quotas
+from thumbwheel.capture.redact import CaptureConfig, RedactedSegment, Redactor
 from thumbwheel.capture.routes import router as capture_router
 from thumbwheel.capture.routes import unbounded
 from thumbwheel.capture.traces import count_traces
+from thumbwheel.capture.usage import UsageFile
 from thumbwheel.core import log
 from thumbwheel.core.addresses import is_loopback
 from thumbwheel.core.errors import Conflict
 from thumbwheel.core.seal import make_seal
+from thumbwheel.db.hosts import HostConfig, set_address
 from thumbwheel.db.leadership import Leadership
 from thumbwheel.db.shared_counts import CallWindows, DayCounts
 from thumbwheel.db.workspace import Workspace
@@ -69,6 +72,7 @@ from thumbwheel.server.growing_api import GrowingApi
 from thumbwheel.server.handover import notify_manager, offered, passed_socket, take
 from thumbwheel.server.health import HealthCheck, ServerHealth, TimeLimited
 from thumbwheel.server.health import router as health_router
+from thumbwheel.server.host_duties import HostDuties
 from thumbwheel.server.maintenance import Maintenance
 from thumbwheel.server.metrics import PREFIX, Metrics, MetricSample
 from thumbwheel.server.metrics import router as metrics_router
@@ -94,8 +98,6 @@ NO_NEWS = (
     "No supported WebSocket library detected",
 )
 """Beginnings of what uvicorn logs though all is as it should be."""
-BUDGETS = "budgets.json"
-"""Of the home: what agents and keys used today."""
 
 
 @contextmanager
@@ -114,13 +116,10 @@ def assembled(
     config = ws.settings(GatewayConfig, "gateway")
     with ExitStack() as stack:
         day_counts = stack.enter_context(DayCounts(ws.db)) if ws.is_shared else None
-        if day_counts is None:
-            budgets = Budgets.in_file(ws.home.path / BUDGETS)
-        else:
-            budgets = Budgets.shared(day_counts, CallWindows(ws.db))
-        used = day_counts or stack.enter_context(UsedFile(ws.home.path))
+        used = day_counts or stack.enter_context(UsageFile(ws.home.path))
+        windows = CallWindows(ws.db) if ws.is_shared else CallTimes()
+        budgets = Budgets(used, windows, is_shared=ws.is_shared)
         gate = stack.enter_context(_gate(ws, host, config))
-        stack.callback(budgets.close)
         table = stack.enter_context(RoutingTable(ws, config))
         watch = stack.enter_context(
             DeploymentWatch(ws, table.served, table.read_again, start_command)
@@ -132,8 +131,17 @@ def assembled(
         redactor = Redactor.of_home(ws)
         seal = make_seal(ws.home.signing)
         # its lines are redacted and sealed before they are bytes
-        recorder = stack.enter_context(Recorder(partial(Segment, ws.home.inbox)))
+        capture_config = ws.settings(CaptureConfig, "capture")
+
+        def spool() -> AcknowledgedSegment:
+            return AcknowledgedSegment(Segment(ws.home.inbox), drainer, capture_config)
+
+        recorder = stack.enter_context(Recorder(spool))
         maintenance = stack.enter_context(Maintenance(ws, leadership))
+        duties = None
+        if ws.is_shared:
+            set_address(ws.db, ws.home, ws.settings(HostConfig, "host").address)
+            duties = stack.enter_context(HostDuties(ws))
         notifier = stack.enter_context(Notifier(ws, watch))
 
         quotas = Quotas(ws.settings(QuotaConfig, "quotas"), used, partial(count_traces, ws))
@@ -177,6 +185,7 @@ def assembled(
             HealthCheck("attempts", TimeLimited(lambda: crashing(ws))),
             HealthCheck("schedules", TimeLimited(lambda: overdue(ws))),
             HealthCheck("retention", maintenance.problem),
+            HealthCheck("hosts", lambda: duties.problem() if duties else None, is_needed=False),
             HealthCheck("notices", notifier.problem, is_needed=False),
             HealthCheck("experiments", runner.problem, is_needed=False),
         ]
@@ -187,7 +196,9 @@ def assembled(
         metrics.add(
             MetricSample(f"{PREFIX}quota_refusals", refused, lambda: quotas.refused, counts=True)
         )
-        segment = RedactedSegment(ws.home.inbox, redactor)
+        segment = AcknowledgedSegment(
+            RedactedSegment(ws.home.inbox, redactor), drainer, capture_config
+        )
         stack.callback(segment.close)
         tokens = FeedbackTokens.with_key(ws.home.feedback_key)
         routers = [
@@ -201,6 +212,7 @@ def assembled(
         api.state.workspace = ws
         api.state.leaving = health.leaving
         api.state.admit = quotas.admit_lines
+        api.state.waits_for_imports = capture_config.acknowledge == "rows"
         api.state.has_workers = supervisor is not None and supervisor.n_workers > 0
         api.state.supervisor = supervisor
         api.state.gate = gate

@@ -22,6 +22,7 @@ from typing import Any
 from thumbwheel.core import files
 from thumbwheel.core.errors import StorageError
 from thumbwheel.core.files import replace
+from thumbwheel.core.home_paths import located, portable
 from thumbwheel.core.locks import lock
 from thumbwheel.datasets.files import ParquetRows
 from thumbwheel.datasets.shapes import SHAPES
@@ -68,11 +69,17 @@ class RunDir:
     def _suffix(self) -> str:
         return f"-{self.rank}" if self.rank else ""
 
+    @property
+    def _home(self) -> Path:
+        """The folder of the home, which may move with its runs."""
+        return self.path.absolute().parents[1]
+
     def create(self, spec: RunSpec) -> None:
         """Create the folder with the spec."""
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-            replace(self.path / SPEC, json.dumps(asdict(spec), indent=2))
+            content = portable(asdict(spec), self._home)
+            replace(self.path / SPEC, json.dumps(content, indent=2))
         except OSError as error:
             raise unwritable(self.path, error) from error
 
@@ -95,7 +102,8 @@ class RunDir:
         """Read the spec that the run was started with. Raises StorageError if it is missing or
         damaged."""
         try:
-            return RunSpec(**json.loads((self.path / SPEC).read_text(encoding="utf-8")))
+            content = json.loads((self.path / SPEC).read_text(encoding="utf-8"))
+            return RunSpec(**located(content, self._home))
         except (OSError, ValueError, TypeError) as error:
             raise StorageError(
                 f"run folder {str(self.path)!r}",

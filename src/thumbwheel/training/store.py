@@ -12,6 +12,8 @@ from thumbwheel.db.columns import has_id
 from thumbwheel.db.schema import agents, runs
 from thumbwheel.training.types import Run, RunState
 
+SILENT = "its host gave no sign of life"
+"""Why a run counts as stopped that was trained on another host."""
 _JOINED = sa.select(runs, agents.c.slug.label("agent")).join(agents, agents.c.id == runs.c.agent_id)
 
 
@@ -43,6 +45,27 @@ def end(
         "ended_at": datetime.now(UTC),
     }
     connection.execute(runs.update().where(runs.c.id == run_id).values(**values))
+
+
+def beat(connection: sa.Connection, run_id: str) -> None:
+    """Record a sign of life of a run that is trained. One that counted as silent runs again."""
+    is_alive = (runs.c.state == RunState.RUNNING) | (runs.c.reason == SILENT)
+    values = {
+        "beat": sa.func.coalesce(runs.c.beat, 0) + 1,
+        "state": RunState.RUNNING,
+        "reason": None,
+        "ended_at": None,
+    }
+    connection.execute(runs.update().where(runs.c.id == run_id, is_alive).values(**values))
+
+
+def end_silent(connection: sa.Connection, run: Run) -> bool:
+    """Record that a run was killed with its host; return False if it has given a sign of life since
+    it was read, or has ended."""
+    is_same = runs.c.beat.is_not_distinct_from(run.beat) & (runs.c.state == RunState.RUNNING)
+    values = {"state": RunState.STOPPED, "reason": SILENT, "ended_at": datetime.now(UTC)}
+    update = runs.update().where(runs.c.id == run.id, is_same).values(**values)
+    return connection.execute(update).rowcount > 0
 
 
 def by_id(connection: sa.Connection, run_id: str) -> list[Run]:
@@ -91,4 +114,5 @@ def _run(row: sa.RowMapping) -> Run:
         row["recorded_at"],
         row["ended_at"],
         row["folder"],
+        row["beat"],
     )

@@ -31,9 +31,9 @@ from thumbwheel.core.hardware import device, disk_free_gb, machine
 from thumbwheel.core.plugins import nearest
 from thumbwheel.datasets.build import build, split_rows
 from thumbwheel.datasets.types import Dataset, DatasetConfig
+from thumbwheel.db.hosts import folder_id
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import of_agent
-from thumbwheel.jobs.host import folder_id
 from thumbwheel.models import reward_models
 from thumbwheel.models.base import Base, name_of, require_training
 from thumbwheel.models.template_settings import TemplateSettings, template_settings
@@ -54,8 +54,9 @@ from thumbwheel.training.activity import activity
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.assemble import settings
 from thumbwheel.training.base_defaults import with_base_defaults
+from thumbwheel.training.beat import beating
 from thumbwheel.training.estimate import estimate, trial
-from thumbwheel.training.killed_runs import is_elsewhere
+from thumbwheel.training.killed_runs import host_of, is_elsewhere
 from thumbwheel.training.launch import launch
 from thumbwheel.training.placement import require_ranks
 from thumbwheel.training.presets import with_preset
@@ -136,10 +137,11 @@ def train(
     parent = _parent(ws, plan)
     run_id = run_id or ids.new("run")
     folder = RunDir(ws.home.runs / run_id)
-    folder.create(_spec(ws, plan, run_id))
+    spec = _spec(ws, plan, run_id)
+    folder.create(spec)
     handle = folder.lock()
     try:
-        record = _record(plan, run_id) | {"folder": folder_id(ws.home)}
+        record = _record(plan, run_id, spec) | {"folder": folder_id(ws.home)}
         ws.db.write(lambda connection: store.add(connection, record), of_agent(agent.id))
         log.say(plan.preset)
         n_rows = sum(plan.dataset.counts[split] for split in LEARNED_FROM)
@@ -420,7 +422,8 @@ def _parent(ws: Workspace, plan: RunPlan) -> ModelVersion | None:
     return plan.start or ensure_base(ws, plan.agent.slug, base.name, base.fingerprint)
 
 
-def _record(plan: RunPlan, run_id: str) -> dict[str, Any]:
+def _record(plan: RunPlan, run_id: str, spec: RunSpec) -> dict[str, Any]:
+    judge = spec.reward_model
     return {
         "id": run_id,
         "agent_id": plan.agent.id,
@@ -431,6 +434,11 @@ def _record(plan: RunPlan, run_id: str) -> dict[str, Any]:
         "config": plan.config.model_dump(mode="json"),
         "environment": environment() | {"preset": plan.preset, "machine": asdict(machine())},
         "seed": plan.config.seed,
+        "learned_from": {
+            "judged_dataset": spec.judged_dataset,
+            # the folder of a reward model has its id as its name
+            "reward_model": Path(judge).name if judge else None,
+        },
     }
 
 
@@ -480,7 +488,7 @@ def resume(ws: Workspace, run: Run, options: Mapping[str, Any] | None = None) ->
     if is_elsewhere(ws, run):
         raise Conflict(
             f"run {run.id!r}",
-            "its checkpoints are in the folder of another host",
+            f"its checkpoints are in the folder of {host_of(ws, run)}",
             "Go on with it there, or start a new run, without --resume",
         )
     if not folder.path.is_dir():
@@ -565,7 +573,8 @@ def _supervise(ws: Workspace, run: Run, parent: ModelVersion | None, handle: int
     """Run the child to its end, record how it ended and return the result. Raises the error of a
     failed run."""
     folder = run_dir(ws, run)
-    status = launch(folder, handle)
+    with beating(ws, run.id):
+        status = launch(folder, handle)
     state, reason, metrics = status.state, status.reason, dict(status.result)
     ws.db.write(
         lambda connection: store.end(connection, run.id, state, reason, metrics),

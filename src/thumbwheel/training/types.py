@@ -286,7 +286,9 @@ class Run:
     """When it began; None for one that no row has."""
     ended_at: datetime | None = None
     folder: str | None = None
-    """The folder of the home (jobs/host.py) in which it was begun, where its checkpoints are."""
+    """The folder of the home (db/hosts.py) in which it was begun, where its checkpoints are."""
+    beat: int | None = None
+    """How many signs of life it has given, in a home with many hosts."""
 
     @property
     def has_ended(self) -> bool:

@@ -160,7 +160,7 @@ def test_starting_again_restores_aliases_and_addresses(
     while processes.find(folder):
         time.sleep(0.05)
     with pytest.raises(ModelError, match="its process has ended"):
-        routing.secret(deployment)
+        routing.secret(served.ws, deployment)
     monkeypatch.setattr(
         processes,
         "free_port",
@@ -175,7 +175,7 @@ def test_starting_again_restores_aliases_and_addresses(
     )
     assert all(running.health(row).alive for row in routing.deployments(served.ws, served.learner))
     with pytest.raises(ModelError, match="was started again and answers at"):
-        routing.secret(deployment)
+        routing.secret(served.ws, deployment)
 
 
 def processes_port(deployment: Deployment) -> int:

@@ -55,7 +55,7 @@ def test_what_somebody_else_serves_goes_live_and_can_be_rolled_back(
         assert result.canary.verdict is CanaryVerdict.UNOPPOSED
     deployment = routing.resolve(loopback_ws, "support")
     assert (deployment.version, deployment.endpoint.model) == ("v1", "small")
-    assert routing.secret(deployment) == KEY and running.health(deployment).alive
+    assert routing.secret(loopback_ws, deployment) == KEY and running.health(deployment).alive
     switch.rollback(loopback_ws, SUPPORT)
     assert routing.resolve(loopback_ws, "support").version == "v0"
     # The key is in its own file and nowhere else.

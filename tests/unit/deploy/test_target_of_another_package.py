@@ -88,7 +88,7 @@ def test_another_precision_of_the_same_kind_is_not_deployed(
     version = deployed.version(0)
     merged = export(deployed.ws, version, "merged", tmp_path / "merged")
     fast = replace(merged, id=ids.new("exp"), format="tensorrt-fast", quant="INT4")
-    deployed.ws.db.write(lambda connection: store.add(connection, version, fast))
+    deployed.ws.db.write(lambda connection: store.add(connection, deployed.ws.home, version, fast))
     assert prepare.plan(deployed.ws, version, "triton", (TENSORRT,), "fp8").export is None
     plan = prepare.plan(deployed.ws, version, "triton", (TENSORRT,), "int4")
     assert plan.export is not None and plan.export.id == fast.id

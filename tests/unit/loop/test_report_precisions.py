@@ -59,7 +59,7 @@ def test_exports_are_a_table_and_precisions_of_one_format_a_chart(
             accepted,
             ("<|im_end|>",),
         )
-        empty_ws.db.write(lambda connection: store.add(connection, turn, done))
+        empty_ws.db.write(lambda connection: store.add(connection, empty_ws.home, turn, done))
 
     add(FINE)
     add(
@@ -153,6 +153,6 @@ def test_an_export_is_read_as_it_was_written(empty_ws: Workspace, turn: ModelVer
         None,
         ("<|im_end|>", "</s>"),
     )
-    empty_ws.db.write(lambda connection: store.add(connection, turn, done))
+    empty_ws.db.write(lambda connection: store.add(connection, empty_ws.home, turn, done))
     with empty_ws.db.read() as connection:
-        assert store.of_version(connection, turn.id) == [done]
+        assert store.of_version(connection, empty_ws.home, turn.id) == [done]

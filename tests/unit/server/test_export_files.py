@@ -52,7 +52,7 @@ def exported(tmp_path: Path) -> Iterator[Exported]:
             files[name] = {"sha256": sha256, "size": len(content)}
         version = versions.add_endpoint(ws, "support", EndpointAddress("http://127.0.0.1:9", "m"))
         export = Export(ids.new("exp"), "support", "v0", "gguf", folder, files, PARITY)
-        ws.db.write(lambda connection: store.add(connection, version, export))
+        ws.db.write(lambda connection: store.add(connection, ws.home, version, export))
         yield Exported(client, export)
 
 

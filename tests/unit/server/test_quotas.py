@@ -12,8 +12,9 @@ import pytest
 from tests.servers.scripted_upstream import ScriptedUpstream
 from tests.waiting import until
 from tests.worlds.gateway_world import LOOPBACK, GatewayWorld, running, serve_remote
-from thumbwheel.capture import quota
-from thumbwheel.capture.quota import QuotaConfig, QuotaExceeded, Quotas, UsedFile
+from thumbwheel.capture import usage
+from thumbwheel.capture.quota import QuotaConfig, QuotaExceeded, Quotas
+from thumbwheel.capture.usage import UsageFile
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.types import EndpointAddress
@@ -90,14 +91,14 @@ def test_with_require_capture_it_is_refused(serve: Serve) -> None:
 
 def test_keys_and_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = QuotaConfig.model_validate({"keys": {"app": {"rows_per_day": 3}}})
-    with UsedFile(tmp_path) as used:
+    with UsageFile(tmp_path) as used:
         Quotas(config, used, lambda agent: 0).admit("app", [("a", 10), ("b", 10)])
-    second = Quotas(config, UsedFile(tmp_path), lambda agent: 0)
+    second = Quotas(config, UsageFile(tmp_path), lambda agent: 0)
     with pytest.raises(QuotaExceeded, match="key app"):
         second.admit("app", [("a", 10)] * 2)
     second.admit("other", [("a", 10)] * 5)
     second.admit("app", [("a", 10)])
     with pytest.raises(QuotaExceeded):
         second.admit("app", [("a", 10)])
-    monkeypatch.setattr(quota, "_today", lambda: "2999-01-01")
+    monkeypatch.setattr(usage, "_today", lambda: "2999-01-01")
     second.admit("app", [("a", 10)])

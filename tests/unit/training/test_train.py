@@ -255,6 +255,16 @@ def test_a_run_over_erased_data_does_not_go_on(empty_ws: Workspace) -> None:
         resume(empty_ws, run_of(empty_ws, Agent.named("a"), "run_1"))
 
 
+def test_the_spec_of_a_run_moves_with_its_home(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    run = spec_of(home / "runs")
+    run.create(replace(run.spec(), blobs=str(home / "blobs"), folder="/models/small"))
+    assert str(home) not in (run.path / "spec.json").read_text()
+    home.rename(tmp_path / "moved")
+    spec = RunDir(tmp_path / "moved" / "runs" / "run_x").spec()
+    assert (spec.blobs, spec.folder) == (str(tmp_path / "moved" / "blobs"), "/models/small")
+
+
 def test_a_damaged_spec(tmp_path: Path) -> None:
     run = spec_of(tmp_path)
     (run.path / "spec.json").write_text("{")

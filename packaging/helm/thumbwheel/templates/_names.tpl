@@ -40,6 +40,13 @@ httpGet:
       name: {{ .Values.database.existingSecret }}
       key: {{ .Values.database.key }}
 {{- end }}
+{{- if .Values.cluster.existingSecret }}
+- name: THUMBWHEEL_CLUSTER_KEY
+  valueFrom:
+    secretKeyRef:
+      name: {{ .Values.cluster.existingSecret }}
+      key: {{ .Values.cluster.key }}
+{{- end }}
 {{- with .Values.env }}
 {{ toYaml . }}
 {{- end }}

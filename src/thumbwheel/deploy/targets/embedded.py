@@ -68,7 +68,7 @@ class Embedded:
         what = f"the embedded server of {base.name}"
         with processes.locked(folder):
             is_new = processes.find(folder) is None
-            running = _server(folder, base, settings, what)
+            running = _server(folder, base, settings, what, package.bind)
             try:
                 _post(folder, running, "load_lora_adapter", body)
             except BaseException:
@@ -76,7 +76,11 @@ class Embedded:
                     processes.stop(folder)
                 raise
             processes.note_sound(folder, running)
-        details = {"place": str(folder), "context": _context(base)}
+        details = {
+            "place": str(folder),
+            "context": _context(base),
+            "is_reachable": running.is_reachable,
+        }
         return Endpoint(f"{running.url}/v1", package.name, details)
 
     def health(self, endpoint: Endpoint) -> Health:
@@ -117,13 +121,14 @@ class Embedded:
         return processes.token(folder, endpoint.url, what)
 
 
-def _server(folder: Path, base: Path, settings: EmbeddedConfig, what: str) -> Running:
+def _server(folder: Path, base: Path, settings: EmbeddedConfig, what: str, bind: str) -> Running:
     spec = {
         "base": str(base),
         "dtype": settings.dtype,
         "device": _device(settings.device),
         "port": settings.port,
         "threads": settings.threads,
+        "bind": bind,
     }
     running = processes.answering(folder, _ready)
     if running is not None:
@@ -144,10 +149,10 @@ def _server(folder: Path, base: Path, settings: EmbeddedConfig, what: str) -> Ru
 
     def command(port: int, token: str) -> tuple[list[str], dict[str, str]]:
         program = [sys.executable, "-P", "-W", "ignore", "-m", "thumbwheel.deploy.embedded"]
-        return [*program, str(folder), str(port)], quiet | threads | {TOKEN: token}
+        return [*program, str(folder), str(port), bind], quiet | threads | {TOKEN: token}
 
     return processes.start(
-        folder, command, _ready, what=what, wait=settings.wait, port=settings.port
+        folder, command, _ready, what=what, wait=settings.wait, port=settings.port, bind=bind
     )
 
 

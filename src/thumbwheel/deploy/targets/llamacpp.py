@@ -26,7 +26,6 @@ from thumbwheel.deploy.rendered_elsewhere import adapted_template_file, may_show
 from thumbwheel.deploy.types import Endpoint, Health, Package, TargetConfig
 from thumbwheel.export.types import GGUF_ADAPTER, GGUF_MODEL
 from thumbwheel.llm import llama_server, tools
-from thumbwheel.llm.port import HOST
 
 MODELS, PRESETS = "models.json", "presets.ini"
 POLL = 0.05
@@ -75,7 +74,7 @@ class LlamaCpp:
         folder, section = package.state_folder, _section(package, settings)
         with processes.locked(folder):
             before = _sections(folder)
-            running = _router(folder, settings)
+            running = _router(folder, settings, package.bind)
             try:
                 _write_sections(folder, running, before | {package.name: section})
                 _load(folder, running, package.name, settings.wait)
@@ -91,6 +90,7 @@ class LlamaCpp:
             "place": str(folder),
             "context": context,
             "shows_tools": may_show_tools(package),
+            "is_reachable": running.is_reachable,
         }
         return Endpoint(f"{running.url}/v1", package.name, details, body)
 
@@ -148,7 +148,7 @@ def _section(package: Package, settings: LlamaCppConfig) -> dict[str, Any]:
     return {key: str(value) for key, value in flags.items() if value is not None}
 
 
-def _router(folder: Path, settings: LlamaCppConfig) -> Running:
+def _router(folder: Path, settings: LlamaCppConfig, bind: str) -> Running:
     running = processes.answering(folder, _ready)
     if running is not None:
         if settings.port not in (0, running.port):
@@ -164,7 +164,7 @@ def _router(folder: Path, settings: LlamaCppConfig) -> Running:
         flags = {
             "--models-preset": str(folder / PRESETS),
             "--models-max": MAX_MODELS,
-            "--host": HOST,
+            "--host": bind,
             "--port": str(port),
         }
         arguments = [str(program), *chain.from_iterable(flags.items()), "--no-webui", "--offline"]
@@ -178,6 +178,7 @@ def _router(folder: Path, settings: LlamaCppConfig) -> Running:
         what="llama-server",
         wait=settings.wait,
         port=settings.port,
+        bind=bind,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import math
 import re
 import threading
 import typing
@@ -335,7 +336,10 @@ class OperationEndpoint:
             response = await run_in_threadpool(self.answered, arguments)
             if isinstance(response, Response):
                 return response
-            ended = await ended_job(arguments["request"], response.job, arguments[WAIT])
+            state, seconds = arguments["request"].app.state, arguments[WAIT]
+            if getattr(state, "waits_for_imports", False) and FILE in arguments:
+                seconds = math.inf  # until then the file is on this host alone
+            ended = await ended_job(arguments["request"], response.job, seconds)
             if ended is None:
                 return accepted_response(response.job)
             return await run_in_threadpool(response.respond, ended)

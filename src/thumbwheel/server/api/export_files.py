@@ -89,6 +89,12 @@ def file_of(export: Export, name: str) -> Path:
             "data that the model was trained on was erased",
             "Train again without it, and export the new version",
         )
+    if export.host is not None:
+        raise Conflict(
+            f"file {name!r} of export {export.id}",
+            f"it is in the folder of host {export.host}",
+            "Ask the server of that host, or export the version here",
+        )
     path = (folder / name).resolve()
     if not path.is_file() or not path.is_relative_to(folder):
         raise NotFound(f"file {name!r}", "it is not where it was exported to", "Export again")

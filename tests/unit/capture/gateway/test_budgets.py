@@ -6,24 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from thumbwheel.capture.gateway.budget import Account, Budgets
+from thumbwheel.capture.gateway.budget import Account, Budgets, CallTimes
 from thumbwheel.capture.gateway.refusal import Refusal
 from thumbwheel.capture.gateway.settings import Allowance
+from thumbwheel.capture.usage import UsageFile
 
 ACCOUNT = Account("agent support", Allowance(tokens_per_day=100, cost_per_day=5.0))
 
 
 def test_two_servers_add_up(tmp_path: Path) -> None:
-    leaving = Budgets.in_file(tmp_path / "budgets.json")
-    leaving.spend([ACCOUNT], 30, 1.0)
-    successor = Budgets.in_file(tmp_path / "budgets.json")
-    successor.spend([ACCOUNT], 40, 1.0)
-    leaving.spend([ACCOUNT], 29, 1.0)
-    leaving.close()
-    successor.admit([ACCOUNT])
-    successor.spend([ACCOUNT], 1, 0.5)
-    successor.close()
+    with UsageFile(tmp_path) as leaving:
+        Budgets(leaving, CallTimes()).spend([ACCOUNT], 30, 1.0)
+        with UsageFile(tmp_path) as successor:
+            Budgets(successor, CallTimes()).spend([ACCOUNT], 40, 1.0)
+            Budgets(leaving, CallTimes()).spend([ACCOUNT], 29, 1.0)
+            leaving.__exit__()
+            budgets = Budgets(successor, CallTimes())
+            budgets.admit([ACCOUNT])
+            budgets.spend([ACCOUNT], 1, 0.5)
     with pytest.raises(Refusal, match="its 100 tokens"):
-        successor.admit([ACCOUNT])
-    assert '"tokens": 100' in (tmp_path / "budgets.json").read_text()
-    assert '"cost": 3.5' in (tmp_path / "budgets.json").read_text()
+        budgets.admit([ACCOUNT])
+    assert '"tokens of agent support": 100' in (tmp_path / "usage.json").read_text()
+    assert '"cost of agent support": 3.5' in (tmp_path / "usage.json").read_text()
