@@ -199,6 +199,7 @@ def assembled(
         logs_requests = ws.settings(LogConfig, "log").requests
         api = api_application(routers)
         api.state.workspace = ws
+        api.state.started_with = ws.sources
         api.state.leaving = health.leaving
         api.state.admit = quotas.admit_lines
         api.state.has_workers = supervisor is not None and supervisor.n_workers > 0
