@@ -30,6 +30,7 @@ from thumbwheel.models.template_settings import AS_IT_IS, TemplateSettings
 from thumbwheel.training.activity import ActivityFile
 from thumbwheel.training.rundir import RunDir, open_rows, unwritable
 from thumbwheel.training.types import JUDGED, RunSpec, RunState, Status, TrainConfig
+from thumbwheel.training.usage import UsageFile
 
 if TYPE_CHECKING:
     from thumbwheel.engine.reward_model import RewardModelCard
@@ -76,7 +77,7 @@ def main(arguments: list[str]) -> int:
     except ThumbwheelError as error:
         log.say(f"error: {error}")
         return error.exit_code
-    with log.sent_to(ActivityFile(run)):
+    with log.sent_to(ActivityFile(run)), UsageFile(run):
         return guarded(run, lambda: _work(run, interrupt))
 
 
