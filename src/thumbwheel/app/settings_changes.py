@@ -120,11 +120,11 @@ def reset_setting(
 
 
 def _check_changeable(sources: Sources, section: str, setting: str) -> None:
-    known = sections()
-    if section not in known:
-        fix = f"Known: {', '.join(known)}.{nearest(section, known)}"
+    classes = sections()
+    if section not in classes:
+        fix = f"Known: {', '.join(classes)}.{nearest(section, classes)}"
         raise NotFound(f"section {section!r}", "no such section", fix)
-    names = [*changeable(known[section])]
+    names = [*changeable(classes[section])]
     if setting not in names:
         why = "only numbers, switches and choices are changed here"
         fix = f"Change others in the settings file.{nearest(setting, names)}"
