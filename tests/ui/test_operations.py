@@ -376,6 +376,7 @@ def test_curves_are_zoomed_by_keyboard_and_by_mouse(person: Visitor) -> None:
     expect(page.locator("#curves .reading").first).to_contain_text(re.compile(r"step (4|5)\d:"))
     page.get_by_role("button", name="All steps").click()
     expect(curves).to_have_attribute("data-steps", "-")
+    drawing.hover()  # scrolls to it
     box = drawing.bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 60)
@@ -392,8 +393,8 @@ def test_a_run_gets_a_note_and_a_tag_and_one_that_gave_nothing_is_deleted(
     with visitor(browser, pages.url, size=(375, 740), code=pages.code) as person:
         page = person.open(f"{PAGES}/runs/run_dpo")
         page.get_by_text("Write a note or tags").click()
-        page.get_by_label("Note", exact=True).fill("too few pairs")
-        page.get_by_label("Tags").fill("first try")
+        page.get_by_role("textbox", name="Note").fill("too few pairs")
+        page.get_by_role("textbox", name="Tags").fill("first try")
         with page.expect_navigation():
             page.get_by_role("button", name="Save the note").click()
         expect(page.locator("main")).to_contain_text("too few pairs")

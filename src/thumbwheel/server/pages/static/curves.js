@@ -203,8 +203,8 @@ async function zoom(first, last) {
   for (const stop of streams.values()) stop();
   streams.clear();
   runs.clear();
-  section.dataset.steps = `${first ?? ""}-${last ?? ""}`;
   await show();
+  section.dataset.steps = `${first ?? ""}-${last ?? ""}`;
 }
 
 function add(run, line) {
