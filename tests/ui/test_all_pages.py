@@ -3,11 +3,11 @@ wide, and keeps from others what they may not see."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.pictures import check_picture, shrink
 from tests.ui.page_urls import URLS
@@ -21,6 +21,18 @@ MOST_BYTES = 150_000
 """Of a picture in the documentation."""
 DRAWN = 1500
 """Milliseconds in which scripts draw curves and fetch what is to be rated."""
+
+
+def ask(page: Page) -> None:
+    """Ask two versions one question, so that the picture shows their answers."""
+    page.get_by_label("Message").fill("Can I get my money back for a late parcel?")
+    page.get_by_label("Message").press("Enter")
+    for number in range(2):
+        expect(page.locator(".reply .text").nth(number)).to_contain_text("form 5")
+
+
+PREPARED: dict[str, Callable[[Page], None]] = {"playground": ask}
+"""Name of a page -> what is done on it before its picture is taken."""
 PICTURED: dict[Scheme, list[str]] = {"light": NAMES, "dark": ["trace", "traces"]}
 """Colours -> the pages whose picture is taken in them."""
 
@@ -87,6 +99,8 @@ def test_pictures_of_every_page(browser: Browser, pages: PagesWorld, pictures: P
                 suffix = "" if scheme == "light" else "-dark"
                 picture = pictures / f"{name}{suffix}.png"
                 page = person.open(URLS[name].format(**pages.parts))
+                if name in PREPARED:
+                    PREPARED[name](page)
                 page.wait_for_timeout(DRAWN)
                 page.screenshot(path=picture)
                 shrink(picture)

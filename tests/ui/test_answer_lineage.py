@@ -79,8 +79,8 @@ def test_from_an_answer_to_the_feedback_that_taught_it(browser: Browser, pages: 
         about = page.get_by_label("About")
         expect(about).to_contain_text("v1")
         expect(about).to_contain_text("drawn with 0.5")
-        page.get_by_role("link", name="What taught this answer").click()
-        back = page.get_by_label("What taught the model that answered")
+        page.get_by_role("link", name="Lineage of this answer").click()
+        back = page.get_by_label("Training data of the model that answered")
         expect(back).to_contain_text("kto")
         expect(back).to_contain_text("I did not like it, says")
         assert person.axe() == []
@@ -94,15 +94,15 @@ def test_from_a_trace_to_what_learned_from_it_and_what_is_erased(
 ) -> None:
     with visitor(browser, pages.url, code=pages.code) as person:
         page = person.open(f"/agents/{AGENT}/traces/t0-{word(3)}/lineage")
-        forward = page.get_by_label("What learned from this trace")
+        forward = page.get_by_label("Where this trace was used")
         expect(forward).to_contain_text("labels")
-        erasure = page.get_by_label("If its person asks to be erased")
+        erasure = page.get_by_label("If this person asks for erasure")
         expect(erasure).to_contain_text("tainted versions")
         page.get_by_role("button", name="Erase this person").click()
         page.get_by_role("dialog").get_by_role("button", name="Erase everything").click()
         page.wait_for_url(f"**/agents/{AGENT}/traces")
         page = person.open(f"/agents/{AGENT}/traces?subject={name(3)}")
-        expect(page.get_by_text("No trace is like this.")).to_be_visible()
+        expect(page.get_by_text("No trace matches.")).to_be_visible()
         page = person.open(f"/agents/{AGENT}/traces/answered/lineage")
         expect(page.get_by_label("What taught the model")).to_contain_text("tainted")
         person.check()
@@ -143,12 +143,12 @@ def test_a_session_that_ends_in_the_midst_says_so_and_loses_nothing(
     with visitor(browser, pages.url, code=pages.code) as person:
         page = person.open(f"/agents/{AGENT}/traces/t0-{word(2)}")
         page.get_by_text("Write a better answer").click()
-        page.get_by_label("What it should have said").fill("Press twice.")
+        page.get_by_label("Corrected answer").fill("Press twice.")
         cookies: list[Any] = [*person.context.cookies()]
         person.context.clear_cookies()
         page.get_by_role("button", name="Save the correction").click()
         expect(page.get_by_role("status")).to_contain_text("logged out")
-        expect(page.get_by_label("What it should have said")).to_have_value("Press twice.")
+        expect(page.get_by_label("Corrected answer")).to_have_value("Press twice.")
         person.context.add_cookies(cookies)  # another tab logged in
         page.get_by_role("button", name="Save the correction").click()
         expect(page.get_by_label("Feedback")).to_contain_text("Press twice.")

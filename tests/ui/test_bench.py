@@ -420,6 +420,28 @@ def test_keys_are_shown_and_changed(bench: Bench) -> None:
     expect(page.locator("[data-action=up]")).to_have_attribute("aria-keyshortcuts", "q")
 
 
+def test_markdown_is_shown_by_a_key_and_stays_off_until_then(bench: Bench) -> None:
+    answer = "**Shipped** from Ulm:\n\n1. the depot\n2. the van\n\n<img src=x onerror=alert(1)>"
+    lines = [trace(f"{bench.name}{number}", f"Where {number}?", answer) for number in range(2)]
+    page = bench.begin(lines)
+    region = page.get_by_role("region", name="Answer")
+    expect(region).to_contain_text("**Shipped**")
+    bench.press("v")
+    expect(region.locator("ol li")).to_have_count(2)
+    expect(region.locator("strong")).to_have_text("Shipped")
+    expect(page.get_by_role("button", name="Markdown")).to_have_attribute("aria-pressed", "true")
+    assert region.locator("img").count() == 0
+    assert bench.person.axe() == []
+    page.reload()
+    expect(region.locator("ol li")).to_have_count(2)
+    bench.press("y")
+    expect(page.locator("#item")).to_contain_text(re.compile("Where [01]"))
+    expect(region.locator("ol li")).to_have_count(2)
+    bench.press("v")
+    expect(region.locator("ol li")).to_have_count(0)
+    assert len(bench.statements()) == 1
+
+
 def test_a_screen_reader_hears_what_is_rated(bench: Bench) -> None:
     page = bench.begin()
     live = page.locator("#live")

@@ -30,7 +30,7 @@ def counts(world: PagesWorld) -> dict[str, int]:
 
 def test_a_case_is_added_and_edited(person: Visitor, pages: PagesWorld) -> None:
     page = person.open(PAGES)
-    page.get_by_label("What the app is asked").fill("How long does a parcel take?")
+    page.get_by_label("Input of the app").fill("How long does a parcel take?")
     page.get_by_label("A right answer").fill("Two days.")
     page.get_by_label("Compared by").select_option("exact_answer")
     page.get_by_role("button", name="I reviewed it").click()
@@ -78,7 +78,7 @@ def test_many_are_reviewed_at_once(person: Visitor, pages: PagesWorld) -> None:
 
 def test_a_case_needs_what_judges_it(person: Visitor) -> None:
     page = person.open(PAGES)
-    page.get_by_label("What the app is asked").fill("Is it open?")
+    page.get_by_label("Input of the app").fill("Is it open?")
     page.get_by_role("button", name="I reviewed it").click()
     expect(page.get_by_role("status")).to_contain_text("a case needs a reference or a checker")
 

@@ -87,7 +87,7 @@ def test_the_example_is_loaded_by_one_click(stranger: Visitor, pages: PagesWorld
     rate_down(page)
     page.get_by_role("button", name="Take back").click()
     page.get_by_role("button", name="Take it back").click()
-    expect(page.get_by_text("Nobody has judged this answer.")).to_be_visible()
+    expect(page.get_by_text("This answer has no feedback yet.")).to_be_visible()
 
 
 def test_open_shows_the_pages_logged_in(browser: Browser, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from thumbwheel.loop.loops import status
 from thumbwheel.models import versions
 from thumbwheel.models.types import Agent
 from thumbwheel.training.rundir import RunDir
+from thumbwheel.training.usage import UsageFile
 
 AGENT = Agent.named("support")
 PAGES = "/agents/support"
@@ -348,15 +349,80 @@ def test_a_row_is_looked_for_and_kept_out(person: Visitor, pages: PagesWorld) ->
     expect(rows).to_have_count(1)
     expect(rows).to_contain_text("Case 1 is settled")
     rows.get_by_text("Exclude…").click()
-    page.get_by_label("Why nothing shall learn from it").fill("a test of ours")
+    page.get_by_label("Reason for excluding it").fill("a test of ours")
     rows.get_by_role("button", name="Exclude").click()
     expect(page.get_by_role("status").filter(has_text="Excluded.")).to_be_visible()
     assert person.axe() == []
-    page.get_by_role("button", name="Build it anew").click()
-    confirm(page, "Build it anew")
+    page.get_by_role("button", name="Rebuild").click()
+    confirm(page, "Rebuild")
     page.wait_for_url(re.compile("/jobs/|/datasets$"))
     anew = build.build(pages.ws, AGENT.slug, "labels", config)
     assert anew.id != before.id
     assert sum(anew.counts.values()) == sum(before.counts.values()) - 1
     frozen = build.find(pages.ws, AGENT.slug, before.id)
     assert frozen.counts == before.counts
+
+
+def test_curves_are_zoomed_by_keyboard_and_by_mouse(person: Visitor) -> None:
+    page = person.open(f"{PAGES}/runs/run_sft")
+    drawing = page.get_by_role("img", name="Loss")
+    expect(drawing).to_be_visible()
+    page.get_by_label("Steps", exact=True).fill("41")
+    page.get_by_label("to", exact=True).fill("60")
+    page.get_by_label("to", exact=True).press("Enter")
+    curves = page.locator("#curves")
+    expect(curves).to_have_attribute("data-steps", "41-60")
+    drawing.hover()
+    expect(page.locator("#curves .reading").first).to_contain_text(re.compile(r"step (4|5)\d:"))
+    page.get_by_role("button", name="All steps").click()
+    expect(curves).to_have_attribute("data-steps", "-")
+    drawing.hover()  # scrolls to it
+    box = drawing.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 60)
+    page.mouse.up()
+    expect(curves).to_have_attribute("data-steps", re.compile(r"^\d\d-\d\d$"))
+    assert person.axe() == []
+
+
+def test_a_run_gets_a_note_and_a_tag_and_one_that_gave_nothing_is_deleted(
+    browser: Browser, pages: PagesWorld
+) -> None:
+    with visitor(browser, pages.url, size=(375, 740), code=pages.code) as person:
+        page = person.open(f"{PAGES}/runs/run_dpo")
+        page.get_by_text("Write a note or tags").click()
+        page.get_by_role("textbox", name="Note").fill("too few pairs")
+        page.get_by_role("textbox", name="Tags").fill("first try")
+        with page.expect_navigation():
+            page.get_by_role("button", name="Save the note").click()
+        expect(page.locator("main")).to_contain_text("too few pairs")
+        assert person.axe() == [] and not person.is_too_wide()
+        page = person.open(f"{PAGES}/runs")
+        page.get_by_role("link", name="first try").click()
+        expect(page.locator("#runs tbody tr")).to_have_count(1)
+        page = person.open(f"{PAGES}/runs/run_sft")
+        expect(page.get_by_text("cannot be deleted: v3 came from it")).to_be_visible()
+        page = person.open(f"{PAGES}/runs/run_dpo")
+        page.get_by_role("button", name="Delete this run").click()
+        expect(page.get_by_role("dialog")).to_contain_text("cannot be brought back")
+        with page.expect_navigation():
+            confirm(page, "Delete the run")
+        expect(page.locator("#runs tbody tr")).to_have_count(2)
+        person.check()
+
+
+def test_a_running_run_shows_speed_and_resources(person: Visitor, pages: PagesWorld) -> None:
+    folder = RunDir(pages.ws.home.runs / "run_kto")
+    with folder.metrics.open("a") as stream:
+        for step in range(201, 206):
+            line = {"step": step, "loss": 0.06, "step_seconds": 2.0, "num_tokens": 2500.0 * step}
+            stream.write(json.dumps(line) + "\n")
+    with UsageFile(folder, every=0.2):
+        page = person.open(f"{PAGES}/runs/run_kto")
+        usage = page.get_by_role("group", name="Speed and resources now")
+        expect(usage).to_contain_text("1,250 tokens a second")
+        expect(usage).to_contain_text("processor cores busy")
+        expect(usage).to_contain_text("memory")
+    assert person.axe() == []

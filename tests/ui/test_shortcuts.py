@@ -89,7 +89,7 @@ def test_the_palette_leads_to_agents_pages_and_actions(person: Visitor) -> None:
     expect(page.get_by_label("Items", exact=True)).to_be_visible()
     page.keyboard.press("Control+k")
     page.keyboard.type("nothing of the kind")
-    expect(palette).to_contain_text("Nothing is called that.")
+    expect(palette).to_contain_text("No match.")
     page.keyboard.press("Escape")
     expect(palette).to_be_hidden()
 

@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.worlds.browser_world import Visitor, visitor
 from tests.worlds.pages_world import AGENT, PagesWorld
+from thumbwheel.capture.cases import list_cases
 from thumbwheel.capture.feedback import list_feedback
 from thumbwheel.capture.trace_queries import TraceFilter
 from thumbwheel.capture.traces import list_traces
@@ -109,9 +110,7 @@ def test_the_traces_of_a_list_are_gone_through_one_by_one(person: Visitor) -> No
 def test_a_correction_and_a_comment_are_posted(person: Visitor, pages: PagesWorld) -> None:
     page = person.open(f"{LIST}/q3")
     page.get_by_text("Write a better answer").click()
-    page.get_by_label("What it should have said").fill(
-        "Send it back: we repair it, free of charge."
-    )
+    page.get_by_label("Corrected answer").fill("Send it back: we repair it, free of charge.")
     page.get_by_role("button", name="Save the correction").dblclick()
     expect(page.locator(".rail .said")).to_have_text("Send it back: we repair it, free of charge.")
     page.get_by_text("Write a comment").click()
@@ -125,7 +124,7 @@ def test_a_correction_and_a_comment_are_posted(person: Visitor, pages: PagesWorl
 
 def test_what_the_filters_show_becomes_a_queue(person: Visitor, pages: PagesWorld) -> None:
     page = person.open(f"{LIST}?text=norway&until=2099-01-01")
-    page.get_by_role("link", name="Ask people about these").click()
+    page.get_by_role("link", name="Send to a rating queue").click()
     expect(page.get_by_label("Text in question or answer")).to_have_value("norway")
     expect(page.get_by_label("Recorded before")).to_have_value("2099-01-02")
     page.get_by_label("Name").fill("norway")
@@ -164,7 +163,7 @@ def test_a_trace_becomes_a_gold_case(person: Visitor, pages: PagesWorld) -> None
 
 def test_the_lineage_says_what_would_be_erased(person: Visitor) -> None:
     page = person.open(f"{LIST}/order-42")
-    page.get_by_role("link", name="What taught this answer").click()
+    page.get_by_role("link", name="Lineage of this answer").click()
     expect(page.locator("#erasure ~ dl")).to_contain_text("traces")
     page.get_by_role("button", name="Erase this person").click()
     dialog = page.get_by_role("dialog")
@@ -242,7 +241,7 @@ def test_several_at_once_are_tagged_and_asked_about(person: Visitor, pages: Page
     boxes.nth(3).click(modifiers=["Shift"])
     expect(page.locator("#selected")).to_have_text("3 selected")
     assert person.axe() == []
-    page.get_by_label("Queue", exact=True).select_option("august")
+    page.get_by_label("Queue", exact=True).fill("august")
     page.get_by_role("button", name="Add to the queue").click()
     expect(page.get_by_role("status").filter(has_text="added to august")).to_be_visible()
     expect(page.locator("#bulk")).to_be_hidden()
@@ -265,15 +264,47 @@ def test_traces_are_kept_out_of_datasets_and_taken_in_again(person: Visitor) -> 
     row = page.locator("#traces tr").filter(has_text="Do you ship to Norway")
     row.locator("input").check()
     page.get_by_role("button", name="Exclude from datasets").click()
-    expect(page.get_by_role("status").filter(has_text="Say why first.")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="Enter a reason first.")).to_be_visible()
     page.get_by_label("Reason", exact=True).fill("a test of ours")
     page.get_by_role("button", name="Exclude from datasets").click()
-    expect(page.get_by_role("status").filter(has_text="in no dataset")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="left out of datasets")).to_be_visible()
     row.get_by_role("link").click()
     panel = page.get_by_role("region", name="Exclusion")
     expect(panel).to_contain_text("a test of ours")
-    panel.get_by_role("button", name="Take it in again").click()
+    panel.get_by_role("button", name="Include again").click()
     expect(panel).to_have_count(0)
+
+
+def test_a_trace_is_put_before_people_where_no_queue_exists(
+    browser: Browser, pages: PagesWorld
+) -> None:
+    with visitor(browser, pages.url, size=(375, 740), code=pages.code) as person:
+        page = person.open(f"{LIST}/q3")
+        page.get_by_text(re.compile("new rating queue|another queue")).click()
+        field = page.get_by_label("Name of the queue")
+        expect(field).to_have_value("to-review")
+        field.fill("zips")
+        with page.expect_navigation():
+            field.press("Enter")
+        expect(page.get_by_role("link", name="zips", exact=True)).to_be_visible()
+        queue = require_queue(pages.ws, require_agent(pages.ws, AGENT), "zips")
+        assert queue.items == 1
+        assert person.axe() == [] and not person.is_too_wide()
+        person.check()
+
+
+def test_selected_traces_become_gold_after_a_question(person: Visitor, pages: PagesWorld) -> None:
+    page = person.open(f"{LIST}?session=chat-2")
+    page.get_by_label("Select all on this page").check()
+    page.get_by_role("button", name="To gold").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("You confirm that each is right.")
+    dialog.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="To gold").click()
+    dialog.get_by_role("button", name="I reviewed them").click()
+    expect(page.get_by_role("status").filter(has_text="2 gold cases stored.")).to_be_visible()
+    _, gold = list_cases(pages.ws, AGENT, basis="gold")
+    assert [case["reviewer"] for case in gold] == ["owner", "owner"]
 
 
 def list_tags(pages: PagesWorld, name: str) -> list[str]:

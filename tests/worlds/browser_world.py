@@ -33,6 +33,8 @@ document.addEventListener("securitypolicyviolation", (event) => {
 """Runs before the scripts of every page."""
 MILLISECONDS = 30_000
 """That anything of a page may take: machines are busy."""
+FIRST_MILLISECONDS = 10 * MILLISECONDS
+"""That the first answer of a server may take: it builds its routes then."""
 expect.set_options(timeout=MILLISECONDS)
 RULES = {"resultTypes": ["violations"]}
 _AXE = Axe()
@@ -111,6 +113,7 @@ def visitor(
     _watch(person)
     try:
         if code is not None:
+            context.request.get("/login", timeout=FIRST_MILLISECONDS)
             person.open(f"/login?code={code}")
         yield person
     finally:

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx2
 import uvicorn
+import yaml
 
 from tests.waiting import until
 from thumbwheel.core.config import Home, Sources
@@ -117,6 +118,9 @@ def opened_home(
         "endpoints": {"private": list(private)},
         "experiment": dict(experiment or {}),
     }
-    sources = Sources(sections, "thumbwheel.yaml", {})
+    file = folder.with_name(f"{folder.name}.yaml")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(yaml.safe_dump(sections), encoding="utf-8")
+    sources = Sources(sections, "thumbwheel.yaml", {}, file)
     with Workspace.open(Home(folder), sources) as ws:
         yield ws

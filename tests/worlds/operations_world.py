@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +15,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from tests.approvals import approve
-from tests.servers.scripted_upstream import ScriptedUpstream
+from tests.servers.scripted_upstream import (
+    END,
+    Received,
+    ScriptedUpstream,
+    chat_events,
+    chat_reply,
+    chunk,
+    reply,
+    stream_head,
+)
 from tests.worlds.experiment_world import ExperimentWorld
 from tests.worlds.gateway_world import AGENT, opened_home, running, serve_remote
 from tests.worlds.pages_world import PagesWorld, add_queue, fill, small_home
@@ -52,15 +61,32 @@ STEPS = 120
 DEV_LOSS = 2.25
 """Of the base on dev rows."""
 RUNS = {"run_sft": "sft", "run_dpo": "dpo", "run_kto": "kto"}
+ANSWERS = {
+    "large": "Yes. Fill in form 5 within 14 days. You get the money back in about three days, "
+    "by the way in which you paid.",
+    "small": "Yes, with form 5.",
+}
+"""Model -> its answer to everything."""
 EXPERIMENT_UNITS = 160
 BURST = 60
+
+
+def _answer(request: Received) -> Iterable[bytes]:
+    """Answer as the asked model: the small one in fewer words."""
+    if not request.body:
+        return [reply(chat_reply())]
+    body = json.loads(request.body)
+    text = ANSWERS[body["model"]]
+    if not body.get("stream"):
+        return [reply(chat_reply(text))]
+    return [stream_head(), *map(chunk, chat_events(text)), END]
 
 
 @contextmanager
 def operations(ws: Workspace, folder: Path) -> Iterator[dict[str, str]]:
     """All of it, in a home whose agent has traces and thumbs; its models answer meanwhile. Gives
     the parts of the addresses of its pages."""
-    with ScriptedUpstream() as upstream:
+    with ScriptedUpstream(_answer) as upstream:
         for model in ("large", "small"):
             serve_remote(ws, EndpointAddress(upstream.url, model), alias=None)
         switch.promote(ws, versions.version(ws, AGENT, "v0"))

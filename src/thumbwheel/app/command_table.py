@@ -24,6 +24,10 @@ COMMANDS = {
         "thumbwheel.capture.trace_commands:traces",
         "List recorded traces by filters; show one with its steps and feedback.",
     ),
+    "prompt": (
+        "thumbwheel.capture.prompt_commands:prompt",
+        "System prompts as versions: those that calls used, and those that you named.",
+    ),
     "feedback": ("thumbwheel.capture.commands:feedback", "Add, list and count feedback."),
     "case": (
         "thumbwheel.capture.commands:case",
@@ -199,7 +203,7 @@ COMMANDS = {
 
 STAGES = {
     "Begin": ("init", "doctor", "plan", "demo", "hardware"),
-    "Collect": ("import", "traces", "feedback", "widgets"),
+    "Collect": ("import", "traces", "prompt", "feedback", "widgets"),
     "Rate": ("queue", "label", "case", "reward"),
     "Train": ("dataset", "train", "run", "reward-model", "models", "loop"),
     "Decide": ("evaluate", "gate", "report"),

@@ -23,8 +23,9 @@ from thumbwheel.capture.ingest import scope_under
 from thumbwheel.capture.json_text import json_value
 from thumbwheel.capture.regular_file import file_error, read_regular
 from thumbwheel.capture.rows import case_objection
+from thumbwheel.capture.traces import show_trace
 from thumbwheel.capture.types import CaseRecord, Unreadable, explain
-from thumbwheel.core.errors import InputError, NotFound, at_field
+from thumbwheel.core.errors import DataError, InputError, NotFound, at_field
 from thumbwheel.db.feedback_in_force import OWNER
 from thumbwheel.db.message_chains import conversation
 from thumbwheel.db.workspace import Workspace
@@ -46,6 +47,29 @@ def add_case(ws: Workspace, agent: str, reviewer: str, **fields: Any) -> str:
     except ValidationError as error:
         raise InputError("case", explain(error), "See: thumbwheel case add --help") from None
     return store_record(ws, agent, record, reviewer)
+
+
+def cases_of_traces(ws: Workspace, agent: Agent, names: Sequence[str], reviewer: str) -> list[str]:
+    """Store the questions of traces as gold cases and return their ids. The reference is the newest
+    correction of a trace, else its answer, which `reviewer` vouches for.
+
+    Raises NotFound for an unknown trace and DataError for one without an answer or a question; then
+    none is stored.
+    """
+    cases = []
+    for name in names:
+        trace = show_trace(ws, agent.slug, name)
+        corrections = [
+            judgement["value"]
+            for judgement in trace["feedback"]
+            if judgement["kind"] == "correction"
+        ]
+        reference = corrections[-1] if corrections else trace["output"]
+        if reference is None or not trace["input"]:
+            what = "answer" if reference is None else "question"
+            raise DataError(f"trace {name!r}", f"it has no {what}", "Leave it out")
+        cases.append({"input": trace["input"], "reference": reference})
+    return [add_case(ws, agent.slug, reviewer, **case) for case in cases]
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,21 @@ ROUTES = (
         in_name_of="by",
     ),
     Route(
+        "prompt list",
+        "GET",
+        f"{AGENT}/prompts",
+        "read",
+        gives={f"{AGENT}/prompts/{{prompt}}": "/0/id"},
+    ),
+    Route("prompt show", "GET", f"{AGENT}/prompts/{{prompt}}", "call"),
+    Route(
+        "prompt store",
+        "PUT",
+        f"{AGENT}/prompts/{{prompt}}",
+        "edit",
+        {"text": "You help customers.", "note": "shorter"},
+    ),
+    Route(
         "feedback add",
         "POST",
         f"{AGENT}/feedback",
@@ -78,6 +93,14 @@ ROUTES = (
         f"{AGENT}/cases/{{case}}",
         "edit",
         {"reference": "Three days."},
+        in_name_of="reviewer",
+    ),
+    Route(
+        "case from-traces",
+        "POST",
+        f"{AGENT}/cases/traces",
+        "edit",
+        {"traces": ["trc_0f3k2m8v1"]},
         in_name_of="reviewer",
     ),
     Route(

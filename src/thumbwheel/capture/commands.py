@@ -588,6 +588,26 @@ def case_edit(
     return present.message(AddedCases([case]), f"changed {case}")
 
 
+@case.command("from-traces")
+def case_from_traces(
+    ctx: typer.Context,
+    traces: Annotated[list[str], typer.Argument(metavar="TRACE...", help="Ids of traces.")],
+    agent: Agent,
+    reviewer: Reviewer = "owner",
+) -> present.Answer[AddedCases]:
+    """Make gold cases of traces: the question, with the newest correction as the right answer, or
+    without one the answer that was given. You vouch that it is right.
+
+    Example: thumbwheel case from-traces trc_0f3k2m8v1 trc_1h5m3n9x2 --agent support
+    """
+    from thumbwheel.capture.cases import cases_of_traces
+    from thumbwheel.models.versions import require_agent
+
+    with ctx.obj() as ws:
+        stored = cases_of_traces(ws, require_agent(ws, agent), traces, reviewer)
+    return present.message(AddedCases(stored), f"{len(stored)} gold cases stored")
+
+
 @case.command("review")
 def case_review(
     ctx: typer.Context,

@@ -62,6 +62,8 @@ class TraceFilter:
     """Only those with an answer."""
     trace_ids: tuple[str, ...] | None = None
     """Only these."""
+    prompt: str | None = None
+    """Whose conversation begins with the system prompt of this id (prompts.py)."""
 
     def __post_init__(self) -> None:
         if self.text is not None and len(self.text) > LONGEST_TEXT:
@@ -74,7 +76,7 @@ class TraceFilter:
     @property
     def is_searched(self) -> bool:
         """Whether texts or feedback of every trace have to be looked at."""
-        return self.text is not None or self.judged is not None
+        return self.text is not None or self.judged is not None or self.prompt is not None
 
 
 @dataclass(frozen=True)
@@ -154,17 +156,22 @@ def _matches(
     """Return the ids of the candidates that match the text and the judgement of `wanted`, newest
     first."""
     query = (
-        sa.select(candidates.c.id)
+        sa.select(candidates.c.id, traces.c.input_id)
         .join(traces, traces.c.id == candidates.c.id)
         .order_by(candidates.c.recorded_at.desc(), candidates.c.id.desc())
     )
     if wanted.text is not None:
         query = query.join(messages, messages.c.id == traces.c.input_id)
         query = query.where(_has_text(wanted.text))
+    if wanted.judged is not None:
+        query = query.where(_is_rated(KINDS[wanted.judged]))
+    rows = connection.execute(query).all()
+    if wanted.prompt is not None:
+        first_ids = message_chains.roots(connection, {row.input_id for row in rows})
+        rows = [row for row in rows if first_ids.get(row.input_id) == wanted.prompt]
+    trace_ids = [row.id for row in rows]
     if wanted.judged is None:
-        return list(connection.execute(query).scalars())
-    kinds = KINDS[wanted.judged]
-    trace_ids = list(connection.execute(query.where(_is_rated(kinds))).scalars())
+        return trace_ids
     by_trace = judgements(connection, agent_id, trace_ids)
     return [
         trace_id

@@ -14,7 +14,7 @@ import stat
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from enum import Enum
 from functools import wraps
@@ -95,6 +95,9 @@ class Sources:
     path: str
     environment: Mapping[str, str] = field(repr=False)
     """Has the password of the database and the key of the cluster."""
+    file_path: Path | None = None
+    """The file that changes are written to, which may not exist yet; None if `file` is no file's
+    content."""
 
     @classmethod
     def read(
@@ -104,11 +107,16 @@ class Sources:
         ConfigError if the file is not a YAML mapping."""
         if environment is None:
             environment = os.environ
-        if path is None and Path(FILE_NAME).is_file():
-            path = Path(FILE_NAME)
         if path is None:
-            return cls({}, FILE_NAME, environment)
-        return cls(_yaml(path), str(path), environment)
+            path = Path(FILE_NAME)
+            if not path.is_file():
+                return cls({}, FILE_NAME, environment, path.absolute())
+        return cls(_yaml(path), str(path), environment, path.absolute())
+
+    def with_file(self, text: str) -> Sources:
+        """Return the settings with `text` as the content of the file. Raises ConfigError if it is
+        not a YAML mapping."""
+        return replace(self, file=_parsed(text, self.path))
 
     def load(self, cls: type[C], section: str, options: Mapping[str, Any] | None = None) -> C:
         """Return the settings of `section` ("train.dpo"): the file's, overridden by the
@@ -161,23 +169,36 @@ def merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _yaml(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(str(path), error) from None
+    return _parsed(text, str(path))
+
+
+def _parsed(text: str, path: str) -> dict[str, Any]:
+    """Return the content of a settings file. Raises ConfigError if it is no YAML mapping."""
     import yaml
 
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(
-            f"configuration file {str(path)!r}",
-            _where(error),
-            "Correct the file or name another with --config",
-        ) from None
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise _unreadable(path, error) from None
     if content is not None and not isinstance(content, dict):
         raise ConfigError(
-            f"configuration file {str(path)!r}",
+            f"configuration file {path!r}",
             "its top level is not a mapping",
             "Write sections such as 'train:' at the top level",
         )
     return content or {}
+
+
+def _unreadable(path: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"configuration file {path!r}",
+        _where(error),
+        "Correct the file or name another with --config",
+    )
 
 
 def _where(error: Exception) -> str:

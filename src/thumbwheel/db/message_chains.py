@@ -55,6 +55,29 @@ def add_ancestors(connection: sa.Connection, links: Links) -> None:
     links |= read_links(connection, sorted(before_them - links.keys()))
 
 
+def roots(connection: sa.Connection, last_ids: Collection[str]) -> dict[str, str]:
+    """Return, by the id of its last message, the id of the first message of each conversation. A
+    conversation with a missing message, or whose links form a cycle, is left out."""
+    parents: dict[str, str | None] = {}
+    for batch in batches(sorted(set(last_ids))):
+        first = sa.select(messages.c.id, messages.c.parent_id).where(messages.c.id.in_(batch))
+        ancestors = first.cte("ancestors", recursive=True)
+        before = sa.select(messages.c.id, messages.c.parent_id)
+        ancestors = ancestors.union(before.where(messages.c.id == ancestors.c.parent_id))
+        query = sa.select(ancestors.c.id, ancestors.c.parent_id)
+        parents |= {row.id: row.parent_id for row in connection.execute(query)}
+    first_ids: dict[str, str] = {}
+    for last_id in last_ids:
+        message_id, steps = last_id, 0
+        while message_id in parents and steps <= len(parents):
+            parent_id = parents[message_id]
+            if parent_id is None:
+                first_ids[last_id] = message_id
+                break
+            message_id, steps = parent_id, steps + 1
+    return first_ids
+
+
 def chain(links: Links, last_id: str) -> list[Message]:
     """Return the messages up to `last_id`, oldest first; [] if one is missing or their links form a
     cycle."""

@@ -312,6 +312,28 @@ runs = Table(
     Column("learned_from", Json),
 )
 
+# what people wrote about a run; a run without a row has no note
+run_notes = Table(
+    "run_notes",
+    metadata,
+    refers("run_id", "runs.id", primary_key=True),
+    Column("note", text(), nullable=False),
+    Column("tags", Json, nullable=False),
+    Column("recorded_at", Utc, nullable=False),
+)
+
+# system prompts that people named, by the id of the message that begins conversations with them
+prompt_names = Table(
+    "prompt_names",
+    metadata,
+    refers("agent_id", "agents.id", primary_key=True),
+    Column("hash", Id, primary_key=True),
+    Column("name", text(), nullable=False),
+    Column("text", text(), nullable=False),
+    Column("note", text(), nullable=False),
+    Column("recorded_at", Utc, nullable=False),
+)
+
 model_versions = Table(
     "model_versions",
     metadata,

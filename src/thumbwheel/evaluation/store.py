@@ -12,6 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from pydantic import ValidationError
 
+from thumbwheel.capture.prompts import prompts_of_chats
 from thumbwheel.core import ids
 from thumbwheel.db.batches import batches
 from thumbwheel.db.columns import has_id
@@ -62,10 +63,14 @@ CALL_COLUMNS = (
 )
 """What is read of a recorded model call."""
 
+PROMPT_SLICE = "prompt"
+"""Name of the slices by system prompt, unless the cases have slices of this name."""
+
 
 def judgeable(connection: sa.Connection, agent_id: str, basis: str) -> list[HeldOutCase]:
     """Return the cases of this basis that have a reference or a checker, by id. A case whose prompt
-    lacks a message has an empty prompt."""
+    lacks a message has an empty prompt. If the cases have several system prompts, each is a
+    slice."""
     query = (
         sa.select(cases)
         .where(
@@ -77,8 +82,13 @@ def judgeable(connection: sa.Connection, agent_id: str, basis: str) -> list[Held
     )
     rows = connection.execute(query).mappings().all()
     prompts = conversations(connection, {row["input_id"] for row in rows})
+    titles = prompts_of_chats(connection, agent_id, prompts)
+    has_several = len(set(titles.values())) > 1
     judgeable_cases = []
     for row in rows:
+        slices = {str(name): str(value) for name, value in (row["slices"] or {}).items()}
+        if has_several and row["input_id"] in titles:
+            slices.setdefault(PROMPT_SLICE, titles[row["input_id"]])
         case = HeldOutCase(
             row["id"],
             row["group_key"] or row["input_id"],
@@ -87,7 +97,7 @@ def judgeable(connection: sa.Connection, agent_id: str, basis: str) -> list[Held
             row["reference"],
             row["checker"],
             row["checker_config"],
-            {str(name): str(value) for name, value in (row["slices"] or {}).items()},
+            slices,
         )
         judgeable_cases.append(case)
     return judgeable_cases

@@ -21,7 +21,7 @@ Consent = Literal["off", "ask", "on"]
 
 
 class CycleConfig(Config):
-    """Settings of one turn."""
+    """Settings of one cycle."""
 
     base: str | None = None
     """Base model: a folder, a GGUF file, ollama:NAME, or a Hugging Face id. Unset, that of the live
@@ -52,8 +52,8 @@ class CycleConfig(Config):
     """Days after which an experiment of the loop that decided nothing ends, so that the next
     version has its turn; unset (null), the section `experiment` says when."""
     canary_prompts: tuple[str, ...] = ()
-    """Prompts whose answers are to stay as they are. A version that answers one of them otherwise
-    than what is live is exposed to nobody before a person has looked."""
+    """Prompts whose answers are to stay as they are. If a new version answers one of them
+    differently from the live one, a person must approve it before it gets traffic."""
     canary_change: float = Field(default=0.5, gt=0, le=1)
     """The share of the words of such an answer that may differ."""
     yield_to_traffic: bool = False

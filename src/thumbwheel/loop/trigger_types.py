@@ -59,34 +59,34 @@ def next_time(now: datetime, clock: time) -> datetime:
 
 
 class TriggerConfig(Config):
-    """When a turn is due by itself."""
+    """When a cycle is due by itself."""
 
     least: int = Field(50, ge=1)
-    """New informative events from which a turn is due. Repetitions, and bad answers without good
+    """New informative events from which a cycle is due. Repetitions, and bad answers without good
     ones to compare them with, are none."""
     every_hours: float | None = Field(None, gt=0)
-    """A turn is also due so many hours after the last one, where at least one informative event is
+    """A cycle is also due so many hours after the last one, where at least one informative event is
     new; unset, only the number decides."""
     window: str | None = None
-    """The hours in which a turn may begin, as 22:00-06:00; unset, at any time."""
+    """The hours in which a cycle may begin, as 22:00-06:00; unset, at any time."""
     quiet: tuple[str, ...] = ()
-    """Hours in which no turn begins, as 09:00-17:00."""
+    """Hours in which no cycle begins, as 09:00-17:00."""
     timezone: str = "UTC"
     """The zone of those hours, as Europe/Berlin."""
     check_minutes: int = 15
-    """Minutes between two looks at whether a turn is due: a part of an hour, as 5 or 30."""
+    """Minutes between two checks whether a cycle is due: a part of an hour, as 5 or 30."""
     per_rater: int | None = Field(None, ge=1)
     """Most informative events of one rater that count; unnamed raters of one source are one. Unset,
     all count."""
 
     burst: int | None = Field(60, ge=2)
     """Thumbs of one rater within `burst_minutes`, nearly all the same, from which they are held
-    back until a person has looked; unset (null), nothing is."""
+    back until a person has decided; unset (null), nothing is."""
     burst_minutes: float = Field(10.0, gt=0)
     """The time within which a burst comes."""
 
     only_decidable: bool = True
-    """Whether a turn waits until the gate could decide on what comes of it: until enough reviewed
+    """Whether a cycle waits until the gate could decide on what comes of it: until enough reviewed
     cases, or rated questions, are held out."""
 
     gold_gain: float | None = Field(0.2, gt=0, le=1)

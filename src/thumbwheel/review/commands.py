@@ -247,16 +247,26 @@ def add_(
     queue: QueueName,
     traces: Annotated[list[str], typer.Argument(metavar="TRACE...", help="Ids of traces.")],
     agent: AgentName,
+    creates: Annotated[
+        bool,
+        typer.Option(
+            "--create", help="Create the queue, with its default settings, if there is none."
+        ),
+    ] = False,
 ) -> present.Answer[AddedItems]:
     """Append traces to a queue.
 
     Example: thumbwheel queue add july trc_0f3k2m8v1 --agent support
     """
-    from thumbwheel.review.queues import add
+    from thumbwheel.models.versions import require_agent
+    from thumbwheel.review.queues import add, add_or_create
 
     with ctx.obj() as ws:
-        owner, shown = _resolved(ws, agent, queue)
-        added = add(ws, owner, shown, traces)
+        if creates:
+            shown, added = add_or_create(ws, require_agent(ws, agent), queue, traces)
+        else:
+            owner, shown = _resolved(ws, agent, queue)
+            added = add(ws, owner, shown, traces)
     return present.message(AddedItems(added), f"{added} added to {shown.name}")
 
 

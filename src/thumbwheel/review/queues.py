@@ -85,11 +85,23 @@ def create(
             f"none of what is recorded for {agent.slug!r} is selected",
             "Import something, or select less strictly (thumbwheel queue create --help)",
         )
+    return _opened(ws, agent, name, selection.kind, config, targets)
+
+
+def _opened(
+    ws: Workspace,
+    agent: Agent,
+    name: str,
+    kind: ItemKind,
+    config: QueueConfig,
+    targets: Sequence[ItemTargets],
+) -> Queue:
+    """Store a new queue, fill it, open it, and return it."""
     queue = Queue(
         id=ids.new("rqu"),
         agent_id=agent.id,
         name=name,
-        kind=selection.kind,
+        kind=kind,
         config=config,
         state=QueueState.FILLING,
         items=0,
@@ -201,6 +213,22 @@ def _comparisons(
     return targets
 
 
+def add_or_create(
+    ws: Workspace, agent: Agent, name: str, trace_names: Sequence[str]
+) -> tuple[Queue, int]:
+    """Append traces to the queue of this name, which is created with the default settings if there
+    is none; return it and how many were new. Raises the errors of `add`."""
+    with ws.db.read() as connection:
+        matches = store.queues(connection, agent.id, name)
+    if matches:
+        queue = require_queue(ws, agent, name)
+        return queue, add(ws, agent, queue, trace_names)
+    ids.slug(name, "queue")
+    targets = _targets_of(ws, agent, trace_names)
+    queue = _opened(ws, agent, name, ItemKind.ANSWER, QueueConfig(), targets)
+    return queue, queue.items
+
+
 def add(ws: Workspace, agent: Agent, queue: Queue, names: Iterable[str]) -> int:
     """Append traces, by their ids, to a queue of answers; return how many were new. Raises
     NotFound, Conflict, InputError, and DataError for a trace without an answer."""
@@ -211,7 +239,13 @@ def add(ws: Workspace, agent: Agent, queue: Queue, names: Iterable[str]) -> int:
             "Add single traces to a queue of answers",
         )
     require_open(queue)
-    trace_ids = []
+    return _fill(ws, queue, _targets_of(ws, agent, names))
+
+
+def _targets_of(ws: Workspace, agent: Agent, names: Iterable[str]) -> list[ItemTargets]:
+    """Return traces by their ids as targets. Raises NotFound, and DataError for a trace without an
+    answer."""
+    targets: dict[str, ItemTargets] = {}
     with ws.db.read() as connection:
         for name in names:
             rows = named_traces(connection, agent.id, name)
@@ -224,8 +258,8 @@ def add(ws: Workspace, agent: Agent, queue: Queue, names: Iterable[str]) -> int:
             ids.require_single(name, [row["id"] for row in rows])
             if rows[0]["output"] is None:
                 raise DataError(f"trace {name!r}", "it has no answer", "Choose another one")
-            trace_ids.append(rows[0]["id"])
-    return _fill(ws, queue, [ItemTargets((trace_id,)) for trace_id in trace_ids])
+            targets[rows[0]["id"]] = ItemTargets((rows[0]["id"],))
+    return list(targets.values())
 
 
 def all_queues(ws: Workspace, agent: Agent, every: bool = False) -> list[Queue]:

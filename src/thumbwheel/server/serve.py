@@ -210,6 +210,7 @@ def assembled(
         logs_requests = ws.settings(LogConfig, "log").requests
         api = api_application(routers)
         api.state.workspace = ws
+        api.state.started_with = ws.sources
         api.state.leaving = health.leaving
         api.state.admit = quotas.admit_lines
         api.state.waits_for_imports = capture_config.acknowledge == "rows"

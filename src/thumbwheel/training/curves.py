@@ -51,21 +51,45 @@ class RunCurves:
     curves: Sequence[Curve]
 
 
-def curves(ws: Workspace, run: Run, points: int, metrics: Collection[str] = ()) -> RunCurves:
-    """Return the curves of a run, for these metrics or for all, with at most `points` points
-    each."""
+@dataclass(frozen=True)
+class StepRange:
+    """The steps that curves show, both ends included; None is no bound."""
+
+    first: int | None = None
+    last: int | None = None
+
+    def __contains__(self, step: int) -> bool:
+        is_early = self.first is not None and step < self.first
+        is_late = self.last is not None and step > self.last
+        return not is_early and not is_late
+
+
+EVERY_STEP = StepRange()
+
+
+def curves(
+    ws: Workspace,
+    run: Run,
+    points: int,
+    metrics: Collection[str] = (),
+    steps: StepRange = EVERY_STEP,
+) -> RunCurves:
+    """Return the curves of a run, for these metrics or for all, with at most `points` points each
+    within `steps`."""
     path = run_dir(ws, run).metrics
     try:
         status = path.stat()
     except FileNotFoundError:
         return RunCurves(run.id, 0, ())
-    lines, every_curve = _sampled(path, status.st_size, status.st_mtime_ns, points)
+    lines, every_curve = _sampled(path, status.st_size, status.st_mtime_ns, points, steps)
     chosen = [curve for curve in every_curve if not metrics or curve.metric in metrics]
     return RunCurves(run.id, lines, chosen)
 
 
 @lru_cache(maxsize=FILES_IN_MEMORY)
-def _sampled(path: Path, size: int, written: int, points: int) -> tuple[int, tuple[Curve, ...]]:
+def _sampled(
+    path: Path, size: int, written: int, points: int, within: StepRange
+) -> tuple[int, tuple[Curve, ...]]:
     """Return (complete lines, curves) of a file of this size and modification time; both are part
     of the cache key."""
     content = path.read_bytes()[:size]
@@ -74,12 +98,13 @@ def _sampled(path: Path, size: int, written: int, points: int) -> tuple[int, tup
         return 0, ()
     # One document is parsed several times faster than a thousand lines.
     lines = pydantic_core.from_json(b"[" + complete.replace(b"\n", b",") + b"]")
+    shown = [line for line in lines if line["step"] in within]
     names: dict[str, None] = {}  # in the order in which they came first
-    for line in lines:
+    for line in shown:
         names.update(dict.fromkeys(line))
     sampled = []
     for name in names:
-        steps, values = _series(lines, name)
+        steps, values = _series(shown, name)
         if steps and name not in NO_CURVES:
             split = "dev" if name.startswith(EVAL) else "train"
             sampled.append(_curve(name.removeprefix(EVAL), split, steps, values, points))

@@ -18,7 +18,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ from thumbwheel.models.template_settings import AS_IT_IS, TemplateSettings
 from thumbwheel.training.activity import ActivityFile
 from thumbwheel.training.rundir import RunDir, open_rows, unwritable
 from thumbwheel.training.types import JUDGED, RunSpec, RunState, Status, TrainConfig
+from thumbwheel.training.usage import UsageFile
 
 if TYPE_CHECKING:
     from thumbwheel.engine.reward_model import RewardModelCard
@@ -80,7 +81,10 @@ def main(arguments: list[str]) -> int:
     except ThumbwheelError as error:
         log.say(f"error: {error}")
         return error.exit_code
-    with nullcontext() if run.rank else log.sent_to(ActivityFile(run)):
+    with ExitStack() as files:
+        if run.rank == 0:
+            files.enter_context(log.sent_to(ActivityFile(run)))
+            files.enter_context(UsageFile(run))
         return guarded(run, lambda: _work(run, interrupt))
 
 

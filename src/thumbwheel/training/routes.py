@@ -46,6 +46,14 @@ ROUTES = (
     *_methods(),
     Route("train auto", "POST", f"{AGENT}/runs/auto", "run", {"dry_run": True}),
     Route("run list", "GET", f"{AGENT}/runs", "read"),
+    Route(
+        "run note",
+        "PUT",
+        f"{AGENT}/runs/{{run}}/note",
+        "edit",
+        {"text": "too short", "tag": ["baseline"]},
+    ),
+    Route("run delete", "DELETE", f"{AGENT}/runs/{{run}}", "edit"),
     Route("run reproduce", "POST", f"{AGENT}/runs/{{run}}/reproductions", "run"),
     Route(
         "reward-model list",

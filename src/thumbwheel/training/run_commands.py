@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from thumbwheel.core import present
-from thumbwheel.core.figures import duration
-from thumbwheel.training.types import Reproduction, Run, Sameness
+from thumbwheel.core.figures import duration, size
+from thumbwheel.training.types import Reproduction, Run, RunFiles, RunNote, Sameness
 
 DIFFERENT = 1
 """Exit code of a reproduction that did not come out the same."""
@@ -26,6 +26,10 @@ class ListedRun(Run):
     """The version that it gave, as `v3`; None if it gave none or goes on."""
     activity: str | None = None
     """What it does now, in words; None once it has ended."""
+    note: str = ""
+    """What people wrote about it."""
+    tags: Sequence[str] = ()
+    """Words by which it is found again."""
 
 
 @run.command("list")
@@ -38,16 +42,24 @@ def list_(
     Example: thumbwheel run list --agent support
     """
     from thumbwheel.models.versions import require_agent, versions
+    from thumbwheel.training.run_notes import NO_NOTE, notes
     from thumbwheel.training.train import activity_of, runs
 
     with ctx.obj() as ws:
         learner = require_agent(ws, agent)
         version_of = {version.run_id: version.name for version in versions(ws, learner)}
+        note_by_run = notes(ws, learner)
         listed = []
         for recorded in runs(ws, learner):
-            version = version_of.get(recorded.id)
+            note = note_by_run.get(recorded.id, NO_NOTE)
             listed.append(
-                ListedRun(**vars(recorded), version=version, activity=activity_of(ws, recorded))
+                ListedRun(
+                    **vars(recorded),
+                    version=version_of.get(recorded.id),
+                    activity=activity_of(ws, recorded),
+                    note=note.text,
+                    tags=note.tags,
+                )
             )
     columns: dict[str, Callable[[ListedRun], object]] = {
         "run": lambda row: row.id,
@@ -55,6 +67,7 @@ def list_(
         "state": lambda row: row.activity or str(row.state),
         "steps": lambda row: (row.metrics or {}).get("steps"),
         "version": lambda row: row.version,
+        "tags": lambda row: ", ".join(row.tags),
         "began (UTC)": lambda row: f"{row.recorded_at:%Y-%m-%d %H:%M}" if row.recorded_at else "",
         "took": _duration,
     }
@@ -66,6 +79,50 @@ def _duration(row: ListedRun) -> str:
     if row.recorded_at is None or row.ended_at is None:
         return ""
     return duration((row.ended_at - row.recorded_at).total_seconds())
+
+
+@run.command()
+def note(
+    ctx: typer.Context,
+    run: Annotated[str, typer.Argument(help="A run, as `run list` names it.")],
+    agent: Annotated[str, typer.Option(help="Whose run it is.")],
+    text: Annotated[str, typer.Option(help="The note; empty: none.")] = "",
+    tag: Annotated[
+        list[str] | None, typer.Option(help="A tag; repeatable. Without any it has none.")
+    ] = None,
+) -> present.Answer[RunNote]:
+    """Write the note and the tags of a run, in place of earlier ones.
+
+    Example: thumbwheel run note run_01k3 --agent support --text "too short" --tag baseline
+    """
+    from thumbwheel.models.versions import require_agent
+    from thumbwheel.training.run_notes import write_note
+    from thumbwheel.training.train import run_of
+
+    with ctx.obj() as ws:
+        written = write_note(ws, run_of(ws, require_agent(ws, agent), run), text, tag or ())
+    tags = f"; tags: {', '.join(written.tags)}" if written.tags else ""
+    return present.message(written, f"note: {written.text or 'none'}{tags}")
+
+
+@run.command()
+def delete(
+    ctx: typer.Context,
+    run: Annotated[str, typer.Argument(help="A run, as `run list` names it.")],
+    agent: Annotated[str, typer.Option(help="Whose run it is.")],
+) -> present.Answer[RunFiles]:
+    """Delete a run with its note, curves, log and checkpoints. Its dataset stays. A run that gave a
+    version or a reward model is kept.
+
+    Example: thumbwheel run delete run_01k3 --agent support
+    """
+    from thumbwheel.models.versions import require_agent
+    from thumbwheel.training.run_notes import delete_run
+
+    with ctx.obj() as ws:
+        removed = delete_run(ws, require_agent(ws, agent), run)
+    text = f"deleted the run, with {removed.checkpoints} checkpoints, {size(removed.size)}"
+    return present.message(removed, text)
 
 
 @run.command()

@@ -9,8 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.db.columns import has_id
-from thumbwheel.db.schema import agents, runs
-from thumbwheel.training.types import Run, RunState
+from thumbwheel.db.schema import agents, model_versions, reward_models, run_notes, runs
+from thumbwheel.training.types import Run, RunNote, RunState
 
 SILENT = "its host gave no sign of life"
 """Why a run counts as stopped that was trained on another host."""
@@ -97,6 +97,42 @@ def environment_of(connection: sa.Connection, run_id: str) -> dict[str, Any]:
     """Return the packages and the machine of a run, as `train.environment` gave them."""
     query = sa.select(runs.c.environment).where(runs.c.id == run_id)
     return dict(connection.execute(query).scalar_one())
+
+
+def notes(connection: sa.Connection, agent_id: str) -> dict[str, RunNote]:
+    """Return run id -> note, for the runs of an agent."""
+    query = (
+        sa.select(run_notes)
+        .join(runs, runs.c.id == run_notes.c.run_id)
+        .where(runs.c.agent_id == agent_id)
+    )
+    rows = connection.execute(query).mappings()
+    return {row["run_id"]: RunNote(row["note"], tuple(row["tags"])) for row in rows}
+
+
+def write_note(connection: sa.Connection, run_id: str, note: RunNote) -> None:
+    """Replace the note of a run."""
+    connection.execute(run_notes.delete().where(run_notes.c.run_id == run_id))
+    connection.execute(
+        run_notes.insert().values(
+            run_id=run_id, note=note.text, tags=list(note.tags), recorded_at=datetime.now(UTC)
+        )
+    )
+
+
+def needing(connection: sa.Connection, run_id: str) -> list[str]:
+    """Return the names of the versions and reward models of a run, in their order."""
+    names = []
+    for prefix, table in (("v", model_versions), ("rm", reward_models)):
+        query = sa.select(table.c.number).where(table.c.run_id == run_id).order_by(table.c.number)
+        names += [f"{prefix}{number}" for number in connection.execute(query).scalars()]
+    return names
+
+
+def remove(connection: sa.Connection, run_id: str) -> None:
+    """Delete the rows of a run that no version refers to."""
+    connection.execute(run_notes.delete().where(run_notes.c.run_id == run_id))
+    connection.execute(runs.delete().where(runs.c.id == run_id))
 
 
 def _run(row: sa.RowMapping) -> Run:

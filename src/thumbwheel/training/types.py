@@ -297,6 +297,26 @@ class Run:
 
 
 @dataclass(frozen=True)
+class RunNote:
+    """What people wrote about a run."""
+
+    text: str
+    """The note"""
+    tags: Sequence[str]
+    """Words by which runs are found again"""
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The files of a run's folder, which are deleted with it."""
+
+    checkpoints: int
+    """Saved steps"""
+    size: int
+    """Bytes of all files"""
+
+
+@dataclass(frozen=True)
 class RunResult:
     """What `train` hands back; `version_id` and `version` (as `v3`) are those of the candidate of a
     finished run. One that learned nothing has none."""

@@ -34,7 +34,8 @@ from thumbwheel.models.versions import require_agent
 from thumbwheel.server.api.bodies import BoundedRoute
 from thumbwheel.server.api.job_access import visible_job
 from thumbwheel.server.api.parameters import NO_NUL
-from thumbwheel.training.curves import curves
+from thumbwheel.training.curves import StepRange, curves
+from thumbwheel.training.live import RunProgress, progress_of
 from thumbwheel.training.train import metrics_after, run_of, runs
 
 STREAM = "text/event-stream"
@@ -51,6 +52,7 @@ END = "end"
 
 Name = Annotated[str, Path(pattern=NO_NUL, min_length=1, max_length=400)]
 LastEvent = Annotated[str | None, Header(alias="last-event-id", pattern=NO_NUL, max_length=400)]
+Step = Annotated[int | None, Query(ge=0, le=2**53)]
 After = Annotated[str | None, Query(description="Only what came after this event.", pattern=NO_NUL)]
 
 
@@ -190,15 +192,19 @@ def router() -> APIRouter:
         run: Annotated[list[str], Query(min_length=1, max_length=MOST_RUNS)],
         metric: Annotated[list[str] | None, Query()] = None,
         points: Annotated[int, Query(ge=10, le=2000)] = 200,
+        first: Step = None,
+        last: Step = None,
     ) -> Response:
-        """Return the metrics of several runs as curves of at most so many points each."""
+        """Return the metrics of several runs as curves of at most so many points each, from the
+        step `first` to the step `last`."""
         ws: Workspace = request.app.state.workspace
         learner = require_agent(ws, slug_of(agent))
         by_id = {recorded.id: recorded for recorded in runs(ws, learner)}
         rows = []
         for run_id in run:
             recorded = by_id.get(run_id) or run_of(ws, learner, run_id)
-            rows.append(asdict(curves(ws, recorded, points, metric or ())))
+            shown = curves(ws, recorded, points, metric or (), StepRange(first, last))
+            rows.append(asdict(shown))
         return Response(present.json_text(rows, indent=None), media_type="application/json")
 
     @routes.get(
@@ -222,6 +228,17 @@ def router() -> APIRouter:
             return News(events, recorded.has_ended)
 
         return await answer(request, look, last or after)
+
+    @routes.get(
+        f"{AGENT}/runs/{{run}}/progress",
+        operation_id="runs.progress",
+        dependencies=[needs("read")],
+        tags=["train"],
+    )
+    def run_progress(request: Request, agent: Name, run: Name) -> RunProgress:
+        """Return where a run is: its step, its work in words, its speed, memory and processors."""
+        ws: Workspace = request.app.state.workspace
+        return progress_of(ws, run_of(ws, require_agent(ws, slug_of(agent)), run))
 
     @routes.get(
         f"{AGENT}/decisions",

@@ -30,6 +30,7 @@ from thumbwheel.server.api import (
     feed,
     import_preview,
     secrets,
+    settings,
     workers,
 )
 from thumbwheel.server.api.bodies import BoundedRoute
@@ -84,6 +85,7 @@ def api_router() -> APIRouter:
     routes.include_router(feed.router())
     routes.include_router(import_preview.router())
     routes.include_router(secrets.router())
+    routes.include_router(settings.router())
     routes.include_router(workers.router())
     by_name = operations()
     for route in sorted(ROUTES, key=lambda route: route.path.count("{")):

@@ -40,6 +40,8 @@ class FormField:
     """Whether a number has no fraction."""
     fields: Sequence[FormField] = field(default_factory=tuple)
     """Of a group."""
+    always: bool = False
+    """Whether a form that sends only changed fields sends it unchanged, too."""
 
 
 def form_fields(

@@ -11,7 +11,7 @@ from fastapi import Request
 
 from thumbwheel.access.gate import AccessGate
 from thumbwheel.access.types import Principal, Verb
-from thumbwheel.core.config import Config, build
+from thumbwheel.core.config import Config, Sources, build
 from thumbwheel.core.errors import NotFound
 from thumbwheel.core.ids import slug_of
 from thumbwheel.db.workspace import Workspace
@@ -38,6 +38,8 @@ class PageRequest:
     """Without those that are empty, as a form sends fields that nobody filled in."""
     down: Down = field(default_factory=dict)
     """The deployments that calls go to and that do not answer."""
+    started_with: Sources | None = None
+    """The settings that the server started with; None: those of `ws`."""
     _waiting: dict[str, Attention] = field(default_factory=dict)
     """Agent -> what waits for a person, where this request asked for it."""
 
@@ -53,7 +55,10 @@ class PageRequest:
             parts["agent"] = slug_of(parts["agent"])
         state = request.app.state
         principal = request.state.principal
-        return cls(state.workspace, state.gate, principal, parts, query, _down(request))
+        started_with = getattr(state, "started_with", None)
+        return cls(
+            state.workspace, state.gate, principal, parts, query, _down(request), started_with
+        )
 
     @property
     def agent(self) -> Agent:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from thumbwheel.capture.fields import content_text
+from thumbwheel.capture.prompts import prompt_of
 from thumbwheel.capture.traces import show_trace
 from thumbwheel.core.config import Config
 from thumbwheel.deploy import routing
@@ -27,6 +28,8 @@ class PlaygroundQuery(Config):
     """The one beside it"""
     trace: str | None = None
     """A recorded call whose question is asked again"""
+    prompt: str | None = None
+    """A system prompt, by its name or id"""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ def load_playground(asked: PageRequest) -> Mapping[str, Any]:
         "second": second,
         "is_comparing": query.second is not None,
         "recorded": recorded,
+        "system": prompt_of(asked.ws, asked.agent, query.prompt).text if query.prompt else "",
         "checkers": CHECKERS,
         "settings": {
             "agent": slug,

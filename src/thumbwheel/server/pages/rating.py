@@ -26,7 +26,7 @@ class QueuesQuery(TraceQuery):
 
     def selected(self) -> dict[str, Any]:
         """Return the trace filters as values of the form's fields."""
-        filters = self.model_dump(exclude={"all", "after"})
+        filters = self.model_dump(exclude={"all", "after", "prompt"})
         if self.version is not None:
             filters["version"] = self.version.removeprefix("v")
         filters["until"] = self.day_after  # the form asks for it

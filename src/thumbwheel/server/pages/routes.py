@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 from jinja2 import TemplateError
+from pydantic import Field
 from starlette.datastructures import Headers
 from starlette.routing import Match
 from starlette.types import Scope
@@ -18,7 +19,9 @@ from starlette.types import Scope
 from thumbwheel.access.needs import needs, public
 from thumbwheel.access.problem import shown_to
 from thumbwheel.core import log
+from thumbwheel.core.config import Config
 from thumbwheel.core.errors import NotFound, ThumbwheelError
+from thumbwheel.server.pages.markdown import markdown
 from thumbwheel.server.pages.page import Page, PageRequest
 from thumbwheel.server.pages.page_table import PAGES
 from thumbwheel.server.pages.rendering import (
@@ -32,6 +35,8 @@ from thumbwheel.server.pages.trace_export import FORMS, export_response
 FAILURE = ThumbwheelError(
     "the page", "the server failed at it; its log says how", "Report it, with the address"
 )
+MOST_SHOWN, LONGEST_SHOWN = 100, 2_000_000
+"""Texts of one request for Markdown, and characters of each."""
 FOREVER = "public, max-age=31536000, immutable"
 
 
@@ -64,6 +69,7 @@ def router() -> APIRouter:
     """Return the router of all pages, built once per process."""
     routes = APIRouter(route_class=PageRoute)
     _add_exports(routes)  # before the pages: `export.csv` is no trace
+    _add_markdown(routes)
     for page in sorted(PAGES, key=lambda page: page.path.count("{")):
         _add(routes, page)
     _add_static(routes)
@@ -120,6 +126,31 @@ def _add_exports(routes: APIRouter) -> None:
             dependencies=[needs("read")],
             include_in_schema=False,
         )
+
+
+class TextsToShow(Config):
+    """Texts that a script of a page shows."""
+
+    texts: list[Annotated[str, Field(max_length=LONGEST_SHOWN)]] = Field(max_length=MOST_SHOWN)
+    """Each is Markdown of a model or a person"""
+
+
+class ShownTexts(Config):
+    """The same texts as HTML of the page."""
+
+    html: list[str]
+    """In their order, without any HTML of the texts themselves"""
+
+
+def _add_markdown(routes: APIRouter) -> None:
+    @routes.post(
+        "/api/markdown",
+        operation_id="pages.markdown",
+        dependencies=[needs("read", by_row=True)],
+    )
+    def show_markdown(asked: TextsToShow) -> ShownTexts:
+        """Return texts as the safe HTML in which the pages show Markdown."""
+        return ShownTexts(html=[str(markdown(text)) for text in asked.texts])
 
 
 def _download(form: str) -> Callable[[Request], Response]:

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from thumbwheel.capture.fields import content_text
 from thumbwheel.capture.judged import Judged
+from thumbwheel.capture.prompts import prompt_id, short_id, titles
 from thumbwheel.capture.trace_queries import TraceFilter
 from thumbwheel.capture.trace_types import TracePage, TraceSummary
 from thumbwheel.capture.traces import (
@@ -87,6 +88,8 @@ class TraceQuery(Config):
     """With or without feedback"""
     judged: Judged | None = None
     """By somebody about the answer"""
+    prompt: str | None = Field(default=None, max_length=64)
+    """Whose conversation begins with the system prompt of this id"""
     after: str | None = None
     """The cursor of the page before"""
 
@@ -110,6 +113,7 @@ class TraceQuery(Config):
             text=self.text,
             rated=None if self.rated is None else self.rated == "yes",
             judged=self.judged,
+            prompt=self.prompt,
         )
 
 
@@ -198,6 +202,7 @@ def load_list(asked: PageRequest) -> Mapping[str, Any]:
         "tone": tone,
         "ratings": _ratings,
         "queues": _queues(asked),
+        "prompts": _prompt_choices(asked, query.prompt),
         "rater": asked.rater,
         "may_rate": asked.principal.may("rate", slug),
         "may_edit": asked.principal.may("edit", slug),
@@ -216,6 +221,23 @@ def _page(asked: PageRequest, query: ListQuery) -> tuple[TracePage, bool]:
     measured.sort(key=lambda trace: value(trace) or 0.0, reverse=query.order == "desc")
     traces = [*measured, *without][query.skip : query.skip + AT_ONCE]
     return TracePage(traces, None), page.after is not None
+
+
+def _prompt_choices(asked: PageRequest, chosen: str | None) -> list[tuple[str, str]]:
+    """Return (id, title) of the named prompts, newest first, and of the one that is chosen."""
+    named = titles(asked.ws, asked.agent)
+    if chosen is not None:
+        named.setdefault(chosen, short_id(chosen))
+    return [*reversed(named.items())]
+
+
+def _prompt(asked: PageRequest, chat: Sequence[Mapping[str, Any]]) -> dict[str, str] | None:
+    """Return id and title of the system prompt that a chat begins with; None without one."""
+    message_id = prompt_id(chat[0]) if chat else None
+    if message_id is None:
+        return None
+    title = titles(asked.ws, asked.agent).get(message_id, short_id(message_id))
+    return {"id": message_id, "title": title}
 
 
 def _total(asked: PageRequest, query: ListQuery, *, has_filters: bool) -> str:
@@ -294,6 +316,7 @@ def load_trace(asked: PageRequest) -> Mapping[str, Any]:
         "first": first,
         "next": first + STEPS_AT_ONCE if first + STEPS_AT_ONCE < len(trace["steps"]) else None,
         "answering": answering,
+        "prompt": _prompt(asked, trace["input"]),
         "totals": _totals(calls, trace["steps"]),
         "feedback": [_with_words(judgement) for judgement in trace["feedback"]],
         "tone": tone,

@@ -20,11 +20,12 @@ from thumbwheel.models.gguf.header import is_gguf
 from thumbwheel.models.types import Agent, ModelVersion
 from thumbwheel.server.pages.operations import offered_fields
 from thumbwheel.server.pages.page import PageRequest
-from thumbwheel.training.activity import activity
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.data_plan import data_plan
-from thumbwheel.training.train import run_dir, run_of, runs
-from thumbwheel.training.types import Run, RunState, TrainConfig
+from thumbwheel.training.live import RunProgress, progress_of
+from thumbwheel.training.run_notes import NO_NOTE, files_of, needed_by, notes
+from thumbwheel.training.train import run_of, runs
+from thumbwheel.training.types import Run, RunNote, RunState, TrainConfig
 
 METRICS = {
     "loss": "Loss",
@@ -68,6 +69,7 @@ class RunRow:
     version: ModelVersion | None
     running: RunningTraining | None
     """Where it is, while it trains."""
+    note: RunNote
 
     @property
     def figures(self) -> Mapping[str, Any]:
@@ -88,9 +90,15 @@ class RunRow:
 def load_runs(asked: PageRequest) -> Mapping[str, Any]:
     """Load the agent's runs, newest first, and the versions that they produced."""
     agent = asked.agent
-    newest = [*reversed(runs(asked.ws, agent))]
+    rows = run_rows(asked.ws, agent, [*reversed(runs(asked.ws, agent))])
+    tags: dict[str, None] = {}
+    for row in rows:
+        tags.update(dict.fromkeys(row.note.tags))
+    tag = asked.query.get("tag")
     return {
-        "rows": run_rows(asked.ws, agent, newest),
+        "rows": [row for row in rows if tag is None or tag in row.note.tags],
+        "tag": tag,
+        "all_tags": sorted(tags),
         "checked": CHECKED,
         "metrics": list(METRICS.items()),
         "tones": TONES,
@@ -100,8 +108,12 @@ def load_runs(asked: PageRequest) -> Mapping[str, Any]:
 
 def run_rows(ws: Workspace, agent: Agent, listed: Sequence[Run]) -> list[RunRow]:
     """Return the runs as rows, each with its version and, while it trains, its progress."""
-    results = _versions_by_run(ws, agent)
-    return [RunRow(run, results.get(run.id), _running(ws, agent, run)) for run in listed]
+    results, note_by_run = _versions_by_run(ws, agent), notes(ws, agent)
+    rows = []
+    for run in listed:
+        note = note_by_run.get(run.id, NO_NOTE)
+        rows.append(RunRow(run, results.get(run.id), _running(ws, agent, run), note))
+    return rows
 
 
 def load_run(asked: PageRequest) -> Mapping[str, Any]:
@@ -116,18 +128,17 @@ def load_run(asked: PageRequest) -> Mapping[str, Any]:
         "metrics": list((METRICS | OF_ONE_RUN).items()),
         "tones": TONES,
         "may_run": asked.principal.may("run", agent.slug),
+        "may_edit": asked.principal.may("edit", agent.slug),
+        "needed_by": needed_by(asked.ws, run),
+        "files": files_of(asked.ws, run),
     }
 
 
 @dataclass(frozen=True)
 class RunningTraining:
-    """Where a training is."""
+    """A training that goes on."""
 
-    step: int
-    steps: int | None
-    """None while it is being prepared."""
-    activity: str | None
-    """What it does before its next line of metrics, in words."""
+    progress: RunProgress
     job_id: str | None
     """None where a command trains, or a turn of the loop."""
 
@@ -136,17 +147,9 @@ def _running(ws: Workspace, agent: Agent, run: Run) -> RunningTraining | None:
     """Return the progress of a run; None if it has ended."""
     if run.state is not RunState.RUNNING:
         return None
-    folder = run_dir(ws, run)
-    status = folder.status()
-    step, current = folder.last_step(), activity(folder)
     started, _ = queue.jobs(ws, states=[JobState.RUNNING], agents=[agent.slug])
     jobs = [job.id for job in started if job.notes.get("run") == run.id]
-    return RunningTraining(
-        step=step,
-        steps=status.result.get("planned_steps") if status and status.result else None,
-        activity=current.in_words() if current else None,
-        job_id=jobs[0] if jobs else None,
-    )
+    return RunningTraining(progress_of(ws, run), jobs[0] if jobs else None)
 
 
 def load_training(asked: PageRequest) -> Mapping[str, Any]:
@@ -161,7 +164,7 @@ def load_training(asked: PageRequest) -> Mapping[str, Any]:
         raise NotFound(f"method {method!r}", "there is none of that name", fix)
     algorithm = ALGORITHMS.get(method)
     config = ws.settings(algorithm.Config, f"train.{method}")
-    bases = _bases(ws)
+    bases = base_names(ws)
     base = bases[0] if bases else ""
     template = run_of(ws, agent, asked.query["run"]) if "run" in asked.query else None
     if template is not None:
@@ -212,7 +215,7 @@ def _name_of_base(ws: Workspace, base: str) -> str:
     return base
 
 
-def _bases(ws: Workspace) -> list[str]:
+def base_names(ws: Workspace) -> list[str]:
     """Return the names of the bases that a request may use, besides any Hugging Face id."""
     folders = _folders_of_bases(ws)
     return [*folders, *sorted(versions.bases(ws) - set(folders))]

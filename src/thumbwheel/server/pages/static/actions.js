@@ -1,6 +1,6 @@
 // Forms and buttons that change something by a request to /api:
 //
-//   data-api="POST /api/..."   what is asked
+//   data-api="POST /api/..."   the request; `{name}` in it is the field of that name of the form
 //   data-body="{...}"          its JSON (of a button)
 //   data-confirm="text"        is asked before, data-word is what the button then says
 //   data-next="/path"          where to go once it is done; empty: the same page anew; none: stay
@@ -8,7 +8,7 @@
 //   data-etag="..."            the state that is meant to change; another one is refused
 //   data-form                  (of a button) the fields of its form are sent along
 //   data-title="text"          the heading of the question
-//   data-in-path               (of a field) it is a part of the path, and not sent
+//   data-in-path               (of a field) it is a part of the path, and not sent in the body
 //   data-changed               (of a form) only fields that somebody changed are sent
 //
 // A form sends its named fields; data-kind (number, checkbox, list, json) says what a text means, and
@@ -123,7 +123,8 @@ async function act(element, body) {
   const [question, title, word, done] = ["confirm", "title", "word", "done"].map((name) => attribute(element, name));
   if (element.getAttribute("aria-busy") === "true") return;
   if (question && !(await confirmed(question, { title, word: word || element.textContent.trim() }))) return;
-  const [method, path] = attribute(element, "api").split(" ");
+  const [method, template] = attribute(element, "api").split(" ");
+  const path = template.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(element.elements[name].value));
   const content = JSON.stringify(body);
   const earlier = keys.get(element);
   const key = earlier?.content === content ? earlier.key : newKey();

@@ -5,10 +5,10 @@ const POOL = "hjklopiuvxrwq";
 
 export const NAMES = {
   up: "Thumb up", down: "Thumb down", tie: "Tie", skip: "Skip", undo: "Undo", edit: "Edit the answer",
-  note: "Write a note", gold: "Make gold", submit: "Save and continue", help: "Show the keys",
+  note: "Write a note", gold: "Make gold", submit: "Save and continue", markdown: "Show Markdown, or the text as it is", help: "Show the keys",
 };
 const FIRST = {
-  up: "y", down: "n", tie: "t", skip: "s", undo: "z", edit: "e", note: "m", gold: "g", submit: "Enter", help: "?",
+  up: "y", down: "n", tie: "t", skip: "s", undo: "z", edit: "e", note: "m", gold: "g", submit: "Enter", markdown: "v", help: "?",
 };
 
 export class Keys {

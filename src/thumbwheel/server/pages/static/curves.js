@@ -1,8 +1,9 @@
 // Curves of runs over each other. The server samples them (at most so many points a curve); a run that
 // trains goes on by server-sent events behind what was sampled. Lines of training batches are thin,
-// those of dev rows thick. The hue is the run's, and its box in the table has the same.
+// those of dev rows thick. The hue is the run's, and its box in the table has the same. A zoom asks the
+// server for the steps of the range, sampled anew, so it shows more than the whole did.
 
-import { duration } from "./numbers.js";
+import { count, duration, size } from "./numbers.js";
 import { send } from "./api.js";
 import { follow } from "./events.js";
 import { say } from "./messages.js";
@@ -13,19 +14,23 @@ const HUES = 8; // classes hue-0 to hue-7 of the style
 const ALL_POINTS = 24000, MOST_POINTS = 400, FEWEST_POINTS = 40;
 const MOST_STREAMS = 3; // a browser has six connections to a server
 const REDRAW = 400;
-
-const RECENT = 20, ENOUGH = 5; // steps by whose seconds the time that is left is told
+const LOOK_EVERY = 2000; // between two questions where a run is
+const LEAST_DRAG = 8; // pixels of a drag that zooms; less is a click
 
 const section = document.getElementById("curves");
 const progress = document.getElementById("progress");
 const table = document.getElementById("runs");
 const smoothing = document.getElementById("smoothing");
+const controls = document.getElementById("curve-controls");
+const firstStep = document.getElementById("first-step");
+const lastStep = document.getElementById("last-step");
+const allSteps = document.getElementById("all-steps");
 const compare = document.getElementById("compare");
 const metrics = new Map(JSON.parse(section?.dataset.metrics || "[]")); // metric -> its title
 const runs = new Map(); // id -> {label, state, lines, curves: Map(metric + split -> points)}
 const streams = new Map();
-const recent = []; // seconds of the newest steps
 let timer = null;
+let range = { first: null, last: null }; // steps that are shown; null: no bound
 
 function node(name, attributes = {}, text) {
   const shape = document.createElementNS(SVG, name);
@@ -139,14 +144,27 @@ function panel(metric, title, shown) {
   const reading = document.createElement("span");
   reading.className = "reading";
   caption.append(" ", reading);
-  drawing.addEventListener("pointermove", (event) => {
+  const stepAt = (clientX) => {
     const bounds = drawing.getBoundingClientRect();
-    const x = minX + (((event.clientX - bounds.left) / bounds.width) * WIDTH - LEFT) / (WIDTH - LEFT - RIGHT) * spanX;
+    const x = minX + (((clientX - bounds.left) / bounds.width) * WIDTH - LEFT) / (WIDTH - LEFT - RIGHT) * spanX;
+    return Math.min(maxX, Math.max(minX, x));
+  };
+  let dragStart = null;
+  drawing.addEventListener("pointerdown", (event) => { if (event.pointerType === "mouse") dragStart = event.clientX; });
+  drawing.addEventListener("pointerup", (event) => {
+    const start = dragStart;
+    dragStart = null;
+    if (start === null || Math.abs(event.clientX - start) < LEAST_DRAG) return;
+    const steps = [stepAt(start), stepAt(event.clientX)].map(Math.round).sort((a, b) => a - b);
+    zoom(steps[0], steps[1]);
+  });
+  drawing.addEventListener("pointermove", (event) => {
+    const x = stepAt(event.clientX);
     const values = lines.slice(0, 6).map(({ run, split, points }) => {
       const nearest = points.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a));
       return `${run.label} ${split} ${figure(nearest[1])}`.trim();
     });
-    reading.textContent = `step ${Math.round(Math.min(maxX, Math.max(minX, x)))}: ${values.join(", ")}`;
+    reading.textContent = `step ${Math.round(x)}: ${values.join(", ")}`;
   });
   drawing.addEventListener("pointerleave", () => { reading.textContent = ""; });
   box.append(caption, drawing);
@@ -171,7 +189,26 @@ function drawSoon() {
   timer ??= setTimeout(draw, REDRAW);
 }
 
+function isShown(step) {
+  return (range.first === null || step >= range.first) && (range.last === null || step <= range.last);
+}
+
+// Shows these steps; null is no bound.
+async function zoom(first, last) {
+  if (first !== null && last !== null && first > last) [first, last] = [last, first];
+  range = { first, last };
+  firstStep.value = first ?? "";
+  lastStep.value = last ?? "";
+  allSteps.hidden = first === null && last === null;
+  for (const stop of streams.values()) stop();
+  streams.clear();
+  runs.clear();
+  await show();
+  section.dataset.steps = `${first ?? ""}-${last ?? ""}`;
+}
+
 function add(run, line) {
+  if (!isShown(line.step)) return;
   for (const [name, value] of Object.entries(line)) {
     if (typeof value !== "number") continue;
     const isDev = name.startsWith("eval_");
@@ -184,18 +221,47 @@ function add(run, line) {
   }
 }
 
-// How far the training of this page is, and how long it takes on.
-function tell(line) {
-  const bar = progress.querySelector("progress");
-  if (line.step_seconds) recent.push(line.step_seconds);
-  if (recent.length > RECENT) recent.shift();
-  const steps = Number(bar.getAttribute("max") || 0);
-  progress.querySelector(".count").textContent = steps ? `${line.step} of ${steps}` : String(line.step);
-  if (!steps) return;
-  bar.value = line.step;
-  if (recent.length < ENOUGH) return;
-  const mean = recent.reduce((sum, seconds) => sum + seconds, 0) / recent.length;
-  progress.querySelector(".note").textContent = `about ${duration(mean * (steps - line.step))} left`;
+function figures({ tokens_per_second: speed, usage }) {
+  const shown = [];
+  if (speed !== null) shown.push([count(speed), "tokens a second"]);
+  if (usage) {
+    if (usage.memory_gb !== null) shown.push([size(usage.memory_gb * 1e9), "memory"]);
+    shown.push([usage.busy_cores.toFixed(1), `of ${usage.cores} processor cores busy`]);
+    if (usage.gpu) {
+      shown.push([`${Math.round(usage.gpu.busy * 100)} %`, "GPU busy"]);
+      shown.push([size(usage.gpu.memory_gb * 1e9), `of ${size(usage.gpu.total_gb * 1e9)} GPU memory`]);
+    }
+  }
+  return shown.map(([value, words]) => {
+    const box = document.createElement("span");
+    const bold = document.createElement("b");
+    bold.textContent = value;
+    box.append(bold, ` ${words}`);
+    return box;
+  });
+}
+
+// Where the training of this page is: its step, what it does, the time that is left, what it uses.
+async function look() {
+  try {
+    const { value: now } = await send("GET", progress.dataset.api);
+    if (now.state !== "running") return; // the stream says that it has ended
+    progress.querySelector(".count").textContent = now.steps ? `${now.step} of ${now.steps}` : String(now.step);
+    const bar = progress.querySelector("progress");
+    if (now.steps) {
+      bar.max = now.steps;
+      bar.value = now.step;
+    }
+    const left = now.seconds_left === null ? "" : `about ${duration(now.seconds_left)} left`;
+    progress.querySelector(".note").textContent = now.activity || left;
+    const usage = document.getElementById("usage");
+    const shown = figures(now);
+    usage.hidden = shown.length === 0;
+    usage.replaceChildren(...shown);
+  } catch (error) {
+    if (!error.isTransient) return;
+  }
+  setTimeout(look, LOOK_EVERY);
 }
 
 async function load(wanted) {
@@ -204,6 +270,8 @@ async function load(wanted) {
   const points = Math.round(Math.min(MOST_POINTS, Math.max(FEWEST_POINTS, ALL_POINTS / (wanted.length * metrics.size))));
   for (let start = 0; start < missing.length; start += 50) {
     const query = new URLSearchParams({ points });
+    if (range.first !== null) query.append("first", range.first);
+    if (range.last !== null) query.append("last", range.last);
     for (const { id } of missing.slice(start, start + 50)) query.append("run", id);
     for (const metric of metrics.keys()) query.append("metric", metric);
     const answer = await send("GET", `${section.dataset.api}/curves?${query}`);
@@ -231,7 +299,6 @@ function listen(wanted) {
     const stop = follow(`${section.dataset.api}/runs/${encodeURIComponent(id)}/metrics`, {
       metrics: (line, number) => {
         add(run, line);
-        if (progress) tell(line);
         run.lines = Number(number);
         drawSoon();
       },
@@ -272,5 +339,12 @@ if (section) {
     show();
   });
   smoothing?.addEventListener("input", draw);
+  controls?.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const step = (field) => (field.value === "" ? null : Number(field.value));
+    zoom(step(firstStep), step(lastStep));
+  });
+  allSteps?.addEventListener("click", () => zoom(null, null));
   show();
+  if (progress) look();
 }

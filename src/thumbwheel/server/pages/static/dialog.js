@@ -1,7 +1,7 @@
 // Asks before something is done that cannot be undone.
 
 // Whether the person says yes. `word` is what the button says.
-export function confirmed(text, { title = "Are you sure?", word = "Continue" } = {}) {
+export function confirmed(text, { title = "Please confirm", word = "Continue" } = {}) {
   const dialog = document.getElementById("confirmation");
   dialog.querySelector("h2").textContent = title;
   dialog.querySelector("p").textContent = text;

@@ -20,6 +20,9 @@ const controls = document.getElementById("controls");
 const live = document.getElementById("live");
 const banner = document.getElementById("banner");
 const undoButton = document.getElementById("undo");
+const markdownButton = document.getElementById("markdown");
+const MARKDOWN = "thumbwheel.markdown";
+const FORMATTED_AHEAD = 3; // items that are formatted before they are shown
 
 const isComparison = bench.kind === "comparison";
 const isCase = bench.kind === "case";
@@ -39,6 +42,8 @@ let skipped = 0; // items that this person skipped and could still rate
 let sinceReorder = 0;
 let editor = null;
 let isWaiting = true; // whether the next item is on its way
+let isFormatted = localStorage.getItem(MARKDOWN) === "1"; // whether answers are shown as Markdown
+const formatted = new Map(); // text -> its HTML
 const typed = []; // what was pressed meanwhile, for the items that come
 
 // elements
@@ -63,6 +68,50 @@ function legible(text) {
 
 function text(content) {
   return element("div", { class: "text", dir: "auto" }, legible(content));
+}
+
+// An answer as it is, or as Markdown where that was chosen and the server has answered.
+function answerText(content) {
+  const html = isFormatted ? formatted.get(content) : undefined;
+  if (html === undefined) return text(content);
+  const box = element("div", { class: "said text formatted", dir: "auto" });
+  box.innerHTML = html; // made by the server, without any HTML of the text (markdown.py)
+  return box;
+}
+
+function textsOf(item) {
+  const spoken = item.chat.filter((message) => message.role === "assistant").map((message) => message.text);
+  return [...spoken, ...item.answers];
+}
+
+// Asks for the HTML of the answers that are shown now or next.
+async function format() {
+  if (!isFormatted || !current) return;
+  const item = current;
+  const texts = [item, ...waiting.slice(0, FORMATTED_AHEAD)].flatMap(textsOf);
+  const missing = [...new Set(texts)].filter((content) => content && !formatted.has(content));
+  if (!missing.length) return;
+  try {
+    const { value } = await send("POST", "/api/markdown", { texts: missing }, { key: null });
+    missing.forEach((content, index) => formatted.set(content, value.html[index]));
+  } catch (problem) {
+    say(problem.message, "bad");
+    return;
+  }
+  if (current === item && !editor) render();
+}
+
+function toggleMarkdown() {
+  isFormatted = !isFormatted;
+  localStorage.setItem(MARKDOWN, isFormatted ? "1" : "0");
+  showMarkdown();
+  announce(isFormatted ? "Markdown on" : "Markdown off");
+  if (current && !editor) render();
+  format();
+}
+
+function showMarkdown() {
+  markdownButton.setAttribute("aria-pressed", String(isFormatted));
 }
 
 function announce(words) {
@@ -96,6 +145,7 @@ function actions() {
   if (isComparison) list.unshift("tie");
   else list.push("edit");
   if (bench.may_edit && !isComparison) list.push("gold");
+  if (!isCards) list.push("markdown");
   return list;
 }
 
@@ -217,6 +267,7 @@ async function advance(before = "") {
     return;
   }
   render();
+  format();
   announceItem(before);
   if (waiting.length < AHEAD / 2) fetchMore();
   while (typed.length && current) perform(typed.shift());
@@ -336,7 +387,7 @@ function gold() {
   const { rater, key } = rest();
   const body = { rater, key };
   if (draft.correction !== null) body.reference = draft.correction;
-  finish("approve", "gold", body, "It is gold.");
+  finish("approve", "gold", body, "Marked as gold.");
 }
 
 function undo() {
@@ -504,7 +555,7 @@ function turns(item) {
       element("span", { class: "role" }, ROLES[message.role] || legible(message.role)));
     if (message.role === "system" && message.text.length > 300) {
       turn.append(element("details", {}, element("summary", {}, "System prompt"), text(message.text)));
-    } else turn.append(text(message.text));
+    } else turn.append(message.role === "assistant" ? answerText(message.text) : text(message.text));
     return turn;
   });
   if (parts.length <= 6) return parts;
@@ -528,7 +579,7 @@ function answers(item) {
     const title = isComparison ? `Answer ${letter}` : isCase ? "Reference" : "Answer";
     const place = rank(index);
     const header = element("header", {}, element("b", {}, title), place >= 0 ? element("span", { class: "badge good" }, `${place + 1}.`) : null);
-    const body = text(answer);
+    const body = answerText(answer);
     body.tabIndex = 0;
     body.setAttribute("role", "region");
     body.setAttribute("aria-label", title);
@@ -707,12 +758,12 @@ async function startCards() {
 
 const DO = {
   up: () => thumb(true), down: () => thumb(false), tie, skip, undo, edit, gold, submit,
-  note: () => document.getElementById("note")?.focus(), help: () => openKeys(),
+  note: () => document.getElementById("note")?.focus(), help: () => openKeys(), markdown: toggleMarkdown,
 };
 
 function perform(action) {
   if (action === "undo" && typed.length) { typed.pop(); return; }
-  if (action === "undo" || action === "help") { DO[action](); return; }
+  if (["undo", "help", "markdown"].includes(action)) { DO[action](); return; }
   if (!current) {
     if (isWaiting && typed.length < MOST_TYPED) typed.push(action);
     return;
@@ -790,6 +841,9 @@ if (instructions) {
   instructions.addEventListener("toggle", () => { if (!instructions.open) localStorage.setItem(name, "1"); });
 }
 
+markdownButton.hidden = isCards;
+markdownButton.addEventListener("click", toggleMarkdown);
+showMarkdown();
 showState();
 outbox.flush();
 if (isCards) startCards();

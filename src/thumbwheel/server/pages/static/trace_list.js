@@ -2,6 +2,7 @@
 // traces at once. A trace's page leads to the next of the list, and back to its filters.
 
 import { newKey, send } from "./api.js";
+import { confirmed } from "./dialog.js";
 import { say } from "./messages.js";
 import { remember } from "./neighbours.js";
 
@@ -28,7 +29,7 @@ function store(name, value) {
   try {
     localStorage.setItem(name, JSON.stringify(value));
   } catch {
-    say("This browser keeps nothing, so the page is as before when you come back.", "bad");
+    say("This browser stores nothing, so columns and views are lost when you leave.", "bad");
   }
 }
 
@@ -139,9 +140,15 @@ function clear() {
 
 // what is done with the selected ones
 
+// A queue that does not exist yet is created.
 async function toQueue(ids) {
-  const queue = document.getElementById("bulk-queue").value;
-  const { value } = await send("POST", `${api}/queues/${encodeURIComponent(queue)}/items`, { traces: ids });
+  const field = document.getElementById("bulk-queue");
+  const queue = field.value.trim();
+  if (!queue || !field.checkValidity()) {
+    field.focus();
+    throw new Error("Name a queue: lowercase letters, digits, - and _.");
+  }
+  const { value } = await send("POST", `${api}/queues/${encodeURIComponent(queue)}/items`, { traces: ids, create: true });
   const known = ids.length - value.added;
   return `${value.added} added to ${queue}${known ? `; ${known} were there already` : ""}.`;
 }
@@ -164,10 +171,19 @@ async function exclude(ids) {
   const reason = field.value.trim();
   if (!reason) {
     field.focus();
-    throw new Error("Say why first.");
+    throw new Error("Enter a reason first.");
   }
   await send("POST", `${api}/exclusions`, { traces: ids, reason, by: rater });
-  return `${ids.length} are in no dataset that is built from now on.`;
+  return `${ids.length} are left out of datasets built from now on.`;
+}
+
+async function toGold(ids) {
+  const count = ids.length === 1 ? "1 answer becomes a gold case" : `${ids.length} answers become gold cases`;
+  const text = `${count}: the question, with the newest correction as the right answer, or without one the answer that `
+    + "was given. You confirm that each is right. Gold cases judge every new version.";
+  if (!(await confirmed(text, { title: "Make gold cases?", word: "I reviewed them" }))) return "";
+  const { value } = await send("POST", `${api}/cases/traces`, { traces: ids, reviewer: rater });
+  return value.ids.length === 1 ? "1 gold case stored." : `${value.ids.length} gold cases stored.`;
 }
 
 function download(form, ids) {
@@ -176,6 +192,7 @@ function download(form, ids) {
 
 const CHANGES = {
   queue: { act: toQueue, reloads: false },
+  gold: { act: toGold, reloads: false },
   exclude: { act: exclude, reloads: false },
   tag: { act: tag, reloads: true },
 };
@@ -185,6 +202,7 @@ async function change(button, { act, reloads }) {
   button.disabled = true;
   try {
     const words = await act(ids);
+    if (!words) return;
     if (reloads) location.reload();
     else {
       say(words, "good");
