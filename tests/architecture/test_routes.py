@@ -31,6 +31,9 @@ WITHOUT_A_COMMAND = {
     "secrets store",
     "workers show",
     "workers resize",
+    "settings change",
+    "settings reset",
+    "runs progress",
 }
 """Routes that only make sense over HTTP."""
 

@@ -44,7 +44,7 @@ ROUTES = (
         "read",
         gives={f"{AGENT}/prompts/{{prompt}}": "/0/id"},
     ),
-    Route("prompt show", "GET", f"{AGENT}/prompts/{{prompt}}", "call"),
+    Route("prompt show", "GET", f"{AGENT}/prompts/{{prompt}}", "read"),
     Route(
         "prompt store",
         "PUT",
