@@ -31,6 +31,7 @@ from thumbwheel.deploy.running import for_each
 from thumbwheel.deploy.switch import promote
 from thumbwheel.deploy.targets import TARGETS
 from thumbwheel.deploy.types import (
+    ENDPOINT,
     CanaryVerdict,
     Deployment,
     DeploymentState,
@@ -114,7 +115,8 @@ def deploy(
             target,
             package.name,
             stored_settings,
-            folder_id(ws.home),
+            # a server that somebody else runs is asked under the same address from every host
+            None if ENDPOINT in driver.kinds else folder_id(ws.home),
         ),
         of_agent(model_version.agent_id),
     )

@@ -19,8 +19,7 @@ from thumbwheel.core.home_paths import located, portable
 from thumbwheel.db.dialects import json_text
 from thumbwheel.db.hosts import HostRow, all_hosts, folder_id
 from thumbwheel.db.schema import agents, aliases, deployments, model_versions, switches
-from thumbwheel.deploy.targets import TARGETS
-from thumbwheel.deploy.types import ENDPOINT, AliasRoute, Deployment, DeploymentState, Endpoint
+from thumbwheel.deploy.types import AliasRoute, Deployment, DeploymentState, Endpoint
 from thumbwheel.models.types import ModelVersion
 
 FOLDER = "deployments"
@@ -80,7 +79,7 @@ def set_state(
     deployment.check_move(state)
     values = {"state": state, "canary": canary}
     if endpoint:
-        values["endpoint"] = _stored(home, deployment.target, endpoint)
+        values["endpoint"] = _stored(home, endpoint)
     connection.execute(
         deployments.update().where(deployments.c.id == deployment.id).values(**values)
     )
@@ -104,7 +103,7 @@ def move_endpoint(
             new_endpoint = replace(row.endpoint, url=endpoint.url)
         else:
             continue
-        stored = _stored(home, deployment.target, new_endpoint)
+        stored = _stored(home, new_endpoint)
         connection.execute(deployments.update().where(by_id(row.id)).values(endpoint=stored))
 
 
@@ -233,11 +232,9 @@ class _Hosts:
         return self.by_folder.get(folder) or HostRow(folder, "another host", None)
 
 
-def _stored(home: Home, target: str, endpoint: Endpoint) -> dict[str, Any]:
+def _stored(home: Home, endpoint: Endpoint) -> dict[str, Any]:
     """Return an endpoint for its row."""
-    content: dict[str, Any] = portable(asdict(endpoint), home.path)
-    # a server that somebody else runs is asked under the same address from every host
-    return content if _is_of_others(target) else _replaced(content, LOOPBACK, HOST)
+    return _replaced(portable(asdict(endpoint), home.path), LOOPBACK, HOST)
 
 
 def _endpoint(hosts: _Hosts, row: sa.RowMapping, host: HostRow | None) -> Endpoint:
@@ -259,12 +256,8 @@ def _replaced(content: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
     return {**content, "url": content["url"].replace(old, new, 1), "details": details}
 
 
-def _is_of_others(target: str) -> bool:
-    return target in TARGETS.names() and ENDPOINT in TARGETS.get(target).kinds
-
-
 def _deployment(hosts: _Hosts, row: sa.RowMapping) -> Deployment:
-    host = None if _is_of_others(row["target"]) else hosts.other(row["folder"])
+    host = hosts.other(row["folder"])
     return Deployment(
         id=row["id"],
         agent=row["slug"],

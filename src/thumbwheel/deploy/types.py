@@ -151,7 +151,7 @@ class Deployment:
     recorded_at: datetime
     folder: str | None
     """The folder of the home (db/hosts.py) from which it was applied; None for one of before there
-    were hosts."""
+    were hosts, and for a server that somebody else runs."""
     host: str | None = None
     """The name of the other host of the home on which it runs; None if it runs here, or on a server
     that somebody else runs."""

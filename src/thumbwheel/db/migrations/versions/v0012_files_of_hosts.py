@@ -32,6 +32,8 @@ def upgrade() -> None:
     op.add_column("exports", sa.Column("folder", text(), nullable=True))
     op.add_column("runs", sa.Column("beat", sa.Integer, nullable=True))
     op.add_column("runs", sa.Column("learned_from", Json, nullable=True))
+    # a server that somebody else runs is asked under the same address from every host
+    op.execute("UPDATE deployments SET folder = NULL WHERE target = 'remote'")
     connection = op.get_bind()
     rows = connection.execute(sa.select(deployments.c.id, deployments.c.endpoint)).all()
     for row in rows:
