@@ -21,6 +21,7 @@ from thumbwheel.datasets.types import (
     ScoredRow,
 )
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.engine.ranks import Ranks
 from thumbwheel.training.assemble import Assembly, assemble, settings
 from thumbwheel.training.checkpoint import Checkpoints
 from thumbwheel.training.loop import Loop
@@ -189,13 +190,15 @@ def assembled(
     rows: list[dict[str, Any]],
     start: Path | None = None,
     judge: Path | None = None,
+    members: Ranks | None = None,
     **changes: Any,
 ) -> Assembly:
     """Everything a loop needs, over `base`, from a new adapter or that of `start`; the reward model
-    `judge` judges too."""
+    `judge` judges too. Several ranks are the `members` of the run."""
     config = settings(algorithm, QUICK | changes)
     cache = folder / "reference.db"
-    return assemble(algorithm, config, str(base), base, by_split(rows), cache, judge, start)
+    splits = by_split(rows)
+    return assemble(algorithm, config, str(base), base, splits, cache, judge, start, ranks=members)
 
 
 def judge_of(base: Path, folder: Path, rows: list[dict[str, Any]], steps: int) -> Path:

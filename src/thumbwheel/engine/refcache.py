@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from thumbwheel.core.errors import StorageError
+from thumbwheel.engine.ranks import Ranks
 from thumbwheel.engine.score import Role, ScoreEngine
 from thumbwheel.engine.tree import Branch, Example, TreeBatch
 
@@ -143,7 +144,8 @@ def reference_logps(
 
     Examples with a branch missing from `cache` are scored whole, `tokens` at once, and stored in
     one transaction: the computation of a run depends on its rows, not on entries that another
-    thread or process adds meanwhile.
+    thread or process adds meanwhile. Of several ranks the first one looks up, so that all miss the
+    same.
     """
     # the keys of every example, and how many tokens each has
     identity = engine.reference_identity
@@ -156,7 +158,7 @@ def reference_logps(
             counts[key] = len(branch.targets)
 
     # score the examples of which a branch is missing
-    cached = cache.get(counts)
+    cached = _looked_up(engine.ranks, counts, cache)
     missing: list[Example] = []
     for example, example_keys in zip(examples, keys, strict=True):
         if any(key not in cached for key in example_keys):
@@ -167,9 +169,22 @@ def reference_logps(
             batch_keys = _batch_keys(engine, batch)
             for key, branch_slice in zip(batch_keys, batch.branch_slices, strict=True):
                 computed[key] = logp[branch_slice]
-    if computed:
+    if computed and engine.ranks.is_first:
         cache.put(computed)
     return cached | computed
+
+
+def _looked_up(
+    ranks: Ranks, counts: Mapping[bytes, int], cache: RefCache
+) -> dict[bytes, torch.Tensor]:
+    """Return what the first rank finds in `cache` under these keys."""
+
+    def look_up() -> list[torch.Tensor | None]:
+        cached = cache.get(counts)
+        return [cached.get(key) for key in counts]
+
+    values = ranks.from_first(look_up, "reference log-probabilities")
+    return {key: value for key, value in zip(counts, values, strict=True) if value is not None}
 
 
 def _reference_logp(engine: ScoreEngine, batch: TreeBatch) -> torch.Tensor:

@@ -33,6 +33,7 @@ from thumbwheel.engine.messages import Message
 from thumbwheel.engine.out_of_memory import out_of_memory
 from thumbwheel.engine.pairing import PairBuilder
 from thumbwheel.engine.prompt import Fitted, PromptBuilder, TargetText, TokenRow
+from thumbwheel.engine.ranks import Ranks
 from thumbwheel.engine.score import LAST, Role, RoleModel, ScoreEngine
 from thumbwheel.engine.tree import Branch, Example, TreeBatch
 from thumbwheel.models.base import loadable
@@ -135,10 +136,12 @@ class RewardModel:
         self._builder = scorer_prompt_builder(engine.model, tokenizer, AS_IT_IS)
 
     @classmethod
-    def load(cls, folder: Path, *, device: str, cache: Path | None = None) -> RewardModel:
+    def load(
+        cls, folder: Path, *, device: str, cache: Path | None = None, ranks: Ranks | None = None
+    ) -> RewardModel:
         """Load the reward model in `folder`, over the base that its adapter names. Raises
         ModelError, also if the base has different weights now. `cache` is the home's, which
-        remembers fingerprints."""
+        remembers fingerprints; `ranks` share out what it scores."""
         card, base = RewardModelCard.read(folder), loadable(adapter_base(folder))
         model, tokenizer = load_scorer(base, local_only=True)
         if Path(base).is_dir() and _fingerprint(Path(base), cache) != card.base_fingerprint:
@@ -149,9 +152,8 @@ class RewardModel:
             )
         model = load_adapter(model, folder).requires_grad_(False).to(device)
         tokenizer.chat_template = stored_template(folder) or tokenizer.chat_template
-        return cls(
-            ScoreEngine(model, role_models={Role.REWARD: scorer_role_model(model)}), tokenizer, card
-        )
+        role_models = {Role.REWARD: scorer_role_model(model)}
+        return cls(ScoreEngine(model, role_models=role_models, ranks=ranks), tokenizer, card)
 
     @classmethod
     def on_engine(cls, engine: ScoreEngine, tokenizer: Any, folder: Path) -> RewardModel | None:
@@ -226,9 +228,11 @@ class RewardModel:
             try:
                 for batch, values in self._engine.map_batches(examples, self._budget, last):
                     scores += zip(batch.example_ids, values, strict=True)
+                self._engine.ranks.agree()
             except Exception as error:
                 if not out_of_memory(error) or 2 * self._budget < longest:
                     raise
+                self._engine.ranks.report_shortage(error)
                 self._budget //= 2
             else:
                 return scores

@@ -26,12 +26,14 @@ from thumbwheel.engine.forward import (
     tree_hidden,
 )
 from thumbwheel.engine.head import divergence, divergence_from, entropy_of, score_targets, wide
+from thumbwheel.engine.ranks import Ranks
 from thumbwheel.engine.replicas import Replicas, even_token_share, parallel_batches
 from thumbwheel.engine.tree import Example, Layout, TreeBatch, plan
 
 if TYPE_CHECKING:
     import torch
 
+S = TypeVar("S")
 T = TypeVar("T")
 Gradients: TypeAlias = "Sequence[torch.Tensor | None]"
 SCORE_NAMES = frozenset({"logp", "entropy", "value", "last"})
@@ -39,6 +41,8 @@ OF_VOCABULARY = frozenset({"logp", "entropy"})
 """Scores that need a product with the vocabulary; the others need the role's head."""
 LOGP, LAST = frozenset({"logp"}), frozenset({"last"})
 NOT_REQUESTED: Any = None
+ROUND = 64
+"""Micro-batches a rank between two exchanges of results."""
 
 
 class Role(StrEnum):
@@ -81,7 +85,8 @@ class ScoreEngine:
     `checkpointing`, which recomputes activations in the backward pass). `layout` says how batches
     have to be planned and why rows are padded. `temperature` divides the logits, as when sampling.
     `role_models` adds to or replaces the two roles that are always there: POLICY, the model as it
-    is when the engine is made, and REF, the base with adapters off.
+    is when the engine is made, and REF, the base with adapters off. Several `ranks` share out the
+    micro-batches.
     """
 
     def __init__(
@@ -94,11 +99,13 @@ class ScoreEngine:
         fused_lora: bool = True,
         checkpointing: bool = False,
         role_models: Mapping[Role, RoleModel] | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         if not temperature > 0:
             raise ValueError(f"temperature {temperature}")
         self.model, self.temperature, self.head_chunk = model, temperature, head_chunk
         self.language_model = language_model(model)
+        self.ranks = ranks or Ranks()
 
         possible, self._head = capability.choose(model)
         if layout is not None and layout.kind == "tree" and possible.kind == "padded":
@@ -216,9 +223,61 @@ class ScoreEngine:
 
         On a CPU, first come large batches, each computed by all threads, then small ones, of which
         several are under way on threads of their own. The first error ends all. Batches and order
-        depend on the examples, the tokens and the number of torch's threads only.
+        depend on the examples, the tokens and the number of torch's threads only. Of several ranks
+        each computes a share and gets the results of all.
         """
+        yield from self._shared_out(self._plan(examples, tokens), work, lambda result: result)
+
+    def backward(
+        self,
+        examples: Sequence[Example],
+        tokens: int,
+        work: Callable[[ScoreEngine, TreeBatch], tuple[torch.Tensor, T]],
+    ) -> Iterator[tuple[TreeBatch, tuple[torch.Tensor, T]]]:
+        """Do the same as `map_batches`, and add the gradients of the losses that `work` returns to
+        the parameters'; losses come back without graphs. Of several ranks each has the gradients of
+        its share (Ranks.sum_gradients)."""
+
+        def work_and_gradients(
+            engine: ScoreEngine, batch: TreeBatch
+        ) -> tuple[Gradients, tuple[torch.Tensor, T]]:
+            loss, result = work(engine, batch)
+            return engine._gradients(loss), (loss.detach(), result)
+
+        def add_gradients(
+            outcome: tuple[Gradients, tuple[torch.Tensor, T]],
+        ) -> tuple[torch.Tensor, T]:
+            gradients, result = outcome
+            if gradients:
+                self._add_gradients(gradients)
+            return result
+
         batches = self._plan(examples, tokens)
+        yield from self._shared_out(batches, work_and_gradients, add_gradients)
+
+    def _shared_out(
+        self,
+        batches: _Batches,
+        work: Callable[[ScoreEngine, TreeBatch], S],
+        keep: Callable[[S], T],
+    ) -> Iterator[tuple[TreeBatch, T]]:
+        """Yield each batch with the part of its result that `keep` returns; what it does not return
+        stays in the rank that computed it."""
+        if self.ranks.world == 1:
+            for batch, result in self._computed(batches, work):
+                yield batch, keep(result)
+            return
+        for part in batches.rounds(ROUND * self.ranks.world):
+            order = [*part.alone, *part.parallel]
+            owners = self.ranks.owners([batch.cells for batch in order])
+            here = [index for index, owner in enumerate(owners) if owner == self.ranks.rank]
+            results = [keep(result) for _, result in self._computed(part.only(here), work)]
+            yield from zip(order, self.ranks.gather(results, owners, "results"), strict=True)
+
+    def _computed(
+        self, batches: _Batches, work: Callable[[ScoreEngine, TreeBatch], S]
+    ) -> Iterator[tuple[TreeBatch, S]]:
+        """Yield each batch with its result, computed in this process."""
         for batch in batches.alone:
             yield batch, work(self, batch)
         if batches.parallel:
@@ -228,25 +287,14 @@ class ScoreEngine:
             results = self._replicas[batches.threads].map(batches.parallel, work)
             yield from zip(batches.parallel, results, strict=True)
 
-    def backward(
-        self,
-        examples: Sequence[Example],
-        tokens: int,
-        work: Callable[[ScoreEngine, TreeBatch], tuple[torch.Tensor, T]],
-    ) -> Iterator[tuple[TreeBatch, tuple[torch.Tensor, T]]]:
-        """Do the same as `map_batches`, and add the gradients of the losses that `work` returns to
-        the parameters'; losses come back without graphs."""
-
-        def work_and_gradients(
-            engine: ScoreEngine, batch: TreeBatch
-        ) -> tuple[Gradients, tuple[torch.Tensor, T]]:
-            loss, result = work(engine, batch)
-            return engine._gradients(loss), (loss.detach(), result)
-
-        for batch, (gradients, result) in self.map_batches(examples, tokens, work_and_gradients):
-            if gradients:
-                self._add_gradients(gradients)
-            yield batch, result
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Compute everything in this rank inside the context, without the others."""
+        ranks, self.ranks = self.ranks, Ranks()
+        try:
+            yield
+        finally:
+            self.ranks = ranks
 
     def _gradients(self, loss: torch.Tensor) -> Gradients:
         """Add the gradients of `loss` to the parameters'. A replica, beside which others compute,
@@ -321,7 +369,8 @@ class ScoreEngine:
         for module in self.modules:
             for tensor in (*module.parameters(), *module.buffers()):
                 shared[id(tensor)] = tensor
-        replica = copy.deepcopy(self, shared | {id(self._replicas): {}})
+        shared |= {id(self._replicas): {}, id(self.ranks): self.ranks}
+        replica = copy.deepcopy(self, shared)
         replica._is_replica = True
         return replica
 
@@ -500,6 +549,21 @@ class _Batches:
     threads: int
     alone: list[TreeBatch]
     parallel: list[TreeBatch]
+
+    def only(self, indices: Sequence[int]) -> _Batches:
+        """Return the batches with these indices, those that are `alone` counted first."""
+        n_alone = len(self.alone)
+        return _Batches(
+            self.threads,
+            [self.alone[index] for index in indices if index < n_alone],
+            [self.parallel[index - n_alone] for index in indices if index >= n_alone],
+        )
+
+    def rounds(self, size: int) -> Iterator[_Batches]:
+        """Yield the batches in their order, `size` at a time."""
+        count = len(self.alone) + len(self.parallel)
+        for start in range(0, count, size):
+            yield self.only(range(start, min(start + size, count)))
 
 
 def scalars(head: Any, rows: torch.Tensor) -> torch.Tensor:

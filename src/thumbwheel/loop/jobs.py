@@ -86,13 +86,13 @@ def trained(
     if begun is not None:
         if begun.state in (RunState.FINISHED, RunState.NOTHING_LEARNED):
             return training.result_of(ws, begun)
-        return training.resume(ws, begun)
+        return training.resume(ws, begun, settings)
     dataset = find(ws, spec.agent, spec.dataset) if spec.dataset else None
     if spec.resume:
         begun = training.run_of(ws, learner, spec.resume)
         training.require_same(begun, spec.method, spec.base, dataset, settings)
         current.note(ws, **{note: begun.id})
-        return training.resume(ws, begun)
+        return training.resume(ws, begun, settings)
     base = find_base(spec.base, ws.home.cache)
     run_id = ids.new("run")
     current.note(ws, **{note: run_id})

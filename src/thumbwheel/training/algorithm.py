@@ -107,6 +107,7 @@ class DivergedError(Exception):
 class MethodRunner(Protocol):
     """What the loop drives: a method on one model."""
 
+    engine: ScoreEngine
     budget: Budget
 
     def groups(self) -> list[dict[str, Any]]:

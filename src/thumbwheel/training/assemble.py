@@ -14,6 +14,7 @@ from thumbwheel.core import log
 from thumbwheel.core.config import build
 from thumbwheel.core.errors import DataError
 from thumbwheel.engine.lora import expert_weights_without_adapter
+from thumbwheel.engine.ranks import Ranks
 from thumbwheel.engine.refcache import RefCache
 from thumbwheel.engine.tree import Example
 from thumbwheel.training.algorithm import (
@@ -133,10 +134,11 @@ def assemble(
     start: Path | None = None,
     checkers: Mapping[str, Mapping[str, Any]] | None = None,
     template: TemplateSettings | None = None,
+    ranks: Ranks | None = None,
 ) -> Assembly:
     """Load the base from `folder` (`base` in the adapter's metadata), attach a new adapter or the
     one of `start`, and tokenise `rows`: the splits `train` and `dev`. `template` sets how the chat
-    template is used.
+    template is used. Each of several `ranks` assembles the same.
 
     Raises DataError when no training row is left, ModelError for a base, an adapter or targets that
     cannot be used, TrainingError for a base that is larger than the memory.
@@ -157,6 +159,7 @@ def assemble(
         dtype if config.quantization == "none" else config.quantization,
         where,
         config.memory_limit_gb,
+        ranks.world if ranks else 1,
     )
     method = ALGORITHMS.get(algorithm)(config)
     _require_renderable(folder, rows["train"], template)
@@ -176,6 +179,7 @@ def assemble(
     engine = ScoreEngine(
         adapted if config.quantization != "none" else adapted.to(where),
         checkpointing=config.gradient_checkpointing,
+        ranks=ranks,
     )
     if unadapted := expert_weights_without_adapter(adapted):
         log.say(

@@ -111,11 +111,7 @@ class Checkpoints:
 
     def load(self, step: int, trained: Trained) -> tuple[TrainerState, dict[str, Any]]:
         """Restore model, optimiser, schedule and random state as they were after `step`; return
-        (trainer's state, loop's).
-
-        Later checkpoints no longer count: they were damaged, and the run will reach their steps
-        again.
-        """
+        (trainer's state, loop's)."""
         import torch
         from peft import set_peft_model_state_dict
         from safetensors.torch import load_file
@@ -131,7 +127,11 @@ class Checkpoints:
         trained.scheduler.load_state_dict(read("scheduler.pt"))
         set_random_state(read("rng_state.pth"))
         state: TrainerState = TrainerState.load_from_json(str(folder / "trainer_state.json"))
-        loop_state = read("loop.pt")
+        return state, read("loop.pt")
+
+    def forget_after(self, step: int) -> None:
+        """Let the checkpoints after `step` no longer count: they are damaged, and a resumed run
+        reaches their steps again."""
         for later_step in self.steps():
             if later_step <= step:
                 continue
@@ -141,7 +141,6 @@ class Checkpoints:
                 os.replace(later, later.with_name(f"tmp-{later.name}"))
             except OSError as error:
                 raise unwritable(later, error) from error
-        return state, loop_state
 
 
 def check(folder: Path) -> str | None:

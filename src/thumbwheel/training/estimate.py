@@ -84,7 +84,8 @@ def estimate(
     trial and the `past` runs of the agent over the same base."""
     steps, tokens = figures["steps"], figures["planned_tokens"]
     seconds = _seconds(config, figures, steps)
-    rates = _rates(algorithm, figures, past, tokens)
+    alike = [run for run in past if run.config.get("ranks", 1) == config.ranks]
+    rates = _rates(algorithm, figures, alike, tokens)
     if rates:
         seconds = statistics.geometric_mean([seconds, statistics.median(rates) * tokens])
     checkpoints = min(config.save_total_limit, _saves(config, steps)) + 3

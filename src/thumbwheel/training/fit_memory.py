@@ -13,7 +13,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core import log
 from thumbwheel.core.errors import TrainingError
@@ -135,9 +135,32 @@ def _shorter(assembly: Assembly, tokens: int) -> int:
 
 def fit(assembly: Assembly) -> None:
     """Raise the budget if that is faster, then lower it, or turn checkpointing on, as far as the
-    memory demands. Raises OutOfMemoryBudget."""
+    memory demands. Raises OutOfMemoryBudget.
+
+    Of several ranks the first one measures, once all of them hold their base; the others follow.
+    """
+    ranks, budget = assembly.engine.ranks, assembly.runner.budget
+    ranks.agree()
+
+    def fit_first() -> dict[str, Any]:
+        with assembly.engine.alone():
+            try:
+                _fit(assembly, ranks.world)
+            except OutOfMemoryBudget as shortage:
+                return {"shortage": shortage.tokens}
+        return budget.state()
+
+    state = ranks.from_first(fit_first, "memory")
+    if "shortage" in state:
+        raise OutOfMemoryBudget(state["shortage"])
+    if not ranks.is_first:
+        budget.restore(state)
+
+
+def _fit(assembly: Assembly, ranks: int) -> None:
+    """Fit the run into the memory that each of `ranks` may hold. Raises OutOfMemoryBudget."""
     budget, device = assembly.runner.budget, str(assembly.engine.device.type)
-    room, gauge = room_gb(device, assembly.config.memory_limit_gb), meter(device)
+    room, gauge = room_gb(device, assembly.config.memory_limit_gb, ranks), meter(device)
     if room is None or gauge is None:
         log.say("memory cannot be measured on this system; the settings are taken as they are")
         return

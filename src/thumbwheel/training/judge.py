@@ -146,19 +146,30 @@ class RewardJudge:
         return PendingJudgement(request, replies)
 
     def finish(self, pending: Sequence[PendingJudgement]) -> list[Reward]:
-        """Return the rewards of `pending`, in this order. The reward model judges now, all
-        together, on the caller's thread: it shares the policy's base."""
-        model_rewards: list[float] = []
-        if self._model is not None and pending:
-            requests = [judgement.request for judgement in pending]
-            model_rewards = self._model_rewards(self._model, requests)
-        rewards: list[Reward] = []
-        for number, judgement in enumerate(pending):
-            replies = {name: reply.result() for name, reply in judgement.replies.items()}
-            if model_rewards:
-                replies[MODEL] = _finite(model_rewards[number])
-            rewards.append(self._reward(replies))
-        return rewards
+        """Return the rewards of `pending`, in this order."""
+        requests = [judgement.request for judgement in pending]
+        return self.rewards(requests, self.replies(pending))
+
+    def replies(self, pending: Sequence[PendingJudgement]) -> list[dict[str, Reply]]:
+        """Return name -> what each function says, for each of `pending`, once all have spoken."""
+        return [
+            {name: reply.result() for name, reply in judgement.replies.items()}
+            for judgement in pending
+        ]
+
+    def rewards(
+        self, requests: Sequence[JudgeRequest], replies: Sequence[Mapping[str, Reply]]
+    ) -> list[Reward]:
+        """Return the rewards of `requests`, of which the functions say `replies`. The reward model
+        judges now, all together, on the caller's thread: it shares the policy's base."""
+        model_replies: list[dict[str, Reply]] = [{} for _ in requests]
+        if self._model is not None and requests:
+            values = self._model_rewards(self._model, requests)
+            model_replies = [{MODEL: _finite(value)} for value in values]
+        return [
+            self._reward({**of_functions, **of_model})
+            for of_functions, of_model in zip(replies, model_replies, strict=True)
+        ]
 
     def _model_rewards(self, model: RewardModel, requests: Sequence[JudgeRequest]) -> list[float]:
         """Return the reward model's reward of each request; answers to one row stand side by side

@@ -49,7 +49,11 @@ class Ending:
 
 
 class Loop:
-    """One run over `train`, evaluated on `dev` where there are such rows."""
+    """One run over `train`, evaluated on `dev` where there are such rows.
+
+    Of several ranks the first one decides when to stop, has the callbacks, and writes metrics and
+    checkpoints.
+    """
 
     def __init__(
         self,
@@ -74,6 +78,7 @@ class Loop:
         self._train, self._dev = train, dev
         self._metrics, self._checkpoints, self._probe = metrics, checkpoints, probe
         self._interrupted = interrupted
+        self._ranks = runner.engine.ranks
         self._monitor = DivergenceMonitor(config.collapse_nll)
         self._decisive_metric: str = config.metric_for_best_model
         self.eval_steps = config.eval_steps or max(1, self.order.steps // 10)
@@ -152,6 +157,8 @@ class Loop:
 
     def _resume(self, step: int) -> None:
         self.state, saved = self._checkpoints.load(step, self._trained)
+        if self._ranks.is_first:
+            self._checkpoints.forget_after(step)
         self._runner.restore(saved["method"])
         self._base_rows = saved["base_rows"]
         self._best_rows = saved["best_rows"]
@@ -181,12 +188,19 @@ class Loop:
                 )
             if self._stop:
                 return self._stopped(self._stop)
-            if self._interrupted():
+            halt = self._ranks.from_first(self._halt, "end of a step")
+            if halt == "interrupted":
                 return self._ending(interrupted=True)
-            if self.control.should_training_stop:
-                return self._ending(reason="a callback stopped the training")
+            if halt is not None:
+                return self._ending(reason=halt)
         self._keep_annealed()
         return self._ending()
+
+    def _halt(self) -> str | None:
+        """Return the reason from outside to end the run now, or None."""
+        if self._interrupted():
+            return "interrupted"
+        return "a callback stopped the training" if self.control.should_training_stop else None
 
     def _keep_annealed(self) -> None:
         """Keep the weights at the end of the schedule, unless an earlier checkpoint was better
@@ -253,6 +267,9 @@ class Loop:
         self._stop = outcome.stop
         self._set_control()
         self._fire("on_step_end")
+        self.control.should_evaluate = self._ranks.from_first(
+            lambda: self.control.should_evaluate, "step"
+        )
         if self.control.should_log:
             line = {
                 "loss": outcome.loss,
@@ -266,11 +283,15 @@ class Loop:
         return None
 
     def _apply(self, loss: float) -> float:
-        """Update the parameters with the current gradients, each parameter group clipped on its
-        own; return the gradient norm. Raises DivergedError."""
+        """Update the parameters with the current gradients of all ranks, each parameter group
+        clipped on its own; return the gradient norm. Raises DivergedError."""
         from torch.nn.utils import clip_grad_norm_
 
         optimizer = self._trained.optimizer
+        trained: list[Any] = []
+        for group in optimizer.param_groups:
+            trained += group["params"]
+        self._ranks.sum_gradients(trained)
         limit = self.config.max_grad_norm
         norms = [clip_grad_norm_(group["params"], limit) for group in optimizer.param_groups]
         norm = math.hypot(*map(float, norms))
@@ -313,7 +334,7 @@ class Loop:
         self._rows = outcome.rows
         metrics = {"loss": outcome.loss} | outcome.metrics
         if self._probe:
-            metrics |= self._probe.run()
+            metrics |= self._ranks.from_first(self._probe.run, "probe")
         named = {f"eval_{name}": value for name, value in metrics.items()}
         self._log(named, {})
         self._fire("on_evaluate", metrics=named)
@@ -355,6 +376,9 @@ class Loop:
         return 10 * (self.state.global_step - self._best_step) >= patience * self.order.steps
 
     def _save(self) -> None:
+        """Write a checkpoint, if this is the first rank."""
+        if not self._ranks.is_first:
+            return
         saved = {
             "method": self._runner.state(),
             "monitor": self._monitor.state(),
@@ -376,7 +400,8 @@ class Loop:
             **values,
         }
         self.state.log_history.append(line)
-        self._metrics.write({**line, **times})
+        if self._ranks.is_first:
+            self._metrics.write({**line, **times})
         self._fire("on_log", logs=dict(values))
 
     def _fire(self, event: str, **more: Any) -> None:

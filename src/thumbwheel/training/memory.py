@@ -76,15 +76,20 @@ class Budget:
         """Return `attempt()`, which scores `examples` under this budget; if memory runs out, repeat
         it under a smaller one.
 
-        All gradients are dropped before that, so there must be none that were made earlier. Raises
-        TrainingError when one unit alone does not fit even with its activations computed twice.
+        All gradients are dropped before that, so there must be none that were made earlier. Where
+        one of several ranks runs out, all repeat it. Raises TrainingError when one unit alone does
+        not fit even with its activations computed twice.
         """
+        ranks = self.engine.ranks
         while True:
             try:
-                return attempt()
+                outcome = attempt()
+                ranks.agree()
+                return outcome
             except Exception as error:
                 if not out_of_memory(error):
                     raise
+                ranks.report_shortage(error)
                 text = " ".join(str(error).split())[:120] or type(error).__name__
             self.free()  # here, where the traceback no longer holds the tensors
             self._lower(examples, f"out of memory ({text})")
@@ -256,9 +261,15 @@ def _status() -> dict[str, int]:
     }
 
 
-def room_gb(device: str, limit: float | None) -> float | None:
+def room_gb(device: str, limit: float | None, ranks: int) -> float | None:
     """Return the most memory of `device`, in GB, that this process may hold: what it holds plus
-    what is free, but at most `limit`. None if unknown."""
+    what is free, but at most `limit`. None if unknown.
+
+    Each of several `ranks` may hold its share of the limit. They share the main memory of their
+    host, too, but each has a GPU to itself.
+    """
+    if limit is not None:
+        limit /= ranks
     if device == "cuda":
         import torch
 
@@ -267,25 +278,29 @@ def room_gb(device: str, limit: float | None) -> float | None:
     (_, available), gauge = memory_gb(), meter(device)
     if available is None or gauge is None:
         return limit
-    room = available + gauge.now()
+    room = available / ranks + gauge.now()
     return room if limit is None else min(limit, room)
 
 
-def free_gb(device: str, limit: float | None) -> float | None:
+def free_gb(device: str, limit: float | None, ranks: int) -> float | None:
     """Return how much of that room is left, in GB, or None if unknown."""
-    room, gauge = room_gb(device, limit), meter(device)
+    room, gauge = room_gb(device, limit, ranks), meter(device)
     return None if room is None or gauge is None else room - gauge.now()
 
 
-def refuse_weights(parameters: int, kind: str, device: str, limit: float | None) -> None:
-    """Raise TrainingError if the base alone, stored as `kind`, needs more memory than there is."""
-    size, room = parameters * BYTES[kind] / GB, room_gb(device, limit)
-    if room is not None and size > room:
-        raise TrainingError(
-            f"a base of {parameters:,} parameters in {kind}",
-            f"it takes {size:.1f} GB, and there are {room:.1f} GB",
-            SMALLER,
-        )
+def refuse_weights(
+    parameters: int, kind: str, device: str, limit: float | None, ranks: int = 1
+) -> None:
+    """Raise TrainingError if the base alone, stored as `kind`, needs more memory than there is for
+    each of `ranks`."""
+    size, room = parameters * BYTES[kind] / GB, room_gb(device, limit, ranks)
+    if room is None or size <= room:
+        return
+    why, fix = f"it takes {size:.1f} GB, and there are {room:.1f} GB", SMALLER
+    if ranks > 1:
+        why += f" for each of {ranks} ranks, which all hold it"
+        fix += ", or train with fewer ranks"
+    raise TrainingError(f"a base of {parameters:,} parameters in {kind}", why, fix)
 
 
 def hold_to(device: str, room: float | None) -> None:

@@ -4,6 +4,7 @@ answers."""
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, count, pairwise
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core import log
 from thumbwheel.core.errors import ConfigError, DataError
+from thumbwheel.engine.ranks import Ranks
 from thumbwheel.engine.rollout import Rollout, RolloutSource, Sampling
 from thumbwheel.engine.sampler import GroupSampler
 from thumbwheel.engine.score import Role, ScoreEngine
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     import torch
 
     from thumbwheel.engine.reward_model import RewardModel
-    from thumbwheel.engine.score import Scores
 
 MEASURED = 4
 """Answers to each training prompt before the first step of a curriculum."""
@@ -64,8 +65,9 @@ class EngineSweep:
     ) -> dict[str, list[torch.Tensor]]:
         import torch
 
-        def score(engine: ScoreEngine, batch: TreeBatch) -> Scores:
-            return engine.score(batch, role, outputs=frozenset(wants))
+        def score(engine: ScoreEngine, batch: TreeBatch) -> dict[str, torch.Tensor]:
+            scores = engine.score(batch, role, outputs=frozenset(wants))
+            return {want: getattr(scores, want).detach().cpu() for want in wants}
 
         # The batches come in any order: values are kept by the number of their unit.
         by_unit: dict[str, dict[int, torch.Tensor]] = {want: {} for want in wants}
@@ -77,7 +79,7 @@ class EngineSweep:
             ]
             for want in wants:
                 sizes = n_branches if want == "last" else n_targets
-                parts = torch.split(getattr(scores, want).detach().cpu(), sizes)
+                parts = torch.split(scores[want], sizes)
                 by_unit[want] |= dict(zip(batch.example_ids, parts, strict=True))
 
         # An example is one unit, or as many as it has branches.
@@ -160,18 +162,30 @@ class OnlineRunner:
         sampling: Sampling,
         source: RolloutSource | None = None,
     ) -> AnswerBatch:
-        """Sample `n` answers of `source` (by default `self.source`) to every task and judge
-        them."""
-        source = source or self.source
+        """Sample `n` answers of `source` (by default `self.source`) to every task and judge them.
+        Of several ranks each answers some of the prompts, and has the answers of all."""
+        source, ranks = source or self.source, self.engine.ranks
+        owners = task_owners(ranks, tasks)
+        numbers = [number for number, owner in enumerate(owners) if owner == ranks.rank]
         # Judging begins as soon as an answer ends. Answers are told apart by their id(); that they
         # are held here keeps an id from being given to another one.
         pending: dict[tuple[int, int], tuple[Rollout, PendingJudgement]] = {}
 
-        def start_judging(task_number: int, rollout: Rollout) -> None:
-            judgement = self._judge.start(_judge_request(tasks[task_number], rollout))
-            pending[task_number, id(rollout)] = rollout, judgement
+        def start_judging(index: int, rollout: Rollout) -> None:
+            judgement = self._judge.start(_judge_request(tasks[numbers[index]], rollout))
+            pending[numbers[index], id(rollout)] = rollout, judgement
 
-        rollouts = source.sample([task.prompt for task in tasks], n, sampling, start_judging)
+        sampled: list[list[Rollout]] = []
+        if numbers:
+            prompts = [tasks[number].prompt for number in numbers]
+            sampled = source.sample(prompts, n, sampling, start_judging)
+        fields = [[_fields(rollout) for rollout in group] for group in sampled]
+        rollouts = [
+            [Rollout(*each) for each in group] for group in ranks.gather(fields, owners, "answers")
+        ]
+        # Its own answers stay the objects that are being judged.
+        for number, group in zip(numbers, sampled, strict=True):
+            rollouts[number] = group
         rewards = self._rewards(self._judge, tasks, rollouts, pending)
         return AnswerBatch(tasks, rollouts, rewards, source.off_policy)
 
@@ -183,15 +197,22 @@ class OnlineRunner:
         pending: Mapping[tuple[int, int], tuple[Rollout, PendingJudgement]],
     ) -> list[list[Reward]]:
         """Return the rewards [task][answer]; answers that a source did not announce while it
-        sampled are judged now."""
+        sampled are judged now. The functions of a rank judge what it answered."""
+        ranks = self.engine.ranks
+        requests: list[JudgeRequest] = []
+        owners: list[int] = []
         judgements: list[PendingJudgement] = []
-        for number, (task, group) in enumerate(zip(tasks, rollouts, strict=True)):
-            for rollout in group:
+        for number, owner in enumerate(task_owners(ranks, tasks)):
+            for rollout in rollouts[number]:
+                request = _judge_request(tasks[number], rollout)
+                requests.append(request)
+                owners.append(owner)
                 if (number, id(rollout)) in pending:
                     judgements.append(pending[number, id(rollout)][1])
-                else:
-                    judgements.append(judge.start(_judge_request(task, rollout)))
-        rewards = judge.finish(judgements)
+                elif owner == ranks.rank:
+                    judgements.append(judge.start(request))
+        replies = ranks.gather(judge.replies(judgements), owners, "judgements")
+        rewards = judge.rewards(requests, replies)
         ends = accumulate((len(group) for group in rollouts), initial=0)
         return [rewards[start:end] for start, end in pairwise(ends)]
 
@@ -389,7 +410,8 @@ def reward_model_of(parts: Parts) -> RewardModel | None:
     mounted = RewardModel.on_engine(parts.engine, parts.builder.tokenizer, parts.reward_model)
     if mounted is not None:
         return mounted
-    return RewardModel.load(parts.reward_model, device=str(parts.engine.device))
+    device, ranks = str(parts.engine.device), parts.engine.ranks
+    return RewardModel.load(parts.reward_model, device=device, ranks=ranks)
 
 
 def judges(
@@ -447,6 +469,18 @@ def weighted(text: str) -> tuple[str, float]:
             'Write it as "checker=2", with a number above 0',
         )
     return name, value
+
+
+def task_owners(ranks: Ranks, tasks: Sequence[RolloutPrompt]) -> list[int]:
+    """Return the rank that answers each task. Equal prompts go to the same one, because the random
+    numbers of an answer depend on its number among the answers to its prompt."""
+    counts = Counter(task.prompt for task in tasks)
+    owner_of = dict(zip(counts, ranks.owners(list(counts.values())), strict=True))
+    return [owner_of[task.prompt] for task in tasks]
+
+
+def _fields(rollout: Rollout) -> tuple[Any, ...]:
+    return rollout.ids, rollout.logps, rollout.finish, rollout.text
 
 
 def _judge_request(task: RolloutPrompt, rollout: Rollout) -> JudgeRequest:

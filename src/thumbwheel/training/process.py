@@ -3,7 +3,8 @@ needs no database.
 
 It holds the run's lock, dies with its parent, stops at a checkpoint on SIGINT or SIGTERM, and goes
 on from the newest sound checkpoint when the folder has one. Whatever happens, except a kill, ends
-up in status.json.
+up in status.json. A run of several ranks has several such processes; the first one decides and
+writes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +27,9 @@ from thumbwheel.core import log
 from thumbwheel.core.child import die_with_parent
 from thumbwheel.core.config import build
 from thumbwheel.core.errors import ConfigError, StorageError, ThumbwheelError, TrainingError
+from thumbwheel.core.hardware import device
 from thumbwheel.engine.libraries import load_libraries
+from thumbwheel.engine.ranks import LOST, RankLostError, Ranks
 from thumbwheel.models.template_settings import AS_IT_IS, TemplateSettings
 from thumbwheel.training.activity import ActivityFile
 from thumbwheel.training.rundir import RunDir, open_rows, unwritable
@@ -64,7 +68,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--lock-fd", type=int)
     parser.add_argument("--parent", type=int)
     options = parser.parse_args(arguments)
-    run = RunDir(options.run_dir)
+    run = RunDir(options.run_dir, int(os.environ.get("RANK", "0")))
     interrupt = Interrupt()
     log.configure()
     try:
@@ -76,7 +80,7 @@ def main(arguments: list[str]) -> int:
     except ThumbwheelError as error:
         log.say(f"error: {error}")
         return error.exit_code
-    with log.sent_to(ActivityFile(run)):
+    with nullcontext() if run.rank else log.sent_to(ActivityFile(run)):
         return guarded(run, lambda: _work(run, interrupt))
 
 
@@ -102,6 +106,10 @@ def guarded(run: RunDir, work: Callable[[], int]) -> int:
         }
         _try_status(run, Status(RunState.FAILED, reason=f"{error.what}: {error.why}", error=kind))
         return error.exit_code
+    except RankLostError as error:
+        log.say(f"error: {error}")
+        _try_status(run, Status(RunState.FAILED, reason=str(error)))
+        return LOST
     except Exception as error:  # noqa: BLE001 - whatever it was, the parent must read it
         traceback.print_exc()
         return _crashed(run, error)
@@ -144,9 +152,10 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
         from thumbwheel.training.rater_weights import weigh
 
         rows = open_rows(spec)
-        assembly = made_to_fit(run, spec, rows)
-    device = assembly.engine.device.type
-    hold_to(device, room_gb(device, assembly.config.memory_limit_gb))
+        ranks = Ranks.join(os.environ, device(spec.config.get("device", "auto")))
+        assembly = made_to_fit(run, spec, rows, ranks)
+    where = assembly.engine.device.type
+    hold_to(where, room_gb(where, assembly.config.memory_limit_gb, ranks.world))
     notes = {"planned_steps": assembly.steps, "template_notes": assembly.template_notes}
     run.write_status(Status(RunState.RUNNING, result=notes))
     noise = weigh(assembly, rows, spec.raters)
@@ -157,6 +166,9 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
         ending = Ending(0, None)
     else:
         ending = _loop(run, assembly, interrupt)
+    ranks.agree()
+    if not ranks.is_first:
+        return 0
     result = {
         **assembly.facts,
         "rater_error_rates": noise.error_rates if noise else None,
@@ -171,7 +183,9 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
     return _finish(run, spec, assembly, ending, result)
 
 
-def made_to_fit(run: RunDir, spec: RunSpec, rows: Mapping[str, SplitRows]) -> Assembly:
+def made_to_fit(
+    run: RunDir, spec: RunSpec, rows: Mapping[str, SplitRows], ranks: Ranks | None = None
+) -> Assembly:
     """Assemble what the loop needs from the folder of a run. Raises TrainingError for a run that
     does not fit into memory."""
     from thumbwheel.training.assemble import assemble, settings
@@ -193,13 +207,15 @@ def made_to_fit(run: RunDir, spec: RunSpec, rows: Mapping[str, SplitRows]) -> As
             Path(spec.start) if spec.start else None,
             spec.checkers,
             template,
+            ranks,
         )
 
     # A resumed run keeps the max_length that it came down to when it began.
     stored = run.fitted() if any(run.checkpoints.iterdir()) else {}
     config = settings(spec.algorithm, spec.config).model_copy(update=stored)
     assembly = fitted(make, config, shorten=not stored)
-    run.write_fitted({"max_length": assembly.config.max_length})
+    if not run.rank:
+        run.write_fitted({"max_length": assembly.config.max_length})
     for note in assembly.template_notes:
         log.say(note)
     return assembly
@@ -212,10 +228,14 @@ def _loop(run: RunDir, assembly: Assembly, interrupt: Interrupt) -> Ending:
     from thumbwheel.training.optimizer import prepare
     from thumbwheel.training.reporting import reporters
 
-    config = assembly.config
+    config, ranks = assembly.config, assembly.engine.ranks
     checkpoints = Checkpoints(run.checkpoints, config.save_total_limit)
-    resume_from = checkpoints.newest_sound()
-    run.forget_metrics_after(-1 if resume_from is None else resume_from)
+    resume_from = ranks.from_first(checkpoints.newest_sound, "checkpoint")
+    callbacks: list[Any] = []
+    if ranks.is_first:
+        run.forget_metrics_after(-1 if resume_from is None else resume_from)
+        callbacks += reporters(config.report_to, run.path)
+        callbacks += [_callback(name) for name in config.callbacks]
     order = assembly.order
     log.say(
         f"{order.rows} rows, {order.steps} steps, {order.epoch(order.steps):.3g} passes"
@@ -233,10 +253,7 @@ def _loop(run: RunDir, assembly: Assembly, interrupt: Interrupt) -> Ending:
         metrics,
         checkpoints,
         probe=probe_of(assembly),
-        callbacks=[
-            *reporters(config.report_to, run.path),
-            *(_callback(name) for name in config.callbacks),
-        ],
+        callbacks=callbacks,
         name=run.path.name,
         interrupted=interrupt,
         tokenizer=assembly.builder.tokenizer,

@@ -51,17 +51,14 @@ class Replay:
 
     @classmethod
     def of(cls, engine: ScoreEngine, builder: PromptBuilder, weight: float, cache: Path) -> Replay:
-        """Generate the base's answers, or read them from the folder `cache`."""
+        """Generate the base's answers, or read them from the folder `cache`; of several ranks the
+        first one does."""
         prompts = [builder.prompt([{"role": "user", "content": text}]) for text in questions()]
-        key = ids.fingerprint([list(map(str, engine.reference_identity)), prompts, LONGEST_ANSWER])
-        file = cache / f"replay-{key[:32]}.json"
-        if not file.is_file():
-            log.say(f"the base answers {len(prompts)} general questions, once for all its runs")
-            answers = _answers(engine, builder, prompts)
-            temporary = file.with_suffix(".tmp")
-            temporary.write_text(json.dumps(answers), encoding="utf-8")
-            temporary.replace(file)
-        answers = json.loads(file.read_text(encoding="utf-8"))
+
+        def stored_answers() -> list[list[int]]:
+            return _stored_answers(engine, builder, prompts, cache)
+
+        answers = engine.ranks.from_first(stored_answers, "general answers")
         examples = []
         for number, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
             if answer:
@@ -110,6 +107,23 @@ def _base_states(engine: ScoreEngine, examples: Sequence[Example]) -> dict[str, 
         for example, tokens in zip(batch.examples, batch.branch_slices, strict=True):
             states[example.group] = rows[tokens].clone()
     return states
+
+
+def _stored_answers(
+    engine: ScoreEngine, builder: PromptBuilder, prompts: Sequence[Sequence[int]], cache: Path
+) -> list[list[int]]:
+    """Return the base's answers to `prompts` from the folder `cache`, where they are put first if
+    there are none."""
+    key = ids.fingerprint([list(map(str, engine.reference_identity)), prompts, LONGEST_ANSWER])
+    file = cache / f"replay-{key[:32]}.json"
+    if not file.is_file():
+        log.say(f"the base answers {len(prompts)} general questions, once for all its runs")
+        answers = _answers(engine, builder, prompts)
+        temporary = file.with_suffix(".tmp")
+        temporary.write_text(json.dumps(answers), encoding="utf-8")
+        temporary.replace(file)
+    stored: list[list[int]] = json.loads(file.read_text(encoding="utf-8"))
+    return stored
 
 
 def _answers(

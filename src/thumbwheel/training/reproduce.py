@@ -18,7 +18,7 @@ from typing import Any
 
 from thumbwheel.core import ids, log
 from thumbwheel.core.errors import Conflict, StorageError, ThumbwheelError
-from thumbwheel.core.hardware import machine
+from thumbwheel.core.hardware import device, machine
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.base_check import find_base
 from thumbwheel.models.artifacts import Artifacts
@@ -26,6 +26,7 @@ from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import adapter_folder, version, versions
 from thumbwheel.training import store
 from thumbwheel.training.launch import launch
+from thumbwheel.training.placement import require_ranks
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.train import environment, run_dir, run_error
 from thumbwheel.training.types import (
@@ -57,6 +58,7 @@ def reproduce(ws: Workspace, run: Run, tolerance: float = TOLERANCE) -> Reproduc
             "Finish it first (train METHOD --resume), or name a finished run",
         )
     spec = _spec(ws, run)
+    require_ranks(spec.config.get("ranks", 1), device(spec.config.get("device", "auto")))
     _require_present(ws, run, spec)
     differences = _differences(ws, run)
     for difference in differences:

@@ -3,6 +3,8 @@ thing that parent and child share.
 
     spec.json  status.json  metrics.jsonl  log.txt  lock  checkpoints/  adapter/
 
+Of several ranks the first one writes these; each other has status-N.json and log-N.txt.
+
 The rows are no part of it: they are read from the files of the frozen dataset, which the spec names
 by their hashes. Small files are replaced atomically, so that a reader or a kill never meets half of
 one.
@@ -33,9 +35,10 @@ LONGEST_LINE = 65_536
 
 @dataclass(frozen=True)
 class RunDir:
-    """Paths and small files of a run."""
+    """Paths and small files of a run, as one of its ranks has them."""
 
     path: Path
+    rank: int = 0
 
     @property
     def metrics(self) -> Path:
@@ -45,7 +48,7 @@ class RunDir:
     @property
     def log(self) -> Path:
         """What the child printed."""
-        return self.path / "log.txt"
+        return self.path / f"log{self._suffix}.txt"
 
     @property
     def checkpoints(self) -> Path:
@@ -56,6 +59,14 @@ class RunDir:
     def adapter(self) -> Path:
         """The result: adapter and tokenizer files."""
         return self.path / "adapter"
+
+    @property
+    def _status(self) -> Path:
+        return self.path / f"status{self._suffix}.json"
+
+    @property
+    def _suffix(self) -> str:
+        return f"-{self.rank}" if self.rank else ""
 
     def create(self, spec: RunSpec) -> None:
         """Create the folder with the spec."""
@@ -95,14 +106,14 @@ class RunDir:
     def write_status(self, status: Status) -> None:
         """Replace the status. Raises StorageError for a full disk."""
         try:
-            replace(self.path / "status.json", json.dumps(status.to_json(), indent=2, default=str))
+            replace(self._status, json.dumps(status.to_json(), indent=2, default=str))
         except OSError as error:
             raise unwritable(self.path, error) from error
 
     def status(self) -> Status | None:
         """Return the last status, or None before the first."""
         try:
-            fields = json.loads((self.path / "status.json").read_text(encoding="utf-8"))
+            fields = json.loads(self._status.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         return Status(**fields | {"state": RunState(fields["state"])})

@@ -22,11 +22,12 @@ SHARE = 0.5
 
 def policy(parts: Parts, limit: float | None) -> GroupSampler:
     """Return the sampler of the policy's own answers: through a merged copy if there is room for
-    one."""
-    model, device = parts.engine.model, parts.engine.device.type
-    size, free = merged.size(model) / GB, free_gb(device, limit)
-    merge = free is None or size <= SHARE * free
-    if not merge:
+    one in every rank."""
+    model, device, ranks = parts.engine.model, parts.engine.device.type, parts.engine.ranks
+    size, free = merged.size(model) / GB, free_gb(device, limit, ranks.world)
+    has_room = free is None or size <= SHARE * free
+    merge = all(ranks.exchange(has_room, "room for a merged copy"))
+    if not has_room:
         log.say(
             f"Sampling without a merged copy of the weights, which is slower: it takes {size:.2f} "
             f"GB, and {free:.2f} GB are free."

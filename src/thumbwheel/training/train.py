@@ -52,10 +52,12 @@ from thumbwheel.sdk.version import __version__
 from thumbwheel.training import store
 from thumbwheel.training.activity import activity
 from thumbwheel.training.algorithms import ALGORITHMS
+from thumbwheel.training.assemble import settings
 from thumbwheel.training.base_defaults import with_base_defaults
 from thumbwheel.training.estimate import estimate, trial
 from thumbwheel.training.killed_runs import is_elsewhere
 from thumbwheel.training.launch import launch
+from thumbwheel.training.placement import require_ranks
 from thumbwheel.training.presets import with_preset
 from thumbwheel.training.reward_model_record import register
 from thumbwheel.training.rundir import RunDir, open_rows
@@ -77,6 +79,8 @@ LEARNED_FROM = ("train", "dev")
 """Splits that a run reads; the gate's file is never opened here."""
 UNNAMED = "unnamed"
 """The rater of feedback that names none."""
+RESUMED_WITH = frozenset({"ranks"})
+"""Settings that a run may resume with that it was not started with."""
 LOCKED = ("torch", "transformers", "peft", "tokenizers", "safetensors", "numpy")
 """Packages whose versions are stored with a run."""
 
@@ -256,7 +260,7 @@ def _plan(
     config, preset = with_preset(requested, machine())
 
     # The base, and where its adapter starts.
-    device(config.device)
+    require_ranks(config.ranks, device(config.device))
     check_base(ws, base.folder)
     start, config = _start(ws, agent, config, base)
 
@@ -458,9 +462,13 @@ def run_of(ws: Workspace, agent: Agent, run_id: str) -> Run:
     return matches[0]
 
 
-def resume(ws: Workspace, run: Run) -> RunResult:
-    """Resume a run that was stopped or failed, from its newest checkpoint. Returns and raises as
-    `train` does, and Conflict for a run that is finished, tainted or in progress."""
+def resume(ws: Workspace, run: Run, options: Mapping[str, Any] | None = None) -> RunResult:
+    """Resume a run that was stopped or failed, from its newest checkpoint, with those of `options`
+    that change no result (RESUMED_WITH).
+
+    Returns and raises as `train` does, and Conflict for a run that is finished, tainted or in
+    progress.
+    """
     from thumbwheel.engine.base_check import remembered_fingerprint
 
     _require_enabled(ws)
@@ -479,7 +487,11 @@ def resume(ws: Workspace, run: Run) -> RunResult:
         raise Conflict(f"run {run.id!r}", "its folder is gone", "Start a new run, without --resume")
     handle = folder.lock()
     try:
+        changed = {name: (options or {})[name] for name in RESUMED_WITH & set(options or {})}
         spec = folder.spec()
+        spec = replace(spec, config={**spec.config, **changed})
+        config = settings(spec.algorithm, spec.config)
+        require_ranks(config.ranks, device(config.device))
         open_rows(spec)
         check_base(ws, Path(spec.folder))
         if remembered_fingerprint(Path(spec.folder), ws.home.cache) != run.base_fingerprint:
@@ -493,6 +505,7 @@ def resume(ws: Workspace, run: Run) -> RunResult:
             # In the cache again, should somebody have emptied it.
             adapter_folder(ws, parent)
             _reward_model(ws, run.agent, spec.config)
+        folder.create(spec)
         ws.db.write(
             lambda connection: store.restart(connection, run.id),
             of_agent(Agent.named(run.agent).id),
@@ -535,6 +548,8 @@ def require_same(
         "dataset": run.dataset_id,
     }
     for name, value in (options or {}).items():
+        if name in RESUMED_WITH:
+            continue
         asked[name] = list(value) if isinstance(value, tuple) else value
         stored[name] = run.config.get(name)
     for name, value in asked.items():

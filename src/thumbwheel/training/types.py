@@ -92,8 +92,12 @@ class TrainConfig(Config):
     and changes no result."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute; auto takes a GPU where there is one."""
+    ranks: int = Field(1, ge=1)
+    """Processes that share out each step: one for each GPU, or parts of the processor. Each holds
+    the whole base, and the result is the same."""
     memory_limit_gb: float | None = Field(None, gt=0)
-    """The most memory that the run may take; unset, what is available when it starts."""
+    """The most memory that the run may take, with all its ranks; unset, what is available when it
+    starts."""
     token_budget: int = Field(1536, ge=64)
     """Tokens computed at once, over all threads; a memory setting only. A GPU computes more at once
     where they fit, up to a whole step."""

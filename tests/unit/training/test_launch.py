@@ -24,24 +24,25 @@ def test_a_second_ctrl_c_kills_and_the_run_is_stopped_not_failed(
 ) -> None:
     run = RunDir(tmp_path)
     run.write_status(Status(RunState.RUNNING, 7))
-    child = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE)
-    assert child.stdout and child.stdout.readline()
+    process = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE)
+    assert process.stdout and process.stdout.readline()
+    children = launch.Children([process])
     presses = iter((True, True, False))
 
-    def follow(process: subprocess.Popen[bytes], _: RunDir) -> None:
+    def follow(_: launch.Children, __: RunDir) -> None:
         if next(presses):
             raise KeyboardInterrupt
         process.wait(60)
 
     monkeypatch.setattr(launch, "_follow", follow)
-    asked = launch._until_done(child, run)
-    status = launch._ended(run, child.returncode, asked, was_asked=True)
+    asked = launch._until_done(children, run)
+    status = launch._ended(run, children.end(), asked, was_asked=True)
     assert (status.state, status.reason, status.step) == (
         RunState.STOPPED,
         "killed by a second Ctrl-C",
         7,
     )
-    assert launch._ended(run, child.returncode, 0, was_asked=False).state is RunState.FAILED
+    assert launch._ended(run, process.returncode, 0, was_asked=False).state is RunState.FAILED
 
 
 @pytest.mark.parametrize(

@@ -243,7 +243,7 @@ def test_where_passes_cost_launches_as_many_tokens_are_computed_at_once_as_fit(
 
     # or as much of it as fits, by what was measured under the raised budget
     budget.tokens = 64
-    monkeypatch.setattr(fit_memory, "room_gb", lambda device, limit: limit)
+    monkeypatch.setattr(fit_memory, "room_gb", lambda device, limit, ranks: limit)
     squeeze(monkeypatch, MemoryNeed(1.0, 2.0 / 500), MemoryNeed(1.0, 2.0 / 300))
     fit_memory.fit(assembly)
     assert (budget.tokens, budget.changes[0][:24]) == (408, "token_budget 680 -> 408:")
@@ -349,8 +349,12 @@ def test_a_base_beyond_the_memory_is_not_even_loaded() -> None:
     ):
         refuse_weights(100_000_000, "float32", "cpu", 0.3)
     refuse_weights(100_000_000, "nf4", "cpu", 0.3)
-    room = room_gb("cpu", None)
-    assert room is not None and room_gb("cpu", 1e9) == pytest.approx(room, rel=0.2)
+    room = room_gb("cpu", None, 1)
+    assert room is not None and room_gb("cpu", 1e9, 1) == pytest.approx(room, rel=0.2)
+    assert room_gb("cpu", 0.3, 3) == pytest.approx(0.1)
+    with pytest.raises(TrainingError, match="each of 4 ranks") as refused:
+        refuse_weights(30_000_000, "float32", "cpu", 0.3, 4)
+    assert "fewer ranks" in refused.value.fix
 
 
 ONLINE: dict[str, Any] = {

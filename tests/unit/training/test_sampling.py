@@ -108,7 +108,7 @@ def test_without_memory_for_the_copy_the_policy_samples_itself_and_a_resumed_run
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     roomy = grpo(tiny_model, tmp_path)
-    monkeypatch.setattr(sampling, "free_gb", lambda device, limit: 0.0)
+    monkeypatch.setattr(sampling, "free_gb", lambda device, limit, ranks: 0.0)
     tight = grpo(tiny_model, tmp_path)
     assert capsys.readouterr().err.count("Sampling without a merged copy of the weights") == 1
     assert (roomy.runner._policy_sampler.exact, tight.runner._policy_sampler.exact) == (False, True)
