@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
-LISTENER = "THUMBWHEEL_RANKS_LISTENER"
+LISTENER = "MASTER_LISTENER"
 """Variable with the number of the open socket, bound to MASTER_PORT, on which rank 0 listens;
 without it rank 0 binds the port itself."""
 LOST = 69
