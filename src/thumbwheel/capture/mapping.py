@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from thumbwheel.capture.corrections import ANSWER, is_correction_name
+from thumbwheel.capture.corrections import is_correction_name
 from thumbwheel.capture.fields import moment, name_of, unpacked
 from thumbwheel.capture.marks import (
     AGAINST,
@@ -242,6 +242,8 @@ MARKS = ("thumb", "against", "rating", "score")
 """Columns whose values are marks (`marks.py`)."""
 ASKED = ({"prompt"}, {"chosen", "rejected"})
 """A table that has none of these together says nothing that could be learned from."""
+REPLIES = frozenset({"answer", "completion", "reply", "response"})
+"""Words of a name under which another answer may stand."""
 FREE_TEXTS = ("feedback", "user-feedback", "human-feedback")
 """Names of columns in which people also write what they think."""
 SCALE_IN_NAME = re.compile(r"\(\s*(-?\d+)\s*(?:-|–|to|bis|\.\.)\s*(\d+)\s*\)")
@@ -614,7 +616,7 @@ def _is_another_answer(name: str, table: TableColumns) -> bool:
     """Return whether a column holds texts under the name of an answer."""
     words = plain(name).split("-")
     is_text = name in table.sentences and may_be_of_answer(name)
-    return is_text and bool(ANSWER.intersection(words))
+    return is_text and bool(REPLIES.intersection(words))
 
 
 def _is_correction(name: str, table: TableColumns) -> bool:
