@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,11 @@ import pytest
 import sqlalchemy as sa
 
 from tests.attacks.test_n06_older_homes import database_at
+from tests.command_line import Run
 from tests.worlds.gateway_world import AGENT, opened_home
+from thumbwheel.access import audit, keys, users
+from thumbwheel.access.store import insert_session, sessions
+from thumbwheel.access.types import LoginSession
 from thumbwheel.core.config import Home
 from thumbwheel.db import migrate
 from thumbwheel.db.dialects import Sqlite
@@ -57,6 +61,45 @@ def test_what_a_backup_would_do_waits_for_its_owner(tmp_path: Path) -> None:
         assert loop is not None and not loop.enabled
         # and goes on where its owner says so
         assert queue.resume(ws, page[0].id).state is JobState.QUEUED
+
+
+def backup_with_people(folder: Path) -> Path:
+    """A backup of a home with a user, a key of theirs, one of an app, and an open browser."""
+    with opened_home(folder / "home") as ws:
+        ensure_agent(ws, AGENT)
+        user = users.add(ws, "mallory", password="correct horse battery", role="owner")
+        keys.add(ws, "app")
+        keys.add(ws, "of-mallory", user=user.name)
+        now = datetime.now(UTC)
+        session = LoginSession("ses_1", user.id, now + timedelta(days=9), now)
+        ws.db.write(lambda connection: insert_session(connection, session, "m" * 64))
+        back_up(ws, folder / "backup")
+    return folder / "backup"
+
+
+def test_nobody_enters_by_a_backup(tmp_path: Path) -> None:
+    """Whoever made a backup knows its keys and passwords."""
+    home = Home.at(tmp_path / "restored")
+    backup = backup_with_people(tmp_path)
+    restored = restore(home, Sqlite(home.database, home.lock), backup)
+    assert restored.shut_out == {"sessions": 1, "keys": 2, "users": 1}
+    with opened_home(tmp_path / "restored") as ws:
+        assert (users.listed(ws), keys.listed(ws)) == ([], [])
+        with ws.db.read() as connection:
+            assert sessions(connection) == []
+        verdict = audit.verify(ws)
+        assert verdict.rows >= 3 and verdict.problem is None  # what they did stays
+
+
+def test_the_owner_of_a_backup_keeps_who_may_enter(tmp_path: Path, command_line: Run) -> None:
+    backup = backup_with_people(tmp_path)
+    for options, count in ((), 0), (("--keep-access",), 2):
+        name = f"restored-{count}"
+        code, out, err = command_line("--home", name, "restore", str(backup), *options)
+        assert code == 0, err
+        assert ("--keep-access" in out + err) == (count == 0)
+        with opened_home(tmp_path / name) as ws:
+            assert len(keys.listed(ws)) == count
 
 
 @pytest.mark.sqlite

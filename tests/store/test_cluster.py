@@ -296,7 +296,8 @@ def test_a_backup_of_a_cluster_is_a_home_of_its_own(
     keys.add(hosts[1], "app")
     back_up(hosts[1], tmp_path / "backup.tar")
     home = Home.at(tmp_path / "restored")
-    restore(home, backend_at(home, SQLITE, "test"), tmp_path / "backup.tar")
+    backend = backend_at(home, SQLITE, "test")
+    restore(home, backend, tmp_path / "backup.tar", keep_access=True)
     with opened(home.path, SQLITE, None) as ws:
         assert not ws.is_shared
         assert {key.name for key in keys.listed(ws)} == {"before", "app"}

@@ -218,7 +218,8 @@ def test_a_backup_is_the_home_as_it_was(
 
     restored_address = SQLITE if into == "sqlite" else new_url()
     home = Home.at(tmp_path / "restored")
-    restore(home, backend_at(home, restored_address, "test"), target)
+    backend = backend_at(home, restored_address, "test")
+    restore(home, backend, target, keep_access=True)
     with opened(home.path, restored_address) as ws:
         assert rows_of(ws) == before
         assert build(ws, AGENT, "labels").fingerprint == fingerprint

@@ -113,6 +113,18 @@ def delete_user(connection: sa.Connection, user_id: str) -> None:
     connection.execute(sa.delete(users).where(users.c.id == user_id))
 
 
+def delete_everybody(connection: sa.Connection) -> dict[str, int]:
+    """Delete all users, keys and sessions; return kind -> how many there were."""
+    counts = {}
+    for kind, table in (("sessions", login_sessions), ("keys", api_keys), ("users", users)):
+        counts[kind] = connection.execute(
+            sa.select(sa.func.count()).select_from(table)
+        ).scalar_one()
+    for table in (user_roles, login_sessions, api_keys, users):
+        connection.execute(sa.delete(table))
+    return counts
+
+
 def set_role(connection: sa.Connection, user_id: str, agent: str, role: Role | None) -> None:
     """Set a user's role for an agent; None removes it."""
     is_theirs = sa.and_(user_roles.c.user_id == user_id, user_roles.c.agent == agent)

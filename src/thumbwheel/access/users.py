@@ -198,6 +198,12 @@ def hash_of(password: str) -> str:
         return hasher().hash(password)
 
 
+def remove_everybody(connection: sa.Connection) -> dict[str, int]:
+    """Remove all users with their roles, keys and sessions, and the keys of apps, from rows that
+    come from elsewhere; return kind -> how many. What they did stays in the audit log."""
+    return store.delete_everybody(connection)
+
+
 @cache
 def hasher() -> PasswordHasher:
     """Return an Argon2id hasher with the parameters that RFC 9106 recommends for little memory."""

@@ -311,7 +311,7 @@ def _claims(path: Path) -> tuple[Counter[str], dict[str, Any]]:
             break
     if not first_rows:
         if container_of(path) == "json":
-            why = "no line of it is a JSON object"
+            why = f"no line of it is a JSON object; the first: {problem}"
             fix = (
                 "Give a file with one object a line; a table needs a name that ends in .csv or .tsv"
             )

@@ -90,7 +90,7 @@ def _is_phoenix_evaluation(row: Row) -> bool:
 
 def _is_pandas(row: Row) -> bool:
     """Return whether it is a whole table, column by column, as pandas writes one by default."""
-    if {"columns", "index", "data"} == row.keys():
+    if {"columns", "data"} <= row.keys() <= {"columns", "index", "data"}:
         return True
     columns = list(row.values())
     if len(columns) < 2:
@@ -100,6 +100,40 @@ def _is_pandas(row: Row) -> bool:
     lengths = {len(column) for column in columns if isinstance(column, list)}
     are_lists = all(isinstance(column, list) for column in columns)
     return are_lists and len(lengths) == 1 and not any(map(is_chat, columns))
+
+
+def _is_stored_completion(row: Row) -> bool:
+    return row.get("object") == "chat.completion" and "messages" not in row
+
+
+def _is_chatbot_ui(row: Row) -> bool:
+    return {"history", "folders"} <= row.keys()
+
+
+def _is_textgen(row: Row) -> bool:
+    return {"internal", "visible"} <= row.keys()
+
+
+def _is_silly_tavern(row: Row) -> bool:
+    return {"user_name", "character_name"} <= row.keys() or {"mes", "is_user"} <= row.keys()
+
+
+def _is_lm_studio(row: Row) -> bool:
+    messages = row.get("messages")
+    first = messages[0] if isinstance(messages, list) and messages else None
+    return isinstance(first, dict) and {"versions", "currentlySelected"} <= first.keys()
+
+
+def _is_slack(row: Row) -> bool:
+    return {"type", "ts", "text"} <= row.keys() and row.get("type") == "message"
+
+
+def _is_run_item(row: Row) -> bool:
+    return {"datasetRunId", "datasetItemId"} <= row.keys()
+
+
+def _is_session(row: Row) -> bool:
+    return {"countTraces", "userIds"} <= row.keys()
 
 
 def _is_open_assistant(row: Row) -> bool:
@@ -121,7 +155,40 @@ def _is_honeyhive(row: Row) -> bool:
     return {"event_id", "event_type", "inputs", "outputs"} <= row.keys()
 
 
+_AS_CHATS = (
+    'To learn from the answers all the same, write them as {"messages": [...]} lines, then: '
+    "thumbwheel import openai"
+)
 FOREIGN: tuple[tuple[Callable[[Row], bool], str, str], ...] = (
+    (_is_chatbot_ui, "Chatbot UI's export of conversations, which holds no ratings", _AS_CHATS),
+    (_is_textgen, "a chat of text-generation-webui, which holds no ratings", _AS_CHATS),
+    (_is_silly_tavern, "a chat of SillyTavern, which holds no ratings", _AS_CHATS),
+    (_is_lm_studio, "a conversation of LM Studio, which holds no ratings", _AS_CHATS),
+    (
+        _is_slack,
+        "messages of Slack's export, of which question, answer and reaction are three",
+        "Write a line for each answer of the bot: the message before it, the answer, the reaction "
+        "(+1 or -1); then: thumbwheel import csv FILE --column prompt=... --column response=... "
+        "--column thumb=...",
+    ),
+    (
+        _is_stored_completion,
+        "stored completions of OpenAI, which hold answers without their questions",
+        "Put beside each its messages (GET /v1/chat/completions/ID/messages) and its rating, as "
+        '{"messages": [...], "response": ..., "rating": ...}; then: thumbwheel import table FILE',
+    ),
+    (
+        _is_run_item,
+        "items of a run of a Langfuse dataset, which hold ids alone",
+        "Export the traces and the scores (Settings, Exports); then: thumbwheel import langfuse "
+        "FILE",
+    ),
+    (
+        _is_session,
+        "Langfuse's table of sessions, which holds no questions and answers",
+        "Export the traces and the scores (Settings, Exports); then: thumbwheel import langfuse "
+        "FILE",
+    ),
     (
         _is_bandit,
         "logged bandit feedback: actions with propensities, and no texts that a language model "

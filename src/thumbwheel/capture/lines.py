@@ -38,6 +38,7 @@ SHOWN = 200
 _PIECE = 2**20
 _HEAD = 2**16
 _EVERY = 200
+_ZIP = b"PK\x03\x04"
 _GZIP = b"\x1f\x8b"
 
 
@@ -90,6 +91,12 @@ def _check_head(path: Path, stream: io.BufferedReader) -> None:
         ending = path.suffix or ".jsonl"
         raise file_error(
             path, "it is UTF-16", f"Convert it: iconv -f UTF-16 -t UTF-8 {path.name} > utf8{ending}"
+        )
+    if head.startswith(_ZIP):
+        raise file_error(
+            path,
+            "it is a ZIP archive, as Excel's files are",
+            "Unpack it, or in Excel: Save as, CSV UTF-8 (.csv)",
         )
     if b"\x00" in head:
         raise file_error(

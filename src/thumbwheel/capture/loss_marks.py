@@ -37,6 +37,12 @@ ROW_REMOVALS = ("exclude", "excluded", "discard", "discarded", "ignore", "skip",
 """Keys of a row by which people sort rows out; their texts are anything."""
 
 
+def loss_marks(message: Row) -> Row:
+    """Return the keys of a message that say whether a trainer learns from it."""
+    keys = {*WEIGHTS, *MASKS, *DETAILS}
+    return {key: value for key, value in message.items() if key in keys}
+
+
 def is_message_learned(message: Row) -> bool:
     """Return whether a trainer learns from the message. Raises Unreadable if its marks are
     ambiguous, or select only a part of it."""

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from thumbwheel.capture.corrections import is_correction_name
 from thumbwheel.capture.fields import moment, name_of, unpacked
 from thumbwheel.capture.marks import (
     AGAINST,
@@ -28,6 +29,7 @@ from thumbwheel.capture.marks import (
     is_opinion_word,
     is_unpressed,
     kind_of_name,
+    may_be_of_answer,
     plain,
     read_mark,
     reading_of,
@@ -36,6 +38,8 @@ from thumbwheel.capture.messages import answer_fields, chat, converted, is_chat,
 from thumbwheel.capture.pairs import (
     NOT_ASKED,
     Verdict,
+    checked_scores,
+    context_text,
     history_of,
     messages_of,
     pair_of_row,
@@ -131,6 +135,8 @@ MEANINGS: Mapping[str, tuple[str, ...]] = {
         "worse-response",
         "worse-answer",
         "losing-response",
+        "dispreferred-output",
+        "dispreferred-outputs",
     ),
     "thumb": THUMBS,
     "against": AGAINST,
@@ -174,7 +180,19 @@ MEANINGS: Mapping[str, tuple[str, ...]] = {
         "expected-answer",
         "expected-output",
         "ideal",
+        "ideal-answer",
+        "ideal-output",
         "gold",
+        "gold-answer",
+        "gold-response",
+        "golden-answer",
+        "correct-answer",
+        "correct-response",
+        "right-answer",
+        "reference-response",
+        "target",
+        "target-output",
+        "target-response",
     ),
     "system": ("system", "system-prompt"),
     "rater": ("rater", "rater-id", "annotator", "annotator-id", "worker", "reviewer", "rated-by"),
@@ -196,11 +214,12 @@ MEANINGS: Mapping[str, tuple[str, ...]] = {
 """What a column can be -> the names by which it is known, as `plain` spells them."""
 LIKELY: Mapping[str, re.Pattern[str]] = {
     "prompt": re.compile(
-        r"(user|customer|client|human|visitor|caller)-(message|question|query|input|prompt|text|"
+        r"(initial-)?(user|customer|client|human|visitor|caller)-(message|question|query|input|prompt|text|"
         r"request)|message|q"
     ),
     "response": re.compile(
-        r"(ai|bot|llm|model|assistant|agent|chatbot|gpt|generated|final|actual|predicted)-(answer|"
+        r"(ai|bot|llm|model|assistant|agent|chatbot|gpt|generated|final|actual|predicted|"
+        r"original|fin)-(answer|"
         r"response|reply|output|message|completion|text)|bot|a"
     ),
 }
@@ -211,6 +230,8 @@ SIDES = re.compile(
     r"pos|neg|positive|negative|win|lose|winner|loser|good|bad|y-[wl]|(response-|answer-)?[jk]"
 )
 """Names of the two answers of a pair, of which either may be anything else."""
+PYTHON_CHAT = re.compile(r"\s*\[\s*\{'(role|content|from|value)':")
+"""How a chat begins that was written as a text by Python."""
 LEFT_OUT = "metadata"
 """How a person says that a column says nothing."""
 ABOUT = ("metadata", "meta", "extra", "info")
@@ -221,6 +242,8 @@ MARKS = ("thumb", "against", "rating", "score")
 """Columns whose values are marks (`marks.py`)."""
 ASKED = ({"prompt"}, {"chosen", "rejected"})
 """A table that has none of these together says nothing that could be learned from."""
+REPLIES = frozenset({"answer", "completion", "reply", "response"})
+"""Words of a name under which another answer may stand."""
 FREE_TEXTS = ("feedback", "user-feedback", "human-feedback")
 """Names of columns in which people also write what they think."""
 SCALE_IN_NAME = re.compile(r"\(\s*(-?\d+)\s*(?:-|–|to|bis|\.\.)\s*(\d+)\s*\)")
@@ -288,8 +311,11 @@ class TableColumns:
                 self.objects.add(name)
             elif column is not None:
                 column.add(_mark_in(value))
-            if isinstance(value, str) and (len(value) > 20 or value.strip().count(" ") > 1):
+            text = _mark_in(value)
+            if isinstance(text, str) and (len(text) > 20 or text.strip().count(" ") > 1):
                 self.sentences.add(name)
+            elif isinstance(value, list) and value and column is None:
+                self.sentences.add(name)  # content blocks
             if value not in (None, "") and name not in self.other_words:
                 words = self.opinion_words if is_opinion_word(value) else self.other_words
                 words.add(name)
@@ -298,7 +324,9 @@ class TableColumns:
         named_columns = [column for meaning, column in self.named.items() if meaning in MARKS]
         plain_name = _name_of_column(name)
         kind = kind_of_name(plain_name, in_training_data=True)
-        return name in named_columns or kind is not None or plain_name in MEANINGS["comment"]
+        is_asked = name.strip().endswith("?")  # the question of a form
+        is_likely = kind is not None or is_asked or plain_name in MEANINGS["comment"]
+        return name in named_columns or is_likely
 
     def verdicts(self) -> Iterator[str]:
         """Yield the columns whose values are all marks, or all opinion words."""
@@ -334,14 +362,7 @@ def map_columns(table: TableColumns, scales: Scales, where: str) -> ColumnMappin
     elif "response" in columns and not {*MARKS, "correction"} & columns.keys():
         if "comment" in columns and "comment" not in named:
             others.append(columns["comment"])
-        verdict = next((name for name in table.verdicts() if name in others), None)
-        if verdict is not None:
-            raise InputError(
-                where,
-                f"its column {verdict} may be people's feedback on the answers",
-                f"Say it: --column thumb={verdict} (or rating=, score=); or that it is nothing of "
-                f"the kind: --column {LEFT_OUT}={verdict} (or comment=)",
-            )
+        _demand_nothing_lost(table, others, where)
     in_order = {meaning: columns[meaning] for meaning in MEANINGS if meaning in columns}
     readings = {}
     for meaning in MARKS:
@@ -405,6 +426,7 @@ def _demand_answer(
     """Raise InputError for prompts without answers if there is a mark, or a column that may be an
     answer, so that nothing is lost silently."""
     marks = [columns[meaning] for meaning in MARKS if meaning in columns]
+    marks += [name for name in table.verdicts() if name in others]
     texts = [name for name in others if _may_be_answer(name, table.first.get(name))]
     if marks or texts:
         may_be = texts[0] if texts else "COLUMN"
@@ -414,6 +436,28 @@ def _demand_answer(
             "the answer",
             f"Name it, for example: --column response={may_be}; for two answers: --column "
             f"chosen=... --column rejected=...; or say what is none: --column {LEFT_OUT}={may_be}",
+        )
+
+
+def _demand_nothing_lost(table: TableColumns, others: list[str], where: str) -> None:
+    """Raise InputError for answers that nobody judges beside a column that may judge them, or that
+    may hold another answer."""
+    verdict = next((name for name in table.verdicts() if name in others), None)
+    if verdict is not None:
+        raise InputError(
+            where,
+            f"its column {verdict} may be people's feedback on the answers",
+            f"Say it: --column thumb={verdict} (or rating=, score=); or that it is nothing of "
+            f"the kind: --column {LEFT_OUT}={verdict} (or comment=)",
+        )
+    answer = next((name for name in others if _is_another_answer(name, table)), None)
+    if answer is not None:
+        raise InputError(
+            where,
+            f"its column {answer} may be another answer to the same prompt",
+            f"Say which: --column correction={answer} (somebody wrote it in place of the "
+            f"other), reference={answer} (the right answer), rejected={answer}; or that it is "
+            f"nothing of the kind: --column {LEFT_OUT}={answer}",
         )
 
 
@@ -492,16 +536,33 @@ def _guessed(
                 f"Say which: --column {meaning}={fits[0]}",
             )
         columns[meaning] = (exact or fits)[0]
+    _settle_guesses(columns, named, by_name, table)
+    return columns
+
+
+def _settle_guesses(
+    columns: dict[str, str],
+    named: Mapping[str, str],
+    by_name: Mapping[str, str],
+    table: TableColumns,
+) -> None:
+    """Change the guesses in `columns` where one of them depends on another. `by_name`: plain name
+    -> column."""
+    context = columns.get("context", "")
+    if "prompt" not in {*columns, *named} and is_chat(unpacked(table.first.get(context))):
+        columns["prompt"] = columns.pop("context")  # as in HelpSteer 3
     if "solution" in by_name and not {"response", "chosen", "reference"} & {*columns, *named}:
         columns["reference"] = by_name["solution"]
     if "prompt" not in {*columns, *named} and {"user", "assistant"} <= by_name.keys():
         columns["prompt"] = by_name["user"]
         columns.pop("subject", None)
     if "response" in {*columns, *named} and len({"chosen", "rejected"} & columns.keys()) == 1:
-        # an answer, and a column that says whether it was accepted
-        columns.pop("chosen", None)
-        columns.pop("rejected", None)
-    return columns
+        # an answer beside a better or a worse one, or a column that says whether it was accepted
+        better, worse = columns.pop("chosen", None), columns.pop("rejected", None)
+        if better in table.sentences and not {"correction"} & {*columns, *named}:
+            columns["correction"] = str(better)
+        elif worse in table.sentences and "response" in columns and not set(MARKS) & {*columns}:
+            columns |= {"chosen": columns.pop("response"), "rejected": str(worse)}
 
 
 def _demote_free_text(
@@ -540,6 +601,8 @@ def _fitting(meaning: str, free: list[str], table: TableColumns) -> list[str]:
     fits = [name for name in fits if "." not in name]
     if meaning in INSIDE:
         fits = [name for name in fits if name not in table.objects] or inner
+    if not fits and meaning == "correction":
+        return [name for name in free if _is_correction(name, table)]
     if not fits and meaning in LIKELY:
         return [name for name in free if LIKELY[meaning].fullmatch(_name_of_column(name))]
     if meaning == "context":  # `input` is one only beside an instruction
@@ -547,6 +610,20 @@ def _fitting(meaning: str, free: list[str], table: TableColumns) -> list[str]:
     if meaning == "history":
         return [name for name in fits if not isinstance(table.first.get(name), str)]
     return fits
+
+
+def _is_another_answer(name: str, table: TableColumns) -> bool:
+    """Return whether a column holds texts under the name of an answer."""
+    words = plain(name).split("-")
+    is_text = name in table.sentences and may_be_of_answer(name)
+    return is_text and bool(REPLIES.intersection(words))
+
+
+def _is_correction(name: str, table: TableColumns) -> bool:
+    """Return whether a column holds better answers than the one beside it, by its name."""
+    if "." in name or _name_of_column(name) in (*MEANINGS["chosen"], *MEANINGS["rejected"]):
+        return False
+    return is_correction_name(_name_of_column(name)) and name in table.sentences
 
 
 def _proposal(table: TableColumns) -> str:
@@ -593,17 +670,8 @@ def row_records(row: Mapping[str, Any], mapping: ColumnMapping) -> list[AnyRecor
     rater_id = name_of(values.get("rater"))
     rater = Rater(id=rater_id) if rater_id else None
 
-    # a pair
     if "chosen" in values or "rejected" in values:
-        verdicts: list[Verdict] = [(rater, [[0], [1]])]
-        chosen, rejected = _chat_in(values.get("chosen")), _chat_in(values.get("rejected"))
-        if "prompt" in values:
-            prompt, *answers = split_pair(_prompt(values, rest), chosen, rejected)
-            return pair_records(prompt, (answers[0], answers[1]), verdicts, rest, **common)
-        if "prompt" in mapping.columns:
-            raise Unreadable("its prompt is empty")
-        prompt, both, remark = pair_of_row(rest, chosen, rejected)
-        return with_remark(pair_records(prompt, both, verdicts, rest, **common), remark)
+        return _pair(values, mapping, rater, rest, common)
 
     # no answer: a case, or a prompt alone
     prompt = _prompt(values, rest)
@@ -615,6 +683,11 @@ def row_records(row: Mapping[str, Any], mapping: ColumnMapping) -> list[AnyRecor
             raise Unreadable("its answer is empty, and somebody judged it")
         if case is not None:
             return [case]
+        if prompt[-1]["role"] == "assistant":
+            raise Unreadable(
+                "its prompt ends in an answer, and no column has the answer: write the chats as "
+                'lines of {"messages": [...]}, then: thumbwheel import openai FILE'
+            )
         return [TraceRecord.model_validate({"input": prompt, "metadata": rest or None} | common)]
 
     # an answer with its feedback
@@ -636,6 +709,28 @@ def row_records(row: Mapping[str, Any], mapping: ColumnMapping) -> list[AnyRecor
     return [trace, *feedback] if case is None else [case, trace, *feedback]
 
 
+def _pair(
+    values: Mapping[str, Any],
+    mapping: ColumnMapping,
+    rater: Rater | None,
+    rest: dict[str, Any],
+    common: dict[str, Any],
+) -> list[AnyRecord]:
+    """Return the records of a row with two answers; `rest` are its other columns, `common` fields
+    of both traces. Raises Unreadable."""
+    verdicts: list[Verdict] = [(rater, [[0], [1]])]
+    chosen, rejected = _side(values.get("chosen")), _side(values.get("rejected"))
+    if "prompt" in values:
+        remark = checked_scores(rest)
+        prompt, *answers = split_pair(_prompt(values, rest), chosen, rejected)
+        both = (answers[0], answers[1])
+        return with_remark(pair_records(prompt, both, verdicts, rest, **common), remark)
+    if "prompt" in mapping.columns:
+        raise Unreadable("its prompt is empty")
+    prompt, both, remark = pair_of_row(rest, chosen, rejected)
+    return with_remark(pair_records(prompt, both, verdicts, rest, **common), remark)
+
+
 def _chat_in(value: Any) -> Any:
     """Return the messages if `value` is a text of JSON messages, else `value` itself."""
     if isinstance(value, str) and value.lstrip().startswith(("[{", '{"role"')):
@@ -644,6 +739,17 @@ def _chat_in(value: Any) -> Any:
         if is_chat(messages):
             return messages
     return value
+
+
+def _side(value: Any) -> Any:
+    """Return an answer of a pair: its text, its messages, or the message in its content blocks."""
+    value = unpacked(value) if isinstance(value, str) and value.startswith("[") else value
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
+        (value,) = value
+    if isinstance(value, list) and not is_chat(value):
+        message = known_answer(value)
+        return value if message is None else [message]
+    return _chat_in(value)
 
 
 def _prompt(values: Mapping[str, Any], row: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -655,8 +761,10 @@ def _prompt(values: Mapping[str, Any], row: Mapping[str, Any]) -> list[dict[str,
         return with_system(messages, values.get("system"))
     if not isinstance(prompt, str | list):
         prompt = str(prompt)
-    if isinstance(prompt, str) and "context" in values:
-        prompt = with_context(prompt, _text(values, "context"))
+    if isinstance(prompt, str) and (text := context_text(values.get("context"))):
+        prompt = with_context(prompt, text)
+    if isinstance(prompt, str) and PYTHON_CHAT.match(prompt):
+        raise Unreadable("its prompt is a chat in Python's spelling; write the messages as JSON")
     messages = [*history_of(values.get("history")), *with_media(messages_of(prompt), row)]
     return with_system(messages, values.get("system"))
 
@@ -678,6 +786,8 @@ def _text(values: Mapping[str, Any], meaning: str) -> str:
     value = values.get(meaning)
     if value is None:
         raise Unreadable(f"its {meaning} is empty")
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        value = "\n".join(value)
     if isinstance(value, dict | list):
         raise Unreadable(f"its {meaning} is no text")
     return str(value)

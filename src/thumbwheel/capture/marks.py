@@ -326,6 +326,9 @@ _PLAIN = re.compile(_NUMBER, re.IGNORECASE)
 _OF = re.compile(rf"({_NUMBER})\s*(?:/|of|out of|von|sur)\s*(\d+)(?:\s*stars?)?", re.IGNORECASE)
 _PERCENT = re.compile(rf"({_NUMBER})\s*(?:%|percent)", re.IGNORECASE)
 _STARS = re.compile(rf"({_NUMBER})\s*(?:stars?|sterne?|étoiles?|★|⭐)", re.IGNORECASE)
+_SIGN_AND_WORD = re.compile(
+    r"(?P<sign>\d{1,2}|[^\w\s])\s*[-–—:=.)]?\s*(?P<word>[^\W\d_][^\d]{0,38})"
+)
 _DRAWN = re.compile(r"([★⭐*]+)([☆✩]*)")
 
 
@@ -431,12 +434,35 @@ def read_mark(value: Any) -> Mark | None:
         return Mark()
     if _PLAIN.fullmatch(text) and text != "+1":
         return Mark(number=_number(text))
+    thumb = _thumb_of_word(word)
+    if thumb is not None:
+        return Mark(thumb=thumb)
+    return _with_scale(text) or _of_sign_and_word(text)
+
+
+def _thumb_of_word(word: str) -> bool | None:
+    """Return whether a word speaks for an answer or against it; None for any other word."""
     if word in FOR_AN_ANSWER:
-        return Mark(thumb=True)
+        return True
     denied = NEGATION.fullmatch(word)
     if word in AGAINST_AN_ANSWER or (denied and denied[1] in FOR_AN_ANSWER):
-        return Mark(thumb=False)
-    return _with_scale(text)
+        return False
+    return None
+
+
+def _of_sign_and_word(text: str) -> Mark | None:
+    """Return the mark in a choice of a form: a sign or a number with the word that it stands for,
+    such as "👍 good" or "5 - Excellent". The word decides, and a sign must not contradict it."""
+    match = _SIGN_AND_WORD.fullmatch(text)
+    if match is None:
+        return None
+    word = plain(match["word"]).strip(":!. ")
+    if word in NOBODY:
+        return Mark()
+    thumb, sign = _thumb_of_word(word), _thumb_of_word(match["sign"])
+    if match["sign"].isdecimal():
+        sign = thumb  # how many are many is not said by one row
+    return Mark(thumb=thumb) if thumb is not None and sign is thumb else None
 
 
 def is_unpressed(name: str, value: Any, others: Mapping[str, Any]) -> bool:
@@ -559,6 +585,7 @@ class MarkColumn:
 UNREADABLE: Mapping[str, str] = {
     "unclear": "may speak for the answer or against it; write up or down beside each answer",
     "count": "counts votes, and nobody says how many are many; write up or down beside each answer",
+    "pointing": "is about single messages of the chat; write each mark into its message",
 }
 """Kinds of marks of which no value can be read, with the reason."""
 
@@ -569,7 +596,7 @@ class Reading:
 
     name: str
     kind: str
-    """thumb, rating, score, against, count or unclear."""
+    """thumb, rating, score, against, count, unclear or pointing."""
     scale: tuple[float, float] | None = None
     """The worst and the best of its numbers; None: they are thumbs."""
     zero_is_nothing: bool = False
@@ -585,10 +612,11 @@ class Reading:
         Raises Unreadable."""
         if (word := self._stated_word(value)) is not None:
             return self._stated(word)
-        mark = self._understood(value)
-        if mark.says_nothing:
+        is_readable = self.kind not in UNREADABLE
+        mark = self._understood(value) if is_readable or self.kind != "pointing" else None
+        if mark is not None and mark.says_nothing:
             return None
-        if self.kind in UNREADABLE:
+        if mark is None or not is_readable:
             raise Unreadable(f"{self.name} {shortened(repr(value))} {UNREADABLE[self.kind]}")
         if self.kind == "against":
             return self._against(mark, value)
@@ -680,7 +708,7 @@ def _by_numbers(
     name: str, kind: str, column: MarkColumn | None, stated: tuple[float, float] | None
 ) -> Reading:
     """Return how the numbers among the marks called `name` are read."""
-    if kind in ("against", "count", "unclear"):
+    if kind in ("against", "count", "unclear", "pointing"):
         return Reading(name, kind)
     if stated is not None:
         return Reading(name, "rating" if kind == "thumb" else kind, stated)

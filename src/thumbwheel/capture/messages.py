@@ -48,6 +48,10 @@ _ROLES = {
     "model": "assistant",
     "bot": "assistant",
     "ai": "assistant",
+    "usermessage": "user",
+    "apimessage": "assistant",
+    "assistantmessage": "assistant",
+    "botmessage": "assistant",
     "agent": "assistant",
     "function_call": "assistant",
     "tool_call": "assistant",
@@ -87,6 +91,8 @@ _RESULTS = (
     "function-call-output",
     "function-response",
 )
+_BORDERS = ("step-start", "step-finish", "source-url", "source-document")
+"""Parts of Vercel's AI SDK that hold nothing which a model wrote."""
 _THOUGHTS = ("thinking", "redacted-thinking", "reasoning", "thought")
 _THOUGHT_KEYS = (
     "reasoning_content",
@@ -96,6 +102,14 @@ _THOUGHT_KEYS = (
     "thoughts",
     "reasoning_details",
 )
+_ITEM_ROLES: Mapping[Any, str] = {
+    "function_call": "assistant",
+    "function_call_output": "tool",
+    "reasoning": "assistant",
+}
+"""Type of an item between messages -> the role of the message that it is."""
+_ATTACHED = ("experimental_attachments", "attachments", "files")
+"""Keys of files that a user sent beside a text."""
 _MEDIA = {"image": "image_url", "video": "video_url", "audio": "audio_url"}
 """Word of a placeholder -> type of the part that it stands for."""
 _WRITTEN_RESULT = ("<tool_response>", "</tool_response>")
@@ -104,8 +118,17 @@ _PLACEHOLDER = re.compile(r"<(image|video|audio)>")
 
 
 def is_chat(value: Any) -> bool:
-    """Return whether `value` is a non-empty list of messages in any known format."""
-    return isinstance(value, list) and bool(value) and all(map(is_message, value))
+    """Return whether `value` is a non-empty list of messages in any known format; calls and their
+    results may stand between them, as in OpenAI's Responses API."""
+    if not isinstance(value, list) or not any(map(is_message, value)):
+        return False
+    return all(is_message(part) or _is_item(part) for part in value)
+
+
+def _is_item(value: Any) -> bool:
+    """Return whether `value` is a call, a result or a thought between messages."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    return isinstance(kind, str) and kind in _ITEM_ROLES
 
 
 def is_message(value: Any) -> bool:
@@ -127,8 +150,9 @@ def _of_langchain(value: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if value.get("lc") == 1 and isinstance(fields, Mapping):
         path = value.get("id")
         name = path[-1] if isinstance(path, list) and path else fields.get("type")
-        return {**fields, "type": name} if name in _TYPES else None
-    if kind not in _TYPES:
+        is_name = isinstance(name, str) and name in _TYPES
+        return {**fields, "type": name} if is_name else None
+    if not isinstance(kind, str) or kind not in _TYPES:
         return None
     data = value.get("data")
     if isinstance(data, Mapping) and "content" in data:
@@ -163,15 +187,60 @@ def chat(values: Iterable[Mapping[str, Any]]) -> Messages:
     Unreadable for an unknown role."""
     messages: Messages = []
     for value in values:
-        messages += converted(value)
+        for part in unfolded(value):
+            messages += converted(part)
     return messages
+
+
+def unfolded(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the messages that a message of the AI SDK's interface stands for: calls of tools and
+    their results stand in its parts, before the text that follows them. Any other message alone."""
+    parts = value.get("parts")
+    parts = parts if isinstance(parts, list) else []
+    invocations = value.get("toolInvocations")
+    if isinstance(invocations, list) and not any(map(_interface_call, parts)):
+        older = [{"type": "tool-invocation", "toolInvocation": call} for call in invocations]
+        parts = [*older, {"type": "text", "text": value.get("content")}]
+    if not any(map(_interface_call, parts)):
+        return [value]
+    rest = {key: part for key, part in value.items() if key not in ("content", "toolInvocations")}
+    messages: list[Mapping[str, Any]] = []
+    turn_parts: list[Any] = []
+    results: list[Mapping[str, Any]] = []
+    for part in parts:
+        call = _interface_call(part)
+        if call is None and results:
+            messages += [{**rest, "parts": turn_parts}, *results]
+            turn_parts, results = [], []
+        turn_parts.append(part if call is None else {"type": "tool-call", **call})
+        if call is not None and call.get("output") is not None:
+            block = {"type": "tool-result", "toolCallId": call["id"], "output": call["output"]}
+            results.append({"role": "tool", "parts": [block]})
+    messages += [{**rest, "parts": turn_parts}, *results]
+    return messages
+
+
+def _interface_call(part: Any) -> dict[str, Any] | None:
+    """Return the call in a part of the AI SDK's interface, with its result; None for any other
+    part."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if not isinstance(kind, str):
+        return None
+    call = part.get("toolInvocation") if kind == "tool-invocation" else part
+    if not isinstance(call, Mapping) or "toolCallId" not in call or "state" not in call:
+        return None
+    name = call.get("toolName") or kind.removeprefix("tool-")
+    keys = ("input", "args"), ("output", "result", "errorText")
+    asked, answered = (
+        next((call[key] for key in names if call.get(key) is not None), None) for names in keys
+    )
+    return {"id": call["toolCallId"], "name": name, "input": asked, "output": answered}
 
 
 def converted(value: Mapping[str, Any]) -> Messages:
     """Return the messages that one message becomes. Raises Unreadable."""
-    dumped = None if "role" in value or "from" in value else _of_langchain(value)
-    if dumped is not None:
-        value = {**dumped, "role": dumped["type"], "tool_calls": _langchain_calls(dumped)}
+    if "role" not in value and "from" not in value:
+        value = _with_role(value)
     speaker, role = role_of(value)
     parts = _parts_of(value, speaker)
     message: dict[str, Any] = {"role": role, "content": parts.content()}
@@ -201,9 +270,21 @@ def converted(value: Mapping[str, Any]) -> Messages:
     return [*parts.results, message]
 
 
+def _with_role(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an item of the Responses API or a LangChain message with the role that its type
+    tells; any other value unchanged."""
+    if _is_item(value):
+        return {"role": _ITEM_ROLES[value["type"]], "content": [value]}
+    dumped = _of_langchain(value)
+    if dumped is None:
+        return value
+    return {**dumped, "role": dumped["type"], "tool_calls": _langchain_calls(dumped)}
+
+
 def _content_of(value: Mapping[str, Any]) -> Any:
     """Return the content of a message, under the key of its format; None if it has none."""
-    contents = [value.get(key) for key in ("content", "parts", "value", "text")]
+    keys = ("content", "parts", "value", "text", "refusal")
+    contents = [value.get(key) for key in keys]
     return next((content for content in contents if content is not None), None)
 
 
@@ -217,7 +298,29 @@ def _parts_of(value: Mapping[str, Any], speaker: str) -> _Parts:
     pictures = value.get("images")  # Ollama's, beside the text
     for picture in pictures if isinstance(pictures, list) else ():
         parts.shown.append(_file_part("image", picture))
+    if role_of(value)[1] == "user":
+        parts.shown += map(_attached, _attachments(value))
     return parts
+
+
+def _attachments(value: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the files that stand beside the text of a message."""
+    for key in _ATTACHED:
+        files = value.get(key)
+        for file in files if isinstance(files, list) else ():
+            if file and isinstance(file, str | Mapping):
+                yield file
+
+
+def _attached(file: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part for a file beside a text: a picture, or a file that no model can read."""
+    about = {"name": file} if isinstance(file, str) else file
+    kinds = (about.get(key) for key in ("contentType", "mediaType", "mime_type", "type"))
+    is_picture = any(isinstance(kind, str) and kind.startswith("image") for kind in kinds)
+    if is_picture:
+        return _file_part("image", about)
+    name = next((about[key] for key in ("name", "filename", "url", "id") if about.get(key)), "file")
+    return {"type": "file", "file": {"filename": str(name)[:LONGEST_PATH]}}
 
 
 def _result_content(value: Mapping[str, Any], shown: Any) -> Any:
@@ -279,10 +382,20 @@ class _Parts:
         kind = str(part.get("type", "")).replace("_", "-")
         gemini_call = part.get("functionCall", part.get("function_call"))
         gemini_result = part.get("functionResponse", part.get("function_response"))
-        if isinstance(gemini_call, Mapping):
+        bedrock_call, bedrock_result = part.get("toolUse"), part.get("toolResult")
+        if isinstance(bedrock_call, Mapping):
+            self.calls.append(_call({**bedrock_call, "id": bedrock_call.get("toolUseId")}))
+        elif isinstance(bedrock_result, Mapping):
+            self.results.append(_result({**bedrock_result, "id": bedrock_result.get("toolUseId")}))
+        elif isinstance(part.get("reasoningContent"), Mapping):
+            thought = content_text(part["reasoningContent"].get("reasoningText"))
+            self.thoughts += [thought] if thought else []
+        elif isinstance(gemini_call, Mapping):
             self.calls.append(_call(gemini_call))
         elif isinstance(gemini_result, Mapping):
             self.results.append(_result(gemini_result))
+        elif kind in _BORDERS:
+            return
         elif kind in _CALLS:
             self.calls.append(_call(part))
         elif kind in _RESULTS:
@@ -312,8 +425,12 @@ class _Parts:
             self.shown.append(dict(without_data(_media_part(part))))
 
     def content(self) -> str | list[dict[str, Any]]:
-        texts = [part["text"] for part in self.shown if part.keys() == {"type", "text"}]
+        texts = [part["text"] for part in self.shown if _is_plain_text(part)]
         return "".join(texts) if len(texts) == len(self.shown) else self.shown
+
+
+def _is_plain_text(part: Mapping[str, Any]) -> bool:
+    return part.keys() == {"type", "text"} and isinstance(part["text"], str)
 
 
 def _media_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -370,7 +487,8 @@ def _result(part: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(result, str | list):
         inner.take(result)
     message: dict[str, Any] = {"role": "tool", "content": inner.content()}
-    if isinstance(result, Mapping) or (isinstance(result, list) and result and not inner.shown):
+    is_value = not isinstance(result, str | list)  # an object, a number
+    if is_value or (isinstance(result, list) and result and not inner.shown):
         message["content"] = _json(result)
     ids = [part.get(key) for key in ("tool_use_id", "toolCallId", "call_id", "tool_call_id", "id")]
     call_id = next((str(call_id) for call_id in ids if call_id), None)

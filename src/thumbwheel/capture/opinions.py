@@ -55,6 +55,33 @@ OPINIONS: Mapping[str, str] = _opinions()
 """Name of a score, as `plain` spells it -> the kind of opinion that it is."""
 
 
+WHOSE = frozenset({"user", "end", "customer", "client", "human", "visitor", "people"})
+"""Words that say that a score is a person's."""
+OPINION_WORDS: Mapping[str, frozenset[str]] = {
+    "thumb": frozenset({"feedback", "thumb", "thumbs", "like", "vote", "reaction"}),
+    "rating": frozenset({"rating", "stars", "csat"}),
+    "score": frozenset({"score"}),
+}
+"""Kind of an opinion -> words that are one beside those."""
+
+
+def opinion_of(name: str, opinions: Mapping[str, str] = OPINIONS) -> str | None:
+    """Return the kind of opinion that a score of this name is; None if it is none.
+
+    >>> opinion_of("customer_feedback"), opinion_of("user-toxicity"), opinion_of("feedback-thumbs")
+    ('thumb', None, 'thumb')
+    """
+    kind = opinions.get(plain(name))
+    if kind is not None:
+        return kind
+    words = set(plain(name).split("-"))
+    for kind, usual_words in OPINION_WORDS.items():
+        rest = words - usual_words
+        if rest != words and rest <= WHOSE and (rest or kind == "thumb"):
+            return kind
+    return None
+
+
 def named_opinions(columns: Mapping[str, str]) -> dict[str, str]:
     """Return a kind of opinion for each name of a score, from a person's choice (kind -> names)."""
     named: dict[str, str] = {}
@@ -82,7 +109,7 @@ def judgement(
     >>> judgement("toxicity", 0.25, None)
     {'kind': 'label', 'name': 'toxicity', 'value': '0.25'}
     """
-    opinion = opinions.get(plain(name))
+    opinion = opinion_of(name, opinions)
     text = label if isinstance(label, str) and label.strip() else None
     if opinion is None:
         return {"kind": "label", "name": name, "value": _label(name, score, text)}
@@ -170,7 +197,7 @@ def langfuse_signal(
         words = value
     if data_type == "CORRECTION":
         return {"kind": "correction", "value": words}
-    is_opinion = plain(name) in opinions
+    is_opinion = opinion_of(name, opinions) is not None
     if data_type == "TEXT" and words is not None:
         mark = read_mark(words)
         if is_opinion and mark is not None and mark.thumb is not None:

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from thumbwheel.capture.fields import content_text, is_number, unpacked
-from thumbwheel.capture.marks import RANKS, Mark, kind_of_name, read_mark
+from thumbwheel.capture.fields import content_text, unpacked
+from thumbwheel.capture.marks import RANKS, Mark, kind_of_name, plain, read_mark
 from thumbwheel.capture.messages import (
     Messages,
     answer_fields,
@@ -71,6 +71,10 @@ PAIR_LABELS = (
     MARGIN,
 )
 """Keys of a verdict on a pair."""
+TIES = frozenset(
+    {"tie", "tie-(bothbad)", "both", "equal", "same", "both-bad", "bothbad", "draw", "both-good"}
+)
+"""Words of a verdict that prefers neither answer."""
 NO_PROMPT = "chosen and rejected have no prompt: none is given and they do not begin alike"
 COMMON_BEGINNING = "the prompt is the words with which both answers begin, because no column has it"
 
@@ -146,7 +150,7 @@ def pair_of_row(
     under one of the usual names. Raises Unreadable if it may have the prompt under another name."""
     prompt = given_prompt(row)
     chosen, rejected = _opened(chosen), _opened(rejected)
-    remark = _checked_scores(row)
+    remark = checked_scores(row)
     are_texts = isinstance(chosen, str) and isinstance(rejected, str)
     if prompt is None and are_texts and not (is_dialogue(chosen) and is_dialogue(rejected)):
         other = _other_text(row)
@@ -161,7 +165,7 @@ def pair_of_row(
     return with_media(messages, row), (first, second), remark
 
 
-def _checked_scores(row: Mapping[str, Any]) -> str:
+def checked_scores(row: Mapping[str, Any]) -> str:
     """Return a remark if both answers have the same score, else an empty text. Raises Unreadable if
     the row says that the rejected answer is the better one, or that neither is preferred."""
     scores = _scores_of_sides(row)
@@ -174,6 +178,8 @@ def _checked_scores(row: Mapping[str, Any]) -> str:
                 f"({sides[worse]:g}): nobody can say which answer is better"
             )
     for key in PAIR_LABELS:
+        if is_tie(row.get(key)):
+            raise Unreadable(f"{key} {row[key]!r}: neither answer is preferred")
         if _speaks_against(key, read_mark(row.get(key))):
             raise Unreadable(f"{key} {row[key]!r}: nobody can say which answer is better")
     for key in ("tie", "is_tie"):
@@ -188,13 +194,23 @@ def _scores_of_sides(row: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     scores: dict[str, dict[str, float]] = {}
     for key, value in row.items():
         match = CHOSEN_MARK.fullmatch(key.casefold())
-        if match is None or not is_number(value):
+        mark = None if match is None else read_mark(value)  # numbers of CSV are texts
+        if match is None or mark is None or mark.number is None:
             continue
         name = match[1] or match[2]
         if name in RANKS or kind_of_name(name, in_training_data=True) in ("rating", "score"):
             side = "chosen" if "chosen" in key.casefold() else "rejected"
-            scores.setdefault(name, {})[side] = value
+            scores.setdefault(name, {})[side] = mark.number
     return scores
+
+
+def is_tie(verdict: Any) -> bool:
+    """Return whether a verdict prefers neither of two answers.
+
+    >>> is_tie("Both bad"), is_tie("a")
+    (True, False)
+    """
+    return isinstance(verdict, str) and plain(verdict) in TIES
 
 
 def _speaks_against(key: str, mark: Mark | None) -> bool:
@@ -207,8 +223,11 @@ def _speaks_against(key: str, mark: Mark | None) -> bool:
 
 
 def _opened(value: Any) -> Any:
-    """Return a chat or message that is JSON in a text, as in CSV; any other value unchanged."""
+    """Return a chat or message that is JSON in a text, as in CSV, or the only text of a list; any
+    other value unchanged."""
     opened = unpacked(value)
+    if isinstance(opened, list) and len(opened) == 1 and isinstance(opened[0], str):
+        return opened[0]
     if is_chat(opened) or (isinstance(opened, dict) and is_chat([opened])):
         return opened
     return value
@@ -231,8 +250,8 @@ def given_prompt(row: Mapping[str, Any]) -> Messages | None:
             if not isinstance(context, str):
                 raise Unreadable("its input is no text")
             value = with_context(value, context) if isinstance(value, str) else value
-        elif isinstance(value, str) and isinstance(row.get("context"), str):
-            value = with_context(value, row["context"]) if row["context"].strip() else value
+        elif isinstance(value, str) and (text := context_text(row.get("context"))):
+            value = with_context(value, text)
         messages = messages_of(value)
     elif values:
         raise Unreadable("its prompt is empty")
@@ -257,6 +276,15 @@ def with_system(messages: Messages, system: Any) -> Messages:
             raise Unreadable("it has two system texts, beside the prompt and in it")
         return messages
     return [{"role": "system", "content": text}, *messages]
+
+
+def context_text(context: Any) -> str:
+    """Return the text that a question is about; several passages become one text. An empty text
+    for anything else."""
+    context = unpacked(context)
+    if isinstance(context, list) and all(isinstance(passage, str) for passage in context):
+        return "\n\n".join(passage for passage in context if passage.strip())
+    return context if isinstance(context, str) and context.strip() else ""
 
 
 def with_context(instruction: str, context: str) -> str:
@@ -358,15 +386,20 @@ def _without_prompt(prompt: Messages, chosen: str, rejected: str) -> tuple[str, 
 def _split_chats(
     prompt: Messages | None, chosen: Messages, rejected: Messages
 ) -> tuple[Messages, Message, Message]:
-    if prompt:
-        if prompt[-1]["role"] == "assistant" and not prompt[-1]["content"]:
-            prompt = prompt[:-1]
-        tails = [_after(prompt, messages) for messages in (chosen, rejected)]
-    else:
-        shared = 0
-        while shared < min(len(chosen), len(rejected)) - 1 and chosen[shared] == rejected[shared]:
-            shared += 1
-        prompt, tails = chosen[:shared], [chosen[shared:], rejected[shared:]]
+    shared = 0
+    while shared < min(len(chosen), len(rejected)) - 1 and chosen[shared] == rejected[shared]:
+        shared += 1
+    if prompt and prompt[-1]["role"] == "assistant" and not prompt[-1]["content"]:
+        prompt = prompt[:-1]
+    tails = [_after(prompt, messages) for messages in (chosen, rejected)] if prompt else []
+    is_one_of_several = max(map(len, tails), default=2) > 1
+    if is_one_of_several and (not prompt or prompt[-1] in chosen[:shared]):
+        # no prompt, or only one of the questions of the dialogue before both answers
+        system = [part for part in prompt or [] if part["role"] in (*SYSTEMS, "developer")]
+        dialogue = chosen[:shared]
+        has_system = bool(dialogue) and dialogue[0]["role"] in (*SYSTEMS, "developer")
+        prompt = dialogue if has_system else [*system, *dialogue]
+        tails = [chosen[shared:], rejected[shared:]]
     if not prompt:
         raise Unreadable(NO_PROMPT)
     prompt = without_old_thoughts(prompt)

@@ -15,9 +15,8 @@ from typing import Any
 
 from thumbwheel.capture.fields import name_of, number_of
 from thumbwheel.capture.json_text import json_value
-from thumbwheel.capture.marks import plain
 from thumbwheel.capture.messages import converted
-from thumbwheel.capture.opinions import OPINIONS, judgement, langfuse_signal
+from thumbwheel.capture.opinions import judgement, langfuse_signal, opinion_of
 from thumbwheel.capture.source import Line
 from thumbwheel.capture.sources.jsonl import RECEIVED, SOURCE
 from thumbwheel.capture.types import FeedbackKind, Unreadable
@@ -180,7 +179,7 @@ def langfuse_row(row: Row) -> Row:
     line = {key: value for key, value in line.items() if value is not None}
     value, data_type = row.get("value"), row.get("dataType")
     is_measure = data_type in (None, "NUMERIC", "BOOLEAN") and not isinstance(value, str)
-    if is_measure and plain(name) not in OPINIONS:
+    if is_measure and opinion_of(name) is None:
         if data_type == "BOOLEAN":
             value = number_of(value, f"score {name}") > 0
         return {**line, **_measured(name, value)}
@@ -219,7 +218,7 @@ def _measured(name: str, value: Any) -> Row:
     """Return the signal for a named value: an opinion if the name is that of an opinion, else an
     outcome. A number outside 0 to 1 becomes a label, because it is unknown whether more of it is
     better."""
-    if plain(name) in OPINIONS:
+    if opinion_of(name) is not None:
         return judgement(name, value, None)
     if isinstance(value, bool):
         return {"kind": "outcome", "name": name, "value": value}

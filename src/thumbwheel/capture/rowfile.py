@@ -8,14 +8,17 @@ the keys of a row mean (`sources/`).
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from thumbwheel.capture.fields import unpacked
 from thumbwheel.capture.json_text import HasNul, has_nul, json_value
 from thumbwheel.capture.lines import OnPosition, numbered
+from thumbwheel.capture.messages import is_chat
 from thumbwheel.capture.regular_file import file_error
 from thumbwheel.capture.tables import columnar_rows, csv_rows, is_columnar, is_csv
 from thumbwheel.capture.types import Unreadable
@@ -30,6 +33,7 @@ WRAPPERS = (
     "traces",
     "feedback",
     "feedbacks",
+    "feedback_data",
     "ratings",
     "annotations",
     "samples",
@@ -72,12 +76,37 @@ AROUND = frozenset(
         "num_rows_total",
         "num_rows_per_page",
         "exported_at",
+        "export_info",
+        "first_id",
+        "last_id",
         "export_date",
         "created_at",
         "updated_at",
     }
 )
 """Keys of what may stand beside them."""
+CHATS = frozenset(
+    {
+        "messages",
+        "conversations",
+        "conversation",
+        "chat",
+        "dialogue",
+        "dialog",
+        "turns",
+        "contents",
+        "chosen",
+        "rejected",
+        "rejected_messages",
+        "preferred_output",
+        "non_preferred_output",
+        "prompt",
+        "completion",
+    }
+)
+"""Keys of chats, which a table or a database writes as a text."""
+LONGEST_PYTHON = 2**20
+"""Characters of a chat in Python's spelling that are taken apart."""
 HOPELESS = 1000
 """A file whose first lines, as many as this, hold not one JSON object is not read any further."""
 
@@ -98,8 +127,39 @@ def read_rows(path: Path, on_position: OnPosition) -> Iterator[FileRow]:
     whole cannot be read."""
     container = container_of(path)
     if container == "json":
-        return _unwrapped(_json(path, on_position))
-    return table_rows(path, on_position, container)
+        rows = _unwrapped(_json(path, on_position))
+    else:
+        rows = table_rows(path, on_position, container)
+    return map(_with_opened_chats, rows)
+
+
+def _with_opened_chats(row: FileRow) -> FileRow:
+    """Return the row with chats that are written as a text opened, so that a chat in CSV is read
+    as the same chat in JSON is."""
+    opened: dict[str, Any] = {}
+    for key, value in (row.row or {}).items():
+        if isinstance(value, str) and key in CHATS and value.lstrip().startswith(("[{", "[ {")):
+            messages = unpacked(value)
+            messages = _of_python(value) if isinstance(messages, str) else messages
+            if is_chat(messages):
+                opened[key] = messages
+    return replace(row, row={**(row.row or {}), **opened}) if opened else row
+
+
+def _of_python(text: str) -> Any:
+    """Return the value of a text in Python's spelling, as pandas writes lists into CSV; the text
+    itself if it is none."""
+    if len(text) > LONGEST_PYTHON or "'" not in text:
+        return text
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return text
+    try:
+        json.dumps(value, allow_nan=False)
+    except (ValueError, TypeError, RecursionError):
+        return text  # sets, bytes, complex numbers
+    return text if has_nul(value) else value
 
 
 def table_rows(path: Path, on_position: OnPosition, container: str) -> Iterator[FileRow]:

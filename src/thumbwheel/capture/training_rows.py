@@ -15,9 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from thumbwheel.capture.corrections import correction_in, differs_from_expected
 from thumbwheel.capture.fields import content_text
 from thumbwheel.capture.lines import OnPosition, ignore_position
-from thumbwheel.capture.loss_marks import is_message_learned, is_row_learned
+from thumbwheel.capture.loss_marks import is_message_learned, is_row_learned, loss_marks
 from thumbwheel.capture.marks import (
     SEVERAL,
     MarkColumn,
@@ -28,6 +29,7 @@ from thumbwheel.capture.marks import (
     kind_of_name,
     may_be_of_answer,
     number_of_scale,
+    plain,
     reading_of,
 )
 from thumbwheel.capture.messages import (
@@ -35,12 +37,14 @@ from thumbwheel.capture.messages import (
     answer_fields,
     converted,
     is_chat,
+    role_of,
+    unfolded,
     with_media,
     without_old_thoughts,
 )
 from thumbwheel.capture.rowfile import FileRow, read_rows
 from thumbwheel.capture.source import DEFAULT_REASON, Item, JsonLines
-from thumbwheel.capture.types import AnyRecord, FeedbackRecord, TraceRecord, Unreadable
+from thumbwheel.capture.types import AnyRecord, FeedbackRecord, Records, TraceRecord, Unreadable
 from thumbwheel.core.errors import InputError
 
 Row = Mapping[str, Any]
@@ -74,6 +78,22 @@ DEEPEST = 3
 """Objects inside of each other in which marks are looked for."""
 HOLDERS = ("annotation", "annotations", "evaluations", "reviews", "review")
 """Keys of objects in which marks may stand, and which may hold anything else."""
+POINTERS = frozenset(
+    {
+        "message-index",
+        "message-id",
+        "message",
+        "turn",
+        "turn-index",
+        "turn-id",
+        "index",
+        "target-message-id",
+    }
+)
+"""Keys of a mark that say which message of a chat it is about."""
+NOT_HEARD = frozenset({"system", "developer", "tool", "function"})
+"""Roles at whose messages no opinion stands: a tool says `success` of itself."""
+UNEXPECTED = "some answers differ from the expected answer beside them and are not learned as good"
 CONTENTS = frozenset(
     {
         "role",
@@ -143,10 +163,30 @@ def marks_at(
             continue
         elif key in TAGS and isinstance(value, list):
             yield from (MarkAt(key, "thumb", tag) for tag in value if is_opinion_word(tag))
+        elif correction_in(key, value) is not None:
+            continue  # a better answer, not a mark
         elif key in HOLDERS or kind_of_name(key, in_training_data=True) is not None:
-            yield from _marks_under(key, kind_of_name(key, in_training_data=True), value, skip)
+            kind = kind_of_name(key, in_training_data=True)
+            marks = list(_marks_under(key, kind, value, skip))
+            if marks and _points_at_messages(value, row):
+                marks = [MarkAt(key, "pointing", value)]
+            yield from marks
         elif isinstance(value, dict):
             yield from _marks_about(key, value, skip, named or {})
+
+
+def _points_at_messages(value: Any, row: Row) -> bool:
+    """Return whether marks in a list or an object are each about one message of the row's chat, by
+    its id or its number."""
+    marks = value if isinstance(value, list) else [value]
+    for mark in marks:
+        if isinstance(mark, dict) and POINTERS & {plain(str(name)) for name in mark}:
+            return True
+    if not isinstance(value, dict):
+        return False
+    names = {str(name) for name in value}
+    ids = {str(message["id"]) for message in _messages_of(row) if message.get("id") is not None}
+    return bool(names & ids) or (bool(names) and all(name.isdecimal() for name in names))
 
 
 def _is_of_format(key: str, value: Any) -> bool:
@@ -214,10 +254,18 @@ def _are_objects(values: list[Any]) -> bool:
 
 
 def _messages_of(row: Row) -> Iterator[Row]:
-    """Yield the messages of a row, without their contents."""
+    """Yield the messages of a row at which an opinion may stand, without their contents."""
     for messages in row.values():
         if is_chat(messages):
-            yield from map(without_contents, messages)
+            yield from (without_contents(message) for message in messages if _is_heard(message))
+
+
+def _is_heard(message: Row) -> bool:
+    """Return whether an opinion may stand at a message."""
+    try:
+        return role_of(message)[1] not in NOT_HEARD
+    except Unreadable:
+        return True
 
 
 def without_contents(message: Row) -> Row:
@@ -265,11 +313,22 @@ class RowMarks:
     skip: frozenset[str] = frozenset()
     """Keys of the format that are no marks."""
     named: Mapping[str, str] = field(default_factory=dict)
+    have_corrections: bool = False
+    """Whether a better answer stands beside any answer of the file."""
 
     @property
     def are_there(self) -> bool:
         """Whether somebody judged answers of the file."""
-        return bool(self.readings)
+        return bool(self.readings) or self.have_corrections
+
+    def corrections(self, row: Row, answer: Any) -> list[dict[str, Any]]:
+        """Return the corrections of an answer that stand beside it in its row or message."""
+        signals = []
+        for key, value in row.items():
+            better = None if key in self.skip else correction_in(key, value)
+            if better is not None and better != answer:
+                signals.append({"kind": "correction", "value": better})
+        return signals
 
     def signals(self, row: Row) -> list[dict[str, Any]]:
         """Return the signals of the marks of a row, or of a message. Raises Unreadable."""
@@ -301,10 +360,13 @@ def marks_of_rows(
     columns: dict[str, MarkColumn] = {}
     kinds: dict[str, str] = {}
     words = _Words()
+    have_corrections = False
     for row in rows:
         words.add(row)
+        have_corrections = have_corrections or _has_correction(row, skip)
         for message in _messages_of(row):
             words.add(message)
+            have_corrections = have_corrections or _has_correction(message, skip)
         for mark in _all_marks(row, skip, named):
             kinds[mark.key] = mark.kind
             columns.setdefault(mark.key, MarkColumn()).add(mark.value)
@@ -313,17 +375,35 @@ def marks_of_rows(
     columns |= {key: MarkColumn() for key in worded}
     named = {**worded, **(named or {})}
     readings = {key: reading_of(key, kinds[key], column, scales) for key, column in columns.items()}
-    return RowMarks(readings, frozenset(skip), named)
+    return RowMarks(readings, frozenset(skip), named, have_corrections)
 
 
-def signals_of_answer(row: Row, marks: RowMarks, message: Row | None = None) -> list[Any]:
-    """Return the signals on the answer of a row with one answer; `message` is the answer if it may
+def _has_correction(row: Row, skip: Collection[str]) -> bool:
+    """Return whether a better answer stands in a row or message."""
+    return any(correction_in(key, value) for key, value in row.items() if key not in skip)
+
+
+def judged_answer(
+    row: Row,
+    marks: RowMarks,
+    prompt: Messages,
+    answer: Row,
+    metadata: Row | None,
+    raw: Row | None = None,
+) -> list[AnyRecord]:
+    """Return the records of a row with one answer; `raw` is the message it came from if it may
     have marks of its own. Raises Unreadable."""
-    signals: list[Any] = marks.signals(row)
-    if message is not None:
-        signals += marks.signals(without_contents(message))
-    is_learned = is_row_learned(row) and is_message_learned(message or {})
-    return [GOOD] if is_learned and not marks.are_there else signals
+    content = answer.get("content")
+    signals: list[Any] = [*marks.signals(row), *marks.corrections(row, content)]
+    if raw is not None:
+        beside = without_contents(raw)
+        signals += [*marks.signals(beside), *marks.corrections(beside, content)]
+    is_learned = is_row_learned(row) and is_message_learned(raw or {})
+    if not is_learned or marks.are_there:
+        return answered(prompt, answer, signals, metadata)
+    if differs_from_expected(row, content):
+        return Records(answered(prompt, answer, [], metadata), [UNEXPECTED])
+    return answered(prompt, answer, [GOOD], metadata)
 
 
 def answered(
@@ -346,7 +426,10 @@ def messages_of_chat(row: Row, raw_messages: Iterable[Row]) -> list[tuple[dict[s
     system text and files."""
     pairs: list[tuple[dict[str, Any], Row]] = []
     for raw in raw_messages:
-        pairs += [(message, raw) for message in converted(raw)]
+        *earlier, last = unfolded(raw)
+        for part in earlier:  # calls within the message, whose marks are about its end
+            pairs += [(message, loss_marks(raw)) for message in converted(part)]
+        pairs += [(message, raw) for message in converted(last)]
     system = content_text(row.get("system") or row.get("system_prompt"))
     if system and pairs and pairs[0][0]["role"] not in ("system", "developer"):
         pairs.insert(0, ({"role": "system", "content": system}, {}))
@@ -373,16 +456,24 @@ def chat_records(
             turns.append(index)
     if not turns:
         raise Unreadable("its messages hold no answer of the assistant to a question")
+    others = [pair for index, pair in enumerate(pairs) if index not in turns]
+    _demand_marks_of_answers(others, marks)
     said_of_row = marks.signals(row)
+    said_of_row += marks.corrections(row, pairs[turns[-1]][0]["content"])
     may_be_good = is_row_learned(row) and not marks.are_there
+    is_expected = not differs_from_expected(row, pairs[turns[-1]][0]["content"])
     records: list[AnyRecord] = []
     for index in turns:
         message, raw = pairs[index]
         is_last = index == turns[-1]
-        signals: list[Any] = marks.signals(without_contents(raw))
+        beside = without_contents(raw)
+        signals: list[Any] = [
+            *marks.signals(beside),
+            *marks.corrections(beside, message["content"]),
+        ]
         if is_last:
             signals += [signal for signal in said_of_row if signal not in signals]
-        is_learned = is_message_learned(raw) and may_be_good
+        is_learned = is_message_learned(raw) and may_be_good and (is_expected or not is_last)
         if not is_last and not signals and not is_learned:
             continue
         if not is_last and not _can_be_answer(message):
@@ -394,7 +485,21 @@ def chat_records(
         trace_name = name if is_last or name is None else f"{name}/{index}"
         prompt = without_old_thoughts(messages[:index])
         records += answered(prompt, message, signals, metadata, trace_name)
-    return records
+    return Records(records, [UNEXPECTED]) if may_be_good and not is_expected else records
+
+
+def _demand_marks_of_answers(others: Iterable[tuple[Row, Row]], marks: RowMarks) -> None:
+    """Raise Unreadable for an opinion at a message that is no answer to a question, because nobody
+    can say which answer is meant. `others`: (message, the raw message it came from)."""
+    for message, raw in others:
+        if message["role"] in NOT_HEARD:
+            continue
+        beside = without_contents(raw)
+        if marks.signals(beside) or marks.corrections(beside, None):
+            raise Unreadable(
+                f"an opinion stands at a message of the {message['role']} that answers no "
+                "question: nobody can say which answer is meant; write it into that answer"
+            )
 
 
 def _can_be_answer(message: Row) -> bool:

@@ -28,9 +28,12 @@ ASKED = (
     "kwargs",
     "args",
     "inputs",
+    "body",
 )
 """Keys of what was asked, the surest first."""
-ANSWERED = ("output", "response", "answer", "result", "completion", "reply", "text", "raw")
+ANSWERED = ("output", "response", "answer", "result", "completion", "reply", "text", "raw", "body")
+BLOCKS = frozenset({"text", "tool_use", "tool_call", "thinking", "redacted_thinking", "thought"})
+"""Types of the blocks of an answer."""
 HISTORIES = ("chat_history", "history")
 
 
@@ -99,7 +102,10 @@ def known_answer(value: Any) -> dict[str, Any] | None:
     replies: Messages = []
     if _are_choices(value):
         value = {"choices": value}
-    if is_chat(value):
+    items = _of_items(value) or _of_blocks(value)
+    if items is not None:
+        replies = chat([items])
+    elif is_chat(value):
         replies = chat(value)
     elif isinstance(value, dict):
         wrapped = _wrapped_answer(value)
@@ -122,6 +128,9 @@ def _wrapped_answer(output: Row) -> dict[str, Any] | None:
             first = output[key][0]
             inner = first.get("message", first) if isinstance(first, dict) else first
             return _as_message(inner)
+    body = unpacked(output.get("body"))  # of a reply over HTTP
+    if isinstance(body, dict) and "body" not in body:
+        return _wrapped_answer(body)
     generated = _generated(output) or _of_items(output.get("output"))
     if generated is not None:
         return generated
@@ -154,9 +163,27 @@ def _of_items(items: Any) -> dict[str, Any] | None:
     """Return the message in the items of OpenAI's Responses API, or None for any other value."""
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         return None
-    if not {item.get("type") for item in items} & {"message", "function_call"}:
+    if not _kinds_of(items) & {"message", "function_call"}:
         return None
     blocks = [item.get("content") if item.get("type") == "message" else item for item in items]
+    return {"role": "assistant", "content": blocks}
+
+
+def _kinds_of(parts: list[Any]) -> set[str]:
+    """Return the types of the parts of a content."""
+    return {str(part.get("type")) for part in parts}
+
+
+def _of_blocks(blocks: Any) -> dict[str, Any] | None:
+    """Return the message in a bare list of content blocks, as Anthropic and TensorZero have them,
+    or None for any other value."""
+    if not isinstance(blocks, list) or not blocks or is_chat(blocks):
+        return None
+    if not all(isinstance(block, dict) for block in blocks):
+        return None
+    kinds = _kinds_of(blocks)
+    if not kinds <= BLOCKS or not kinds & {"text", "tool_use", "tool_call"}:
+        return None
     return {"role": "assistant", "content": blocks}
 
 

@@ -10,7 +10,9 @@ while others write.
 
 A restored home is a home of its own and may use another database. It does nothing before its owner
 has looked: a stranger may have asked for the work in a backup, and the home that it was taken of
-may do it, too. So jobs are cancelled, schedules paused and loops disabled. Not in a backup: what
+may do it, too. So jobs are cancelled, schedules paused and loops disabled. For the same reason
+nobody who could enter the other home may enter this one: its users, keys and open sessions are left
+out, unless its owner says that they are theirs. Not in a backup: what
 can be made again (cache, exports, checkpoints of runs) and the keys of other people's servers.
 """
 
@@ -30,6 +32,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any, Protocol
 
+from thumbwheel.access.users import remove_everybody
 from thumbwheel.capture.regular_file import open_regular
 from thumbwheel.core import ids, key_files, log
 from thumbwheel.core.config import Home
@@ -79,6 +82,8 @@ class Backup:
     """Hashes of blobs that rows name and the home does not have."""
     held_back: dict[str, int] = field(default_factory=dict)
     """What a restored home would have gone on to do: kind -> how many."""
+    shut_out: dict[str, int] = field(default_factory=dict)
+    """Who could enter the other home and may not enter the restored one: kind -> how many."""
 
     @property
     def size(self) -> int:
@@ -103,6 +108,7 @@ class Backup:
             "files": self.counts(),
             "missing": self.missing,
             "held_back": self.held_back,
+            "shut_out": self.shut_out,
         }
 
 
@@ -269,9 +275,10 @@ def _named_blobs(rows: Path) -> set[str]:
 # restoring
 
 
-def restore(home: Home, backend: Backend, source: Path) -> Backup:
+def restore(home: Home, backend: Backend, source: Path, *, keep_access: bool = False) -> Backup:
     """Restore `home` from the backup `source`, with its rows in `backend`. Every file is compared
-    with its hash before anything is written.
+    with its hash before anything is written. `keep_access`: whether the users, keys and sessions of
+    the backup may enter the home.
 
     Raises Conflict if the home has rows already, InputError if `source` is no backup or damaged.
     After a kill, the same call completes the restore.
@@ -302,6 +309,8 @@ def restore(home: Home, backend: Backend, source: Path) -> Backup:
         home_id = ids.new("hom")
         upgrade(snapshot)
         backup.held_back = _hold_back(snapshot)
+        if not keep_access:
+            backup.shut_out = _shut_out(snapshot)
         if isinstance(backend, Sqlite):
             _set_home_id(snapshot, home_id)
             _store_rows(rows, home, backend)
@@ -463,6 +472,14 @@ def _hold_back(backend: Sqlite) -> dict[str, int]:
             "loops": turn_store.disable_all(connection),
         }
     return {what: count for what, count in held_back.items() if count}
+
+
+def _shut_out(backend: Sqlite) -> dict[str, int]:
+    """Remove users, keys and sessions from the restored rows; return kind -> how many, without
+    zeros."""
+    with writing(backend) as engine, engine.begin() as connection:
+        counts = remove_everybody(connection)
+    return {what: count for what, count in counts.items() if count}
 
 
 def _set_home_id(backend: Sqlite, home_id: str) -> None:

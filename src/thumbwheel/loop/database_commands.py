@@ -115,9 +115,17 @@ def backup(
 def restore(
     ctx: typer.Context,
     source: Annotated[Path, typer.Argument(help="What `thumbwheel backup` wrote.", metavar="FROM")],
+    keep_access: Annotated[
+        bool,
+        typer.Option(
+            "--keep-access",
+            help="Let the users, keys and sessions of the backup enter the home: it is your own.",
+        ),
+    ] = False,
 ) -> present.Answer[Any]:
     """Make a new home of a backup, with its rows in SQLite or where THUMBWHEEL_DATABASE says. Every
-    file is compared with its hash first. Jobs, schedules and loops in it wait for you.
+    file is compared with its hash first. Jobs, schedules and loops in it wait for you, and its
+    users and keys are left out unless you keep them.
 
     Example: thumbwheel --home restored restore /backups/monday.tar
     """
@@ -126,7 +134,8 @@ def restore(
     from thumbwheel.loop.backup import restore as run
 
     home = Home.at(ctx.obj.home)
-    restored = run(home, backend_of(home, ctx.obj.settings().environment), source)
+    backend = backend_of(home, ctx.obj.settings().environment)
+    restored = run(home, backend, source, keep_access=keep_access)
     return _backup_answer(restored, f"Restored to {home.path}")
 
 
@@ -147,6 +156,14 @@ def _backup_answer(backup: Backup, title: str) -> present.Answer[Any]:
             present.Note(
                 f"Held back until you have looked: {counts} (thumbwheel jobs list, schedule list, "
                 "loop status; jobs resume, schedule pause --resume, loop enable)"
+            )
+        )
+    if backup.shut_out:
+        counts = ", ".join(f"{count} {what}" for what, count in backup.shut_out.items())
+        page.append(
+            present.Note(
+                f"Left out, so that nobody enters who is not yours: {counts}. If the backup is "
+                "yours, restore it into another new home with --keep-access"
             )
         )
     return present.page(backup.to_json(), page)

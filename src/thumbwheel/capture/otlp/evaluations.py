@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from thumbwheel.capture.fields import name_of
-from thumbwheel.capture.marks import plain
-from thumbwheel.capture.opinions import OPINIONS, judgement
+from thumbwheel.capture.opinions import judgement, opinion_of
 from thumbwheel.capture.otlp.span import ANNOTATOR, SpanEvent
 from thumbwheel.capture.types import FeedbackRecord, TargetRef, Unreadable
 
@@ -42,7 +41,7 @@ def evaluation_record(
         raise Unreadable(f"the {EVENT} belongs to no trace; send it inside the span that it judges")
     attributes = event.attributes
     name = str(attributes.get("gen_ai.evaluation.name") or "evaluation")
-    opinion = OPINIONS.get(plain(name))
+    opinion = opinion_of(name)
     rater = rater_of(event)
     fields: dict[str, Any] = {
         "sender": sender,

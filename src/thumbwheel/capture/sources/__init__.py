@@ -35,6 +35,7 @@ SOURCES: VariantTable[Source] = VariantTable(
         "argilla": "thumbwheel.capture.sources.argilla:SOURCE",
         "prodigy": "thumbwheel.capture.sources.prodigy:SOURCE",
         "gradio": "thumbwheel.capture.sources.gradio:SOURCE",
+        "dify": "thumbwheel.capture.sources.dify:SOURCE",
         "tau": "thumbwheel.capture.sources.published_benchmarks.tau:SOURCE",
         "bfcl": "thumbwheel.capture.sources.published_benchmarks.bfcl:SOURCE",
         "mbpp": "thumbwheel.capture.sources.published_benchmarks.code_tasks:MBPP",

@@ -16,8 +16,7 @@ from thumbwheel.capture.source import Row
 from thumbwheel.capture.training_rows import (
     RowMarks,
     TrainingRows,
-    answered,
-    signals_of_answer,
+    judged_answer,
 )
 from thumbwheel.capture.types import AnyRecord, Unreadable
 
@@ -48,8 +47,7 @@ def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
     tools = tools_of(row.get("tools"))
     if tools:
         metadata["tools"] = tools
-    signals = signals_of_answer(row, marks)
-    return answered(with_media(prompt, row), answer, signals, metadata)
+    return judged_answer(row, marks, with_media(prompt, row), answer, metadata)
 
 
 SOURCE = TrainingRows.of(

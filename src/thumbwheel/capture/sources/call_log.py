@@ -21,7 +21,7 @@ from thumbwheel.capture.gateway.chat_messages import objects
 from thumbwheel.capture.lines import OnPosition, ignore_position
 from thumbwheel.capture.marks import MarkColumn, Scales, plain
 from thumbwheel.capture.messages import answer_fields, tools_of
-from thumbwheel.capture.opinions import OPINIONS, judgement, named_opinions
+from thumbwheel.capture.opinions import OPINIONS, judgement, named_opinions, opinion_of
 from thumbwheel.capture.rowfile import read_rows
 from thumbwheel.capture.source import Item, JsonLines, Row, Unwanted
 from thumbwheel.capture.types import (
@@ -114,7 +114,7 @@ def _scores_of_helicone(row: Row) -> Iterator[LoggedScore]:
     for key in PROPERTIES:
         properties = unpacked(row.get(key))
         for name, value in properties.items() if isinstance(properties, dict) else ():
-            if plain(str(name)) in OPINIONS and value not in (None, ""):
+            if opinion_of(str(name)) is not None and value not in (None, ""):
                 yield LoggedScore(str(name), value)
 
 

@@ -30,7 +30,7 @@ from thumbwheel.capture.fields import (
 from thumbwheel.capture.lines import OnPosition, ignore_position
 from thumbwheel.capture.marks import OPPOSITES, MarkColumn, Scales, is_unpressed, plain
 from thumbwheel.capture.messages import answer_fields, tools_of
-from thumbwheel.capture.opinions import OPINIONS, langfuse_signal, named_opinions
+from thumbwheel.capture.opinions import OPINIONS, langfuse_signal, named_opinions, opinion_of
 from thumbwheel.capture.rowfile import FileRow, read_rows
 from thumbwheel.capture.source import Item, JsonLines, Parse, Row, item_of
 from thumbwheel.capture.types import (
@@ -318,7 +318,7 @@ class Langfuse(JsonLines):
         scores = [*_scores(row.get("scores")), *_objects(row.get("corrections"))]
         scores += _column_scores(trace_row)
         for observation in observations:
-            scores += _column_scores(observation)
+            scores += [*_scores(observation.get("scores")), *_column_scores(observation)]
         feedback, remarks = self._readable(scores, name)
         if any(isinstance(score, str) for score in _list(row.get("scores"))):
             remarks.append("its scores are named and not there: export the scores as well")
@@ -383,8 +383,10 @@ def _scores_in(row: Row) -> Iterator[dict[str, Any]]:
         return
     trace = row.get("trace")
     holder = trace if isinstance(trace, dict) else row
-    yield from map(_cameled, _scores(holder.get("scores")))
-    yield from _column_scores(holder)
+    observations = _objects(row.get("observations")) or _objects(holder.get("observations"))
+    for part in (holder, *observations):
+        yield from map(_cameled, _scores(part.get("scores")))
+        yield from _column_scores(part)
 
 
 def _list(value: Any) -> list[Any]:
@@ -399,7 +401,9 @@ def _scores(value: Any) -> list[dict[str, Any]]:
         return _objects(scores)
     named = []
     for name, part in scores.items():
-        if isinstance(part, dict):
+        if isinstance(part, dict) and isinstance(part.get("values"), list):
+            named += [_score_named(name, value) for value in part["values"] if value is not None]
+        elif isinstance(part, dict):
             named.append({"name": name, **part})
         else:
             named.append(_score_named(name, part))
@@ -422,7 +426,7 @@ def _column_scores(row: Row) -> list[dict[str, Any]]:
             continue
         values = unpacked(value)
         if not isinstance(values, list):
-            values = [values] if plain(name) in OPINIONS else []
+            values = [values] if opinion_of(name) is not None else []
         for part in values:
             if part is None or part == "" or not isinstance(part, bool | int | float | str):
                 continue

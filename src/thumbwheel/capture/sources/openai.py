@@ -21,7 +21,7 @@ from thumbwheel.capture.messages import (
     turns_of_pairs,
     with_media,
 )
-from thumbwheel.capture.pairs import Verdict, has_side, pair_records, split_pair
+from thumbwheel.capture.pairs import Verdict, has_side, messages_of, pair_records, split_pair
 from thumbwheel.capture.source import Row
 from thumbwheel.capture.training_rows import (
     RowMarks,
@@ -58,6 +58,8 @@ ANSWERS = (
     "ground_truth",
 )
 """Keys beside a chat that ends in a question, under which its answer stands."""
+FLAGGED = frozenset({"conversation", "index", "value", "flag"})
+"""Keys of a message of a chat that somebody flagged in Gradio, which `gradio.py` reads."""
 SYSTEMS = ("systemInstruction", "system_instruction")
 USED = frozenset({"messages", "system", *SYSTEMS, "images", "videos", "audios", *REJECTED})
 EXAMPLE = (
@@ -75,8 +77,8 @@ def claims(row: Row) -> bool:
         return False  # an exported decision, which says more
     if {"chosen", "rejected"} <= row.keys() and has_side(row):
         return False  # a pair with the chat of its better answer beside it
-    if is_chat(row.get("conversations")):
-        return False  # ShareGPT's
+    if is_chat(row.get("conversations")) or row.keys() >= FLAGGED:
+        return False  # ShareGPT's, Gradio's
     key = _chat_key(row)
     turns = _turns(row[key]) if key is not None else None
     if turns is not None and _is_answered_beside(row, turns):
@@ -89,7 +91,10 @@ def _is_answered_beside(row: Row, turns: list[Any]) -> bool:
     stand in its last turn."""
     if "candidates" in turns[-1]:
         return True
-    last = chat([turns[-1]])
+    try:
+        last = chat([turns[-1]])
+    except Unreadable:
+        return False  # its row is refused with the reason
     is_question = not last or last[-1]["role"] in ("user", "tool")
     return is_question and any(row.get(name) is not None for name in ANSWERS)
 
@@ -111,7 +116,7 @@ def _turns(value: Any) -> list[Any] | None:
 def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
     """Return a trace with its feedback for every answer, or two traces and the preference."""
     if "preferred_output" in row or "non_preferred_output" in row:
-        question = object_at(row, "input")
+        question = _question(row)
         tools = _tools(question, question.keys() - {"messages"})
         answers = _output(row, "preferred_output"), _output(row, "non_preferred_output")
         rest = {key: value for key, value in row.items() if key not in PAIR}
@@ -163,8 +168,19 @@ def _tools(row: Row, keys: set[str]) -> dict[str, Any] | None:
     return metadata or None
 
 
+def _question(row: Row) -> dict[str, Any]:
+    """Return the request of a preference; a text or a chat is its prompt."""
+    question = row.get("input")
+    if isinstance(question, str):
+        return {"messages": messages_of(question)}
+    return {"messages": question} if is_chat(question) else object_at(row, "input")
+
+
 def _output(row: Row, key: str) -> dict[str, Any]:
-    messages: Messages = chat(objects_at(row, key))
+    output = row.get(key)
+    if isinstance(output, str) and output.strip():
+        output = [{"role": "assistant", "content": output}]
+    messages: Messages = chat(objects_at({key: output}, key))
     if len(messages) == 1 and messages[0]["role"] == "assistant":
         return messages[0]
     raise Unreadable(f"{key} is not one message of the assistant")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from thumbwheel.capture.fields import unpacked
 from thumbwheel.capture.messages import tools_of
 from thumbwheel.capture.pairs import (
     CHATS,
@@ -22,10 +23,9 @@ from thumbwheel.capture.pairs import (
     pair_of_row,
     pair_records,
     with_context,
-    with_remark,
 )
 from thumbwheel.capture.source import JsonLines, Row
-from thumbwheel.capture.types import AnyRecord, Rater, Unreadable
+from thumbwheel.capture.types import AnyRecord, Rater, Records, Unreadable
 
 ANNOTATOR = re.compile(r"annotator_?\d+")
 USED = frozenset(
@@ -59,12 +59,25 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
     for key in ("chosen", "rejected"):
         if row.get(key) is None:
             raise Unreadable(f"key {key!r} is missing")
-    prompt, answers, remark = pair_of_row(row, row["chosen"], row["rejected"])
     rest = {key: value for key, value in row.items() if key not in USED and value is not None}
     tools = tools_of(row.get("tools"))
     about = {"metadata": {"tools": tools}} if tools else {}
-    records = pair_records(prompt, answers, [(None, [[0], [1]])], rest, **about)
-    return with_remark(records, remark)
+    records: list[AnyRecord] = []
+    remarks: list[str] = []
+    for rejected in _texts(row["rejected"]):
+        prompt, answers, remark = pair_of_row(row, row["chosen"], rejected)
+        records += pair_records(prompt, answers, [(None, [[0], [1]])], rest, **about)
+        remarks += [remark] if remark else []
+    distinct = {record.name_and_fingerprint(): record for record in records}
+    return Records(distinct.values(), dict.fromkeys(remarks))
+
+
+def _texts(rejected: Any) -> list[Any]:
+    """Return the rejected answers: each text of a list, else the one that is there."""
+    answers = unpacked(rejected)
+    if isinstance(answers, list) and answers and all(isinstance(text, str) for text in answers):
+        return answers
+    return [rejected]
 
 
 def _pandalm(row: dict[str, Any]) -> list[AnyRecord]:

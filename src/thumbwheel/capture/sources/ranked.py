@@ -21,6 +21,7 @@ from thumbwheel.capture.pairs import (
     PROMPTS,
     essences,
     given_prompt,
+    is_tie,
     messages_of,
     ranked_records,
     split_pair,
@@ -28,9 +29,23 @@ from thumbwheel.capture.pairs import (
 )
 from thumbwheel.capture.source import JsonLines, Row
 from thumbwheel.capture.types import AnyRecord, Unreadable
+from thumbwheel.core.present import shortened
 
 LISTS = ("completions", "responses", "answers", "generations", "candidates", "outputs")
 """Keys of a list of answers."""
+INDEXES = (
+    "chosen-index",
+    "chosen-idx",
+    "best-index",
+    "best-idx",
+    "best-response-index",
+    "preferred-index",
+    "winner-index",
+    "selected-index",
+)
+"""Keys of the position of the best answer, counted from 0."""
+UNCLEAR = ("ranking", "best", "chosen-answer", "choice", "winner", "selected", "preferred")
+"""Keys beside a list of answers that can be read in two ways."""
 TEXTS = ("response", "answer", "completion", "text", "content", "output", "generation")
 """Keys of the text of an answer that is an object."""
 MARKS = (
@@ -75,7 +90,6 @@ SYSTEMS = ("system_instruction", "systemInstruction", "system")
 STRENGTHS = ("overall_preference", "preference_strength")
 """Keys of a verdict from -3, the first answer is much better, to 3."""
 ASKED = frozenset({*PROMPTS, "context", "history", "system", "system_prompt"})
-TIES = frozenset({"tie", "tie (bothbad)", "both", "equal", "same", "both_bad", "bothbad", "draw"})
 EXAMPLE = (
     '{"instruction": "Name a red fruit.", "completions": [{"response": "A cherry.", "model": "m", '
     '"overall_score": 8}, {"response": "A stone.", "model": "n", "overall_score": 2}]}\n'
@@ -101,7 +115,7 @@ def claims(row: Row) -> bool:
         return True
     answers = _list_of_answers(row)
     if answers is not None:
-        return "labels" not in row and _marks(row, answers) is not None
+        return "labels" not in row and _is_compared(row, answers)
     two = _two_answers(row)
     return two is not None and any(_verdict_keys(row, two))
 
@@ -113,13 +127,9 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
         row = {**row, "messages": row["messages"][:-1], "completions": candidates}
     answers = _list_of_answers(row)
     if answers is not None:
-        marks = _marks(row, answers)
-        if marks is None:
-            raise Unreadable("nothing says which of its answers is better")
-        name, numbers = marks
+        ranking = _ranking_of_list(row, answers)
         prompt = _prompt(row)
         messages = _messages(answers)
-        ranking = _ranking(numbers, is_rank=name.startswith("rank"))
     else:
         two = _two_answers(row)
         if two is None:
@@ -223,6 +233,68 @@ def _marks(row: Row, answers: list[Any]) -> tuple[str, list[float]] | None:
     return None
 
 
+def _is_compared(row: Row, answers: list[Any]) -> bool:
+    """Return whether anything beside a list of answers compares them."""
+    if _marks(row, answers) is not None or _missing_mark(row, answers):
+        return True
+    return any(_under(row, name) is not None for name in (*INDEXES, *UNCLEAR))
+
+
+def _missing_mark(row: Row, answers: list[Any]) -> str:
+    """Return the name of the scores in a list beside the answers of which one is missing, or an
+    empty text."""
+    for name in MARKS:
+        values = unpacked(_under(row, name))
+        if isinstance(values, list) and len(values) == len(answers):
+            numbers = list(map(_number, values))
+            if None in numbers and any(number is not None for number in numbers):
+                return name
+    return ""
+
+
+def _ranking_of_list(row: Row, answers: list[Any]) -> list[list[int]]:
+    """Return the ranking of a list of answers. Raises Unreadable if nothing orders them, or a value
+    can be read in two ways."""
+    marks = _marks(row, answers)
+    if marks is not None:
+        name, numbers = marks
+        return _ranking(numbers, is_rank=name.startswith("rank"))
+    if name := _missing_mark(row, answers):
+        raise Unreadable(f"one of its answers has no number under {name}")
+    count = len(answers)
+    for name in INDEXES:
+        index = _under(row, name)
+        if index is None:
+            continue
+        if type(index) is not int or not 0 <= index < count:
+            raise Unreadable(f"{name} {index!r} is no position from 0 to {count - 1}")
+        return [[index], [other for other in range(count) if other != index]]
+    order = unpacked(_under(row, "ranking"))
+    ranking = _order(order, count)
+    if ranking is not None:
+        return ranking
+    name = next((name for name in UNCLEAR if _under(row, name) is not None), "")
+    if not name:
+        raise Unreadable("nothing says which of its answers is better")
+    raise Unreadable(
+        f"{name} {shortened(repr(_under(row, name)))} can be read in two ways; write `ranks`, a "
+        "list with the place of each answer, or `chosen_index`, the position of the best from 0"
+    )
+
+
+def _order(values: Any, count: int) -> list[list[int]] | None:
+    """Return the ranking in a list that says the same as an order of answers and as the place of
+    each; None for any other value."""
+    if not isinstance(values, list) or not all(type(value) is int for value in values):
+        return None
+    places = [value - min(values) for value in values] if values else []
+    if sorted(places) != list(range(count)) or min(values) not in (0, 1):
+        return None
+    if any(places[places[index]] != index for index in range(count)):
+        return None
+    return [[index] for index in places]
+
+
 def _under(row: Mapping[str, Any], name: str) -> Any:
     """Return the value of the key with this plain name, in any spelling; None if there is none."""
     return next((value for key, value in row.items() if plain(str(key)) == name), None)
@@ -279,23 +351,23 @@ def _verdict(row: Row, two: TwoAnswers) -> list[list[int]]:
             return [[0, 1]] if strength == 0 else _better(0 if strength < 0 else 1)
     one_hot = [key for key in row if key.startswith("winner_") and row[key] in (1, True, "1")]
     if one_hot:
-        return _named_side(one_hot[0].removeprefix("winner_"), two, one_hot[0])
+        return _named_side(one_hot[0].removeprefix("winner_"), two, one_hot[0], row)
     for key in VERDICTS:
         if row.get(key) is not None:
-            return _said_side(row[key], two, key)
+            return _said_side(row[key], two, key, row)
     scores = _scores_of_sides(row, two)
     if scores is None:
         raise Unreadable("nothing says which of its two answers is better")
     return _ranking(scores, is_rank=False)
 
 
-def _said_side(value: Any, two: TwoAnswers, key: str) -> list[list[int]]:
+def _said_side(value: Any, two: TwoAnswers, key: str, row: Row) -> list[list[int]]:
     """Convert a verdict to a ranking. Raises Unreadable if it names neither side."""
     if isinstance(value, dict):  # as Label Studio has it
         value = value.get("selected")
     number = _number(value)
     if number is None or (isinstance(value, str) and value.casefold() in two.sides):
-        return _named_side(str(value), two, key)
+        return _named_side(str(value), two, key, row)
     sides = list(map(_number, two.sides))
     if number in sides:
         return _better(sides.index(number))
@@ -307,15 +379,26 @@ def _said_side(value: Any, two: TwoAnswers, key: str) -> list[list[int]]:
     )
 
 
-def _named_side(word: str, two: TwoAnswers, key: str) -> list[list[int]]:
+def _named_side(word: str, two: TwoAnswers, key: str, row: Row) -> list[list[int]]:
     word = word.strip().casefold()
-    if word in TIES:
+    if is_tie(word):
         return [[0, 1]]
     for index, (name, side) in enumerate(zip(two.keys, two.sides, strict=True)):
         words = (side, name.casefold(), f"model_{side}", f"model {side}", f"assistant_{side}")
         if word in words or word == ("left", "right")[index]:
             return _better(index)
+    named = [
+        _is_named(word, side, name, row) for name, side in zip(two.keys, two.sides, strict=True)
+    ]
+    if sum(named) == 1:
+        return _better(named.index(True))
     raise Unreadable(f"{key} {word!r} is neither {two.keys[0]}, nor {two.keys[1]}, nor a tie")
+
+
+def _is_named(word: str, side: str, key: str, row: Row) -> bool:
+    """Return whether a verdict is the answer of a side itself, or the name of its model."""
+    names = [row.get(key), *(row.get(f"{stem}_{side}") for stem in ("model", "generator", "name"))]
+    return any(isinstance(name, str) and name.strip().casefold() == word for name in names)
 
 
 def _better(index: int) -> list[list[int]]:
@@ -337,13 +420,24 @@ def _scores_of_sides(row: Row, two: TwoAnswers) -> list[float] | None:
 def _two_messages(row: Row, two: TwoAnswers) -> tuple[Messages, Messages]:
     """Return the prompt and the two answers, which may be whole conversations. Raises Unreadable if
     they are neither two texts nor two chats."""
-    first, second = (unpacked(row[key]) for key in two.keys)
+    first, second = (_only(unpacked(row[key])) for key in two.keys)
+    if _are_turns(first) and _are_turns(second):
+        raise Unreadable("its answers are those of several turns, which are not one answer")
     if is_chat(first) and is_chat(second):
         prompt, *answers = split_pair(None, first, second)
         return prompt, [dict(answer) for answer in answers if isinstance(answer, Mapping)]
     if isinstance(first, str) and isinstance(second, str):
         return _prompt(row), _messages([first, second])
     raise Unreadable(f"{two.keys[0]} and {two.keys[1]} are neither two texts nor two chats")
+
+
+def _only(value: Any) -> Any:
+    """Return the only text of a list, as the files of the arena have it; other values unchanged."""
+    return value[0] if _are_turns(value) and len(value) == 1 else value
+
+
+def _are_turns(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(part, str) for part in value)
 
 
 def _chat_before(row: Row) -> Messages | None:

@@ -26,9 +26,8 @@ from thumbwheel.capture.source import Row
 from thumbwheel.capture.training_rows import (
     RowMarks,
     TrainingRows,
-    answered,
     chat_records,
-    signals_of_answer,
+    judged_answer,
 )
 from thumbwheel.capture.types import (
     AnyRecord,
@@ -105,8 +104,7 @@ def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
         return [TraceRecord.model_validate({"input": prompt} | about)]
     answer = _completion(row["completion"])
     message = row["completion"][0] if is_chat(row["completion"]) else None
-    signals = signals_of_answer(row, marks, message)
-    return answered(prompt, answer, signals, metadata)
+    return judged_answer(row, marks, prompt, answer, metadata, message)
 
 
 def _prompt(row: Row) -> list[dict[str, Any]]:
