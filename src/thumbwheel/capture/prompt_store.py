@@ -35,7 +35,7 @@ def store(connection: sa.Connection, agent_id: str, values: Mapping[str, Any]) -
     connection.execute(prompt_names.insert().values(**row))
 
 
-def newest_traces(connection: sa.Connection, agent_id: str, limit: int) -> Sequence[sa.Row[Any]]:
+def newest_traces(connection: sa.Connection, agent_id: str, limit: int) -> Sequence[Any]:
     """Return (id, input_id, occurred_at, recorded_at) of the newest traces of an agent."""
     query = (
         sa.select(traces.c.id, traces.c.input_id, traces.c.occurred_at, traces.c.recorded_at)

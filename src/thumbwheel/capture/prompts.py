@@ -193,7 +193,7 @@ def store_prompt(
     return prompt_of(ws, agent, message_id)
 
 
-def _numbers(named: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+def _numbers(named: Iterable[sa.RowMapping]) -> dict[str, int]:
     """Return message id -> its number among the prompts of its name, oldest first."""
     counted: Counter[str] = Counter()
     numbers = {}
@@ -214,11 +214,11 @@ def _seen(connection: sa.Connection, agent: Agent) -> tuple[dict[str, _Seen], di
     prompt_by_trace = {}
     seen: dict[str, _Seen] = defaultdict(_Seen)
     for row in rows:
-        message_id = first_messages.get(row.input_id)
-        if message_id not in texts:
+        first_id = first_messages.get(row.input_id)
+        if first_id is None or first_id not in texts:
             continue
-        prompt_by_trace[row.id] = message_id
-        counts, when = seen[message_id], row.occurred_at or row.recorded_at
+        prompt_by_trace[row.id] = first_id
+        counts, when = seen[first_id], row.occurred_at or row.recorded_at
         counts.traces += 1
         counts.first = min(counts.first or when, when)
         counts.last = max(counts.last or when, when)
