@@ -8,10 +8,11 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,6 @@ from tests.waiting import until
 from tests.worlds.deploy_world import QUESTION, DeployWorld
 from tests.worlds.erasure_world import AGENT, dump, find, lines_of, name, word, write
 from thumbwheel.access import keys
-from thumbwheel.app.job_kinds import job_kind
 from thumbwheel.app.routing_table import upstream_of
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.core.config import Home, Sources
@@ -37,15 +37,16 @@ from thumbwheel.datasets.build import build, split_rows
 from thumbwheel.db import cluster, hosts
 from thumbwheel.db.schema import cluster_keys, datasets, runs, traces
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy import deploy, routing
+from thumbwheel.deploy import deploy, processes, remote_token, routing
 from thumbwheel.deploy import running as deployments_running
+from thumbwheel.deploy import store as deployment_store
 from thumbwheel.deploy.deploy import undeploy
+from thumbwheel.deploy.types import DeploymentState, Endpoint
 from thumbwheel.engine.base_check import find_base
 from thumbwheel.export import package
 from thumbwheel.jobs import queue
 from thumbwheel.jobs import store as jobs_store
-from thumbwheel.jobs.types import JobsConfig, JobState, WorkerRow
-from thumbwheel.jobs.worker import Worker
+from thumbwheel.jobs.types import JobState, WorkerRow
 from thumbwheel.loop.erase import erase
 from thumbwheel.loop.pending_erasures import (
     cluster_hosts,
@@ -54,7 +55,7 @@ from thumbwheel.loop.pending_erasures import (
     waiting_hosts,
 )
 from thumbwheel.models.types import Agent
-from thumbwheel.models.versions import ensure_agent
+from thumbwheel.models.versions import ensure_agent, ensure_base
 from thumbwheel.server.api.export_files import file_of
 from thumbwheel.training import beat, store, train
 from thumbwheel.training.killed_runs import RunWatch
@@ -123,12 +124,10 @@ def filled(tmp_path_factory: pytest.TempPathFactory, url: str) -> Iterator[Hosts
         spec = {"version": version.name, "agent": "support", "format": "adapter"}
         spec["to"] = str(first.home.path / "exports" / "of-a-job")
         queue.enqueue(first, "export", spec, agent="support")
-        kinds = {"export": job_kind("export")}
-        home = partial(pair.opened, first)
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-        Worker(home, kinds, JobsConfig(), "settings", stop_when_idle=True).run()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        command = [sys.executable, "-m", "thumbwheel", "--home", str(first.home.path), "worker"]
+        patient = {"THUMBWHEEL_JOBS__LEASE_SECONDS": "120"}
+        environment = os.environ | pair.environment | patient
+        subprocess.run([*command, "--until-idle"], env=environment, check=True)
         yield pair
         deployments_running.stop(reachable, Agent.named("support"))
         reachable.__exit__(None, None, None)
@@ -213,6 +212,77 @@ def test_a_deployment_is_reached_under_the_address_of_its_host(filled: Hosts) ->
     assert deployments_running.health(here).alive
     with pytest.raises(Conflict, match=r"runs on host .*Run the same command there"):
         routing.require_here(there)
+
+
+SERVER = """
+import http.server, os, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        is_known = self.headers["authorization"] == "Bearer " + os.environ["TOKEN"]
+        self.send_response(200 if is_known else 401)
+        self.end_headers()
+http.server.HTTPServer((sys.argv[2], int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def test_a_server_is_asked_under_the_address_of_its_host_with_its_token(pair: Hosts) -> None:
+    """A server that listens as a target's does; what it says is not looked at."""
+    first, second = pair.first, pair.second
+    ensure_agent(first, "support")
+    version = ensure_base(first, "support", "base", "f")
+    folder = first.home.path / "deployments" / "embedded" / "server"
+
+    def command(port: int, token: str) -> tuple[list[str], dict[str, str]]:
+        return [sys.executable, "-c", SERVER, str(port), "0.0.0.0"], {"TOKEN": token}
+
+    with processes.locked(folder):
+        server = processes.start(
+            folder,
+            command,
+            lambda running: running.answers("v1"),
+            what="a server",
+            wait=120,
+            bind="0.0.0.0",
+        )
+    try:
+        details = {"place": str(folder), "is_reachable": server.is_reachable}
+        endpoint = Endpoint(f"{server.url}/v1", "support-v0", details)
+        remote_token.share(first, "embedded", endpoint)
+
+        def insert(connection: sa.Connection) -> None:
+            own = hosts.folder_id(first.home)
+            new = deployment_store.insert(connection, version, None, "embedded", "n", {}, own)
+            (row,) = deployment_store.find(connection, first.home, deployment_store.by_id(new))
+            deployment_store.set_state(
+                connection, first.home, row, DeploymentState.WARM, endpoint, {}
+            )
+
+        first.db.write(insert)
+        text = json.dumps(dump(first)["deployments"], default=str)
+        assert str(first.home.path) not in text and "127.0.0.1" not in text
+        (here,) = routing.deployments(first, Agent.named("support"))
+        assert here.endpoint == endpoint and here.host is None
+        (there,) = routing.deployments(second, Agent.named("support"))
+        assert there.host == os.uname().nodename
+        with pytest.raises(Conflict, match=r"on loopback.*Set host\.address there"):
+            upstream_of(second, there)
+
+        hosts.set_address(first.db, first.home, ADDRESS)
+        (there,) = routing.deployments(second, Agent.named("support"))
+        upstream = upstream_of(second, there)
+        assert (upstream.url, upstream.secret) == (
+            f"http://{ADDRESS}:{server.port}/v1",
+            server.token,
+        )
+        for token, status in ((upstream.secret, 200), ("wrong", 401)):
+            headers = {"authorization": f"Bearer {token}"}
+            answer = httpx2.get(upstream.url, headers=headers, timeout=60, trust_env=False)
+            assert answer.status_code == status
+        with pytest.raises(Conflict, match=r"runs on host .*Run the same command there"):
+            routing.require_here(there)
+        assert deployments_running.stop(second, Agent.named("support")) == []
+    finally:
+        processes.stop(folder)
 
 
 @pytest.mark.parametrize(

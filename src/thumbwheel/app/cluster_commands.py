@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -56,7 +56,7 @@ def join(ctx: typer.Context) -> present.Answer[Any]:
 
 
 @cluster.command()
-def hosts(ctx: typer.Context) -> present.Answer[list[ClusterHost]]:
+def hosts(ctx: typer.Context) -> present.Answer[Sequence[ClusterHost]]:
     """List the hosts of this home, and the erasures whose files wait for them.
 
     Example: thumbwheel cluster hosts
