@@ -30,6 +30,7 @@ homes = Table(
     metadata,
     Column("id", Id, primary_key=True),
     Column("recorded_at", Utc, nullable=False),
+    Column("blobs", text(), nullable=True),  # s3://bucket/prefix; NULL: the folder of the home
 )
 
 agents = Table(
@@ -306,6 +307,28 @@ runs = Table(
     Column("recorded_at", Utc, nullable=False),
     Column("ended_at", Utc),
     Column("folder", text()),  # of the home, on the host that trains it
+    Column("fence", Integer, nullable=False, server_default=sql("0")),
+)
+
+# a row is a checkpoint that is whole in the bucket: hashes by the names of its files
+run_checkpoints = Table(
+    "run_checkpoints",
+    metadata,
+    refers("run_id", "runs.id", nullable=False, primary_key=True),
+    Column("fence", Integer, primary_key=True),
+    Column("step", Integer, primary_key=True),
+    Column("files", Json, nullable=False),
+    Column("recorded_at", Utc, nullable=False),
+)
+
+# bases whose files are blobs, by the name that runs and versions have for them
+stored_bases = Table(
+    "stored_bases",
+    metadata,
+    Column("fingerprint", text(64), primary_key=True),
+    Column("name", text(), nullable=False),
+    Column("files", Json, nullable=False),
+    Column("recorded_at", Utc, nullable=False),
 )
 
 model_versions = Table(
