@@ -28,7 +28,7 @@ from thumbwheel.db import cluster
 from thumbwheel.db.dialects import SQLITE, backend_at
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import ROWS
-from thumbwheel.engine.base_check import find_base
+from thumbwheel.engine.base_check import find_base, locate_unchanged
 from thumbwheel.jobs import current
 from thumbwheel.jobs.host import folder_id
 from thumbwheel.jobs.types import Job
@@ -276,7 +276,11 @@ def test_a_run_goes_on_on_another_host_when_its_host_dies(
             result = resume(second, run)
         assert result.state is RunState.FINISHED
         assert curve(second, run) == expected
-        assert [version.run_id for version in versions(second, Agent.named("a"))][-1] == run.id
+        version = versions(second, Agent.named("a"))[-1]
+        assert version.run_id == run.id
+        # whoever needs its base on this host has it, too
+        _, folder = locate_unchanged(second, version)
+        assert folder.is_relative_to(second.home.cache)
         # nothing of a finished run stays
         assert stored_steps(second, run) == []
         assert not hosts.bucket.sizes("runs")
@@ -320,7 +324,7 @@ def test_a_backup_has_the_blobs_of_the_bucket_and_is_a_home_of_its_own(
         assert not backup.missing
         assert any(name.startswith("blobs/") for name in backup.files)
     restored = Home.at(tmp_path / "restored")
-    restore_backup(restored, backend_at(restored, SQLITE), tmp_path / "backup")
+    restore_backup(restored, backend_at(restored, SQLITE, "test"), tmp_path / "backup")
     with Workspace.open(restored, Sources({}, "none", {})) as ws:
         dataset = by_id(ws, run.dataset_id)
         assert len(split_rows(ws, dataset, "train")) == 8

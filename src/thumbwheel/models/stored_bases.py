@@ -44,18 +44,16 @@ def keep_base(ws: Workspace, base: Base) -> None:
     ws.db.write(work, ROWS)
 
 
-def base_of_run(ws: Workspace, name: str, fingerprint: str | None) -> Path:
-    """Return the folder of a base on this host: where its name leads, else a checkout of its blobs.
-
-    Raises ModelError or NotFound if it is in neither place.
-    """
+def locate_stored(ws: Workspace, name: str, fingerprint: str | None) -> tuple[str, Path]:
+    """Return (name, folder) of a base on this host: where its name leads, else a checkout of its
+    blobs. Raises ModelError or NotFound if it is in neither place."""
     try:
-        return locate(name)[1]
+        return locate(name)
     except (ModelError, NotFound):
         folder = stored_base(ws, fingerprint)
         if folder is None:
             raise
-        return folder
+        return name, folder
 
 
 def stored_base(ws: Workspace, fingerprint: str | None) -> Path | None:

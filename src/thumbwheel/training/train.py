@@ -44,7 +44,7 @@ from thumbwheel.models.base import Base, name_of, require_training
 from thumbwheel.models.blob_location import bucket_of
 from thumbwheel.models.blob_store import UnsoundBlob
 from thumbwheel.models.bucket import Bucket
-from thumbwheel.models.stored_bases import base_of_run, keep_base
+from thumbwheel.models.stored_bases import keep_base, locate_stored
 from thumbwheel.models.template_settings import TemplateSettings, template_settings
 from thumbwheel.models.types import Agent, ModelVersion, require_untainted
 from thumbwheel.models.versions import (
@@ -563,7 +563,7 @@ def _spec_of_this_host(ws: Workspace, run: Run, spec: RunSpec) -> RunSpec:
     start_folder = adapter_folder(ws, find_version(ws, run.agent, start)) if start else None
     return replace(
         spec,
-        folder=str(base_of_run(ws, run.base, run.base_fingerprint)),
+        folder=str(locate_stored(ws, run.base, run.base_fingerprint)[1]),
         config=config,
         blobs=str(Artifacts.of(ws).files),
         reference_cache=str(ws.home.cache / "reference.db"),
