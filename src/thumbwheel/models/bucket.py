@@ -17,10 +17,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core.errors import ConfigError, InputError, MissingExtra, StorageError
 from thumbwheel.models.blob_store import CHUNK, UNFINISHED, unwritable_blob
+
+if TYPE_CHECKING:
+    from obstore.store import S3Credential
 
 SCHEME = "s3://"
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
@@ -260,7 +263,7 @@ class Bucket:
         endpoint = client.meta.endpoint_url
         credentials = client._request_signer._credentials
 
-        def current_credentials() -> dict[str, Any]:
+        def current_credentials() -> S3Credential:
             frozen = credentials.get_frozen_credentials()
             return {
                 "access_key_id": frozen.access_key,
