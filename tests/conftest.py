@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from tests.command_line import Run
 from tests.required import unexcused
 from tests.servers.postgres_server import Databases
+from tests.servers.s3_server import S3Server
 
 if TYPE_CHECKING:
     from thumbwheel.db.workspace import Workspace
@@ -94,6 +95,24 @@ def databases() -> Iterator[Databases]:
         yield Databases(server.create().start().url())
     finally:
         server.close()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """An object storage on this machine."""
+    server = S3Server()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a new bucket, which processes of the test reach by their environment."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return s3_server.bucket()
 
 
 @pytest.fixture

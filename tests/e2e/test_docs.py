@@ -36,6 +36,9 @@ def test_a_page_runs(page: Path, tmp_path: Path, request: pytest.FixtureRequest)
     }
     if "$SERVER" in page.read_text():
         environment["SERVER"] = request.getfixturevalue("databases").empty()
+    if "$BUCKET" in page.read_text():
+        server = request.getfixturevalue("s3_server")
+        environment |= server.environment | {"BUCKET": server.bucket()}
     for number, block in enumerate(blocks(page), 1):
         kind, text = block.kind, block.text
         if block.needs or kind not in ("sh", "python", "yaml"):

@@ -208,7 +208,7 @@ def tuned_version(
         fingerprint = base_fingerprint(folder_of(base) if base.suffix == ".gguf" else base)
     parent = versions.ensure_base(ws, agent, str(base), fingerprint)
     manifest = {
-        "files": pair_files(Artifacts(ws.home.blobs), ws.home.path),
+        "files": pair_files(Artifacts.of(ws), ws.home.path),
         "config": DatasetConfig().model_dump(mode="json"),
     }
     dataset = record(ws, datasets, agent, shape="pairs", manifest=manifest)

@@ -174,6 +174,10 @@ COMMANDS = {
         "thumbwheel.app.cluster_commands:cluster",
         "Run one home on many hosts, which share its database.",
     ),
+    "blobs": (
+        "thumbwheel.app.blobs_commands:blobs",
+        "Move datasets, adapters and documents of a home to a bucket, and back.",
+    ),
     "backup": (
         "thumbwheel.loop.database_commands:backup",
         "Write a home as it is now into one folder or file, while it is used.",
@@ -213,8 +217,8 @@ STAGES = {
     ),
     "Serve": ("serve", "open", "worker", "jobs", "schedule", "notify"),
     "Look after a home": (
-        *("keys", "users", "audit", "secrets", "erase", "backup", "restore", "db", "settings"),
-        *("tools", "sandbox"),
+        *("keys", "users", "audit", "secrets", "erase", "backup", "restore", "db", "blobs"),
+        *("settings", "tools", "sandbox"),
     ),
 }
 """The commands by stage, in the order in which `--help` shows them."""
@@ -253,6 +257,7 @@ LOCAL = {
     "cluster join": "it is about the machine in front of you",
     "cluster hosts": "whoever may see the machines of a home has a shell on one of them",
     "cluster forget": "whoever knows that a machine is gone has a shell on another",
+    "blobs copy": "it moves all files while nothing else may use them",
     "db copy": "it moves all rows while nothing else may use them",
     "db retain": "the server does it by itself, as its settings say",
     "doctor": "it is about the machine in front of you",

@@ -32,6 +32,8 @@ from thumbwheel.deploy.running import health, is_stopped
 from thumbwheel.deploy.targets import vllm
 from thumbwheel.deploy.types import DeploymentState
 from thumbwheel.llm import tools
+from thumbwheel.models.blob_settings import BlobsConfig
+from thumbwheel.models.bucket import Bucket, BucketAddress
 from thumbwheel.models.versions import agents
 from thumbwheel.sandbox import canaries
 from thumbwheel.sdk.spool_files import oldest_age, waiting_bytes
@@ -75,6 +77,7 @@ def examine(opener: Opener) -> Iterator[DoctorFinding]:
         "disk": lambda: _disk(opener.folder),
         "settings": lambda: _settings(opener),
         "database": lambda: _database(opener),
+        "blobs": lambda: _blobs(opener),
         "inbox": lambda: _inbox(opener.folder),
         "deployments": lambda: _deployments(opener),
         "sandbox": _sandbox,
@@ -165,6 +168,16 @@ def _database(opener: Opener) -> DoctorFinding:
         fix = "Run thumbwheel backup with the program that wrote it; the next command upgrades it"
         return DoctorFinding("database", FindingState.NOTE, text, fix)
     return DoctorFinding("database", FindingState.GOOD, f"{where}: revision {revision}")
+
+
+def _blobs(opener: Opener) -> DoctorFinding:
+    settings = opener.settings().load(BlobsConfig, "blobs")
+    if settings.location is None:
+        return DoctorFinding("blobs", FindingState.GOOD, "in the folder of the home")
+    bucket = Bucket(BucketAddress.parse(settings.location), settings.timeout_seconds)
+    bucket.require_fit()
+    text = f"{bucket.name}: creates, reads and deletes objects"
+    return DoctorFinding("blobs", FindingState.GOOD, text)
 
 
 def _inbox(folder: Path) -> DoctorFinding:

@@ -17,6 +17,8 @@ from thumbwheel.training.algorithms import ALGORITHMS
 
 STAGES = {
     "access": "thumbwheel.access.settings:AccessConfig",
+    "blobs": "thumbwheel.models.blob_settings:BlobsConfig",
+    "cache": "thumbwheel.models.blob_settings:CacheConfig",
     "capture": "thumbwheel.capture.redact:CaptureConfig",
     "dataset": "thumbwheel.datasets.types:DatasetConfig",
     "endpoints": "thumbwheel.models.settings:EndpointConfig",

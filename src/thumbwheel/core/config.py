@@ -44,6 +44,10 @@ class Config(BaseModel):
         protected_namespaces=(),
     )
 
+    value_field: ClassVar[str | None] = None
+    """The field that a section stands for which is one value: `blobs: VALUE`, and the variable
+    `THUMBWHEEL_BLOBS`."""
+
 
 C = TypeVar("C", bound=Config)
 
@@ -122,14 +126,19 @@ class Sources:
         """Return the settings of `section` ("train.dpo"): the file's, overridden by the
         environment's (`THUMBWHEEL_TRAIN__DPO__BETA`), overridden by `options`. Raises
         ConfigError."""
-        overrides = self._environment(section) | dict(options or {})
-        values = merge(self._section(section), overrides)
+        overrides = self._environment(section)
+        name = PREFIX + section.upper()
+        if cls.value_field is not None and name in self.environment:
+            overrides[cls.value_field] = self.environment[name]
+        values = merge(self._section(section, cls.value_field), overrides | dict(options or {}))
         return build(cls, values, f"{section} ({self.path}, environment, options)")
 
-    def _section(self, section: str) -> dict[str, Any]:
+    def _section(self, section: str, value_field: str | None) -> dict[str, Any]:
         content: Any = self.file
         for part in section.split("."):
             content = content.get(part) if isinstance(content, Mapping) else None
+        if value_field is not None and isinstance(content, str):
+            return {value_field: content}
         if content is not None and not isinstance(content, Mapping):
             raise ConfigError(
                 f"section {section!r} in {self.path}",

@@ -222,7 +222,7 @@ def freeze(
 
     With `confirm`, an existing one is recorded as the result of the present evidence.
     """
-    blobs = Artifacts(ws.home.blobs)
+    blobs = Artifacts.of(ws)
     files = {split: blobs.put(path) for split, path in paths.items()}
     sizes = {files[split]: path.stat().st_size for split, path in paths.items()}
     dataset.manifest["files"] = files
@@ -311,7 +311,7 @@ def load_rows(ws: Workspace, dataset_id: str, split: str, skip: int = 0) -> Iter
             f"split {split!r}", "there is no such split", f"Known: {', '.join(SPLITS)}"
         )
     dataset = by_id(ws, dataset_id)
-    path = Artifacts(ws.home.blobs).path(dataset.manifest["files"][split])
+    path = Artifacts.of(ws).path(dataset.manifest["files"][split])
     return read_parquet(path, SHAPES.get(dataset.shape).row, skip)
 
 
@@ -321,5 +321,5 @@ def split_rows(ws: Workspace, dataset: Dataset, split: str) -> ParquetRows:
 
     The file is verified against its hash first. Raises StorageError for a damaged file.
     """
-    path = Artifacts(ws.home.blobs).path(dataset.manifest["files"][split])
+    path = Artifacts.of(ws).path(dataset.manifest["files"][split])
     return ParquetRows(path, SHAPES.get(dataset.shape).row)

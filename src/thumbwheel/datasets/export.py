@@ -65,7 +65,7 @@ def _jsonl(ws: Workspace, dataset: Dataset, path: Path) -> None:
 
 
 def _parquet(ws: Workspace, dataset: Dataset, path: Path) -> None:
-    Artifacts(ws.home.blobs).checkout(
+    Artifacts.of(ws).checkout(
         {f"{split}.parquet": sha256 for split, sha256 in dataset.manifest["files"].items()}, path
     )
 

@@ -126,7 +126,7 @@ def find_row(ws: Workspace, dataset: Dataset, row_id: str) -> dict[str, Any] | N
 def rewrite_without(ws: Workspace, dataset: Dataset, sources: Collection[str]) -> Rewritten:
     """Store files of `dataset` without the rows that are based on `sources`, and an empty file for
     each that cannot be read. The old files stay, and the database is not changed yet."""
-    blobs, source_ids = Artifacts(ws.home.blobs), frozenset(sources)
+    blobs, source_ids = Artifacts.of(ws), frozenset(sources)
     rewritten = Rewritten(dict(dataset.manifest["files"]))
     with tempfile.TemporaryDirectory(dir=ws.home.path, prefix=BUILDING) as folder:
         for split in SPLITS:
@@ -182,4 +182,4 @@ def _id_columns(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _path(ws: Workspace, dataset: Dataset, split: str) -> Path:
-    return Artifacts(ws.home.blobs).path(dataset.manifest["files"][split])
+    return Artifacts.of(ws).path(dataset.manifest["files"][split])

@@ -131,5 +131,19 @@ def home_id(database: Database) -> str | None:
 
 def set_home_id(connection: sa.Connection, home_id: str) -> None:
     """Write the id of the home that owns the database."""
+    location = blobs_location(connection)
     connection.execute(homes.delete())
-    connection.execute(homes.insert().values(id=home_id, recorded_at=datetime.now(UTC)))
+    connection.execute(
+        homes.insert().values(id=home_id, recorded_at=datetime.now(UTC), blobs=location)
+    )
+
+
+def blobs_location(connection: sa.Connection) -> str | None:
+    """Return the address of the bucket with the blobs of the home; None for its folder."""
+    location: str | None = connection.execute(sa.select(homes.c.blobs)).scalar()
+    return location
+
+
+def set_blobs_location(connection: sa.Connection, location: str | None) -> None:
+    """Note where the blobs of the home are."""
+    connection.execute(homes.update().values(blobs=location))

@@ -30,6 +30,7 @@ homes = Table(
     metadata,
     Column("id", Id, primary_key=True),
     Column("recorded_at", Utc, nullable=False),
+    Column("blobs", text(), nullable=True),  # s3://bucket/prefix; NULL: the folder of the home
 )
 
 agents = Table(
@@ -310,6 +311,7 @@ runs = Table(
     Column("beat", Integer),
     # beside its dataset: ids of a dataset of judged answers and of a reward model
     Column("learned_from", Json),
+    Column("fence", Integer, nullable=False, server_default=sql("0")),
 )
 
 # what people wrote about a run; a run without a row has no note
@@ -331,6 +333,27 @@ prompt_names = Table(
     Column("name", text(), nullable=False),
     Column("text", text(), nullable=False),
     Column("note", text(), nullable=False),
+    Column("recorded_at", Utc, nullable=False),
+)
+
+# a row is a checkpoint that is whole in the bucket: hashes by the names of its files
+run_checkpoints = Table(
+    "run_checkpoints",
+    metadata,
+    refers("run_id", "runs.id", nullable=False, primary_key=True),
+    Column("fence", Integer, primary_key=True),
+    Column("step", Integer, primary_key=True),
+    Column("files", Json, nullable=False),
+    Column("recorded_at", Utc, nullable=False),
+)
+
+# bases whose files are blobs, by the name that runs and versions have for them
+stored_bases = Table(
+    "stored_bases",
+    metadata,
+    Column("fingerprint", text(64), primary_key=True),
+    Column("name", text(), nullable=False),
+    Column("files", Json, nullable=False),
     Column("recorded_at", Utc, nullable=False),
 )
 

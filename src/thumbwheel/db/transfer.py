@@ -19,7 +19,12 @@ from thumbwheel.db.batches import batches
 from thumbwheel.db.dialects import Backend, Sqlite
 from thumbwheel.db.engine import Database, streamed, writing
 from thumbwheel.db.migrate import upgrade
-from thumbwheel.db.ownership import home_id, set_home_id
+from thumbwheel.db.ownership import (
+    blobs_location,
+    home_id,
+    set_blobs_location,
+    set_home_id,
+)
 from thumbwheel.db.schema import cluster_keys, homes, hosts, metadata
 
 BATCH = 1_000
@@ -108,6 +113,7 @@ def fill(
     if arrived != counts:
         raise StorageError(target.name, "not every row arrived", "Run the same command again")
     set_home_id(filling, home_id)
+    set_blobs_location(filling, blobs_location(reading))
     return counts
 
 

@@ -205,7 +205,7 @@ def files(
     destination = deploy_plan.folder
     assert destination is not None  # noqa: S101 - narrows the type: `plan` gave it a folder
     require_training()
-    _, base = locate_unchanged(model_version, ws.home.cache)
+    _, base = locate_unchanged(ws, model_version)
     kind = deploy_plan.kind
     plain_base = _is_plain_base(model_version, deploy_plan.format)
     if plain_base:

@@ -15,9 +15,11 @@ from typing import Any
 from thumbwheel.core import log
 from thumbwheel.core.errors import InputError, ModelError
 from thumbwheel.core.files import replace
+from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.load import base_fingerprint
 from thumbwheel.models.base import NAMES, Base, locate, require_training
 from thumbwheel.models.gguf.base import source_of
+from thumbwheel.models.stored_bases import locate_stored
 from thumbwheel.models.types import ModelVersion
 
 REMEMBERED = "base_fingerprints.json"
@@ -61,12 +63,16 @@ def remembered_fingerprint(folder: Path, cache: Path) -> str:
     return sha256
 
 
-def locate_unchanged(version: ModelVersion, cache: Path) -> tuple[str, Path]:
-    """Return (name, folder) of a version's base. Raises ModelError if its weights are no longer the
-    ones that the version was made with."""
-    name, folder = locate(version.base)
+def locate_unchanged(ws: Workspace, version: ModelVersion) -> tuple[str, Path]:
+    """Return (name, folder) of a version's base: where its name leads, else a checkout of its
+    files, if they are stored.
+
+    Raises ModelError if it is in neither place, or if its weights are no longer the ones that the
+    version was made with.
+    """
+    name, folder = locate_stored(ws, version.base, version.base_fingerprint)
     expected = version.base_fingerprint
-    if expected is not None and remembered_fingerprint(folder, cache) != expected:
+    if expected is not None and remembered_fingerprint(folder, ws.home.cache) != expected:
         raise ModelError(
             f"base {version.base!r} of version {version.name!r}",
             "its weights differ from those that the version was trained on",

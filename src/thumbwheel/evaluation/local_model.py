@@ -68,7 +68,7 @@ class LocalModel:
         """The base's files, checked to be those that the versions were trained over."""
         from thumbwheel.engine.base_check import locate_unchanged
 
-        return locate_unchanged(self.base, self.ws.home.cache)[1]
+        return locate_unchanged(self.ws, self.base)[1]
 
     @cached_property
     def builder(self) -> PromptBuilder:

@@ -269,7 +269,7 @@ def _title(format: str, quant: str | None) -> str:
 
 def _source(ws: Workspace, model_version: ModelVersion) -> ExportSource:
     require_training()
-    name, folder = locate_unchanged(model_version, ws.home.cache)
+    name, folder = locate_unchanged(ws, model_version)
     adapter = versions.adapter_folder(ws, model_version)
     if adapter is not None:
         _check_base(adapter, model_version, folder, ws.home.cache)

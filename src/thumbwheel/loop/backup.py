@@ -36,18 +36,28 @@ from thumbwheel.access.users import remove_everybody
 from thumbwheel.capture.regular_file import open_regular
 from thumbwheel.core import ids, key_files, log
 from thumbwheel.core.config import Home
-from thumbwheel.core.errors import Conflict, InputError, StorageError
+from thumbwheel.core.errors import Conflict, InputError
 from thumbwheel.core.files import unwritable
 from thumbwheel.db.dialects import Backend, Sqlite
 from thumbwheel.db.engine import Database, writing
 from thumbwheel.db.migrate import upgrade
-from thumbwheel.db.ownership import Ownership, note_ownership, noted_ownership, set_home_id
+from thumbwheel.db.ownership import (
+    Ownership,
+    note_ownership,
+    noted_ownership,
+    set_blobs_location,
+    set_home_id,
+)
+from thumbwheel.db.schema import run_checkpoints, stored_bases
 from thumbwheel.db.transfer import copy_database, require_empty, save
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs.queue import cancel_all
 from thumbwheel.jobs.schedules import pause_all
 from thumbwheel.loop import store, turn_store
 from thumbwheel.models.artifacts import Artifacts
+from thumbwheel.models.blob_store import UnsoundBlob
+from thumbwheel.models.blob_stores.folder import FolderStore
+from thumbwheel.models.stored_bases import KIND as BASE_KIND
 from thumbwheel.sdk.disk import sync
 
 FORMAT = 1
@@ -212,7 +222,7 @@ def _write(ws: Workspace, target: _Target, backup: Backup) -> None:
         add(ROWS, scratch / ROWS)
 
         wanted = _named_blobs(scratch / ROWS)
-        backup.missing += _add_blobs(Artifacts(ws.home.blobs), wanted, add)
+        backup.missing += _add_blobs(Artifacts.of(ws), wanted, add)
         for name, path in _copied(ws.home.reports, scratch / "reports"):
             add(f"reports/{name}", path)
         if (ws.home.path / REPORTS).is_file():
@@ -237,7 +247,7 @@ def _add_blobs(blobs: Artifacts, wanted: set[str], add: Callable[[str, Path], No
         for sha256 in sorted(wanted):
             try:
                 add(f"blobs/{sha256}", blobs.path(sha256))
-            except (StorageError, FileNotFoundError):
+            except (UnsoundBlob, FileNotFoundError):
                 missing.append(sha256)
             advance()
     return missing
@@ -267,7 +277,10 @@ def _named_blobs(rows: Path) -> set[str]:
     database = Database(Sqlite(rows, rows.with_name("unused.lock")))
     try:
         with database.read() as connection:
-            return store.files_in_use(connection) | set(store.artifact_kinds(connection))
+            kinds = store.artifact_kinds(connection)
+            # a base can be fetched again where it came from, and may be larger than all else
+            recorded = {sha256 for sha256, kind in kinds.items() if kind != BASE_KIND}
+            return store.files_in_use(connection) | recorded
     finally:
         database.close()
 
@@ -298,7 +311,7 @@ def restore(home: Home, backend: Backend, source: Path, *, keep_access: bool = F
             raise _no_backup(source, why)
 
         home.prepare()
-        blobs = Artifacts(home.blobs)
+        blobs = Artifacts(FolderStore(home.blobs))
         names = [name for name in backup.files if name != ROWS]
         with log.progress("files", len(names), "files") as advance:
             for name in names:
@@ -308,6 +321,7 @@ def restore(home: Home, backend: Backend, source: Path, *, keep_access: bool = F
         # The rows come last: a home with rows is a whole one.
         home_id = ids.new("hom")
         upgrade(snapshot)
+        _put_blobs_into_folder(snapshot)
         backup.held_back = _hold_back(snapshot)
         if not keep_access:
             backup.shut_out = _shut_out(snapshot)
@@ -460,6 +474,15 @@ def _store_rows(rows: Path, home: Home, backend: Sqlite) -> None:
         sync(home.path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _put_blobs_into_folder(backend: Sqlite) -> None:
+    """Note in the restored rows that the blobs are in the folder of the home, and that no bucket
+    has checkpoints or bases."""
+    with writing(backend) as engine, engine.begin() as connection:
+        set_blobs_location(connection, None)
+        connection.execute(run_checkpoints.delete())
+        connection.execute(stored_bases.delete())
 
 
 def _hold_back(backend: Sqlite) -> dict[str, int]:

@@ -28,8 +28,10 @@ from thumbwheel.loop import store
 from thumbwheel.loop.types import SubjectRows, Tainted
 from thumbwheel.models import documents
 from thumbwheel.models.artifacts import Artifacts
+from thumbwheel.models.blob_location import bucket_of
 from thumbwheel.models.versions import TAINTED
 from thumbwheel.training.rundir import SPEC, RunDir
+from thumbwheel.training.stored_checkpoints import forget_stored, stored_runs
 
 WITHOUT_TEXT = (SPEC, "status.json", "metrics.jsonl", "lock")
 """Files of a run that hold only settings and figures."""
@@ -58,11 +60,12 @@ def purge(
         if folder.name in tainted.runs:
             count["files of runs"] += remove_text(folder)
         _forget_raters(folder / SPEC, doomed.raters)
+    count["checkpoints in the bucket"] += _remove_stored_checkpoints(ws, doomed, tainted)
     count["files of the cache"] += _remove(ws.home.cache)
     count["uploaded files"] += sweep_uploads(ws, kept_seconds=0)
     for unfinished in ws.home.path.glob(f"{BUILDING}*"):
         count["unfinished files"] += _remove(unfinished)
-    count["unfinished files"] += Artifacts(ws.home.blobs).sweep()
+    count["unfinished files"] += Artifacts.of(ws).sweep()
     count["datasets' files"] += _remove_blobs(ws, doomed.ids)
     fitted = tainted.classifiers | tainted.judge_agreements | tainted.calibrations
     count["classifiers and judges' statements"] += documents.delete(ws, fitted)
@@ -72,6 +75,20 @@ def purge(
     for path in [*exports, *_noted_copies(ws, tainted)]:
         _mark_export(Path(path))
     return {what: number for what, number in count.items() if number}
+
+
+def _remove_stored_checkpoints(ws: Workspace, doomed: SubjectRows, tainted: Tainted) -> int:
+    """Delete the checkpoints of tainted runs from the bucket of the home; return of how many runs.
+    Their specs name raters: where one is erased, the checkpoints of all runs go."""
+    bucket = bucket_of(ws)
+    if bucket is None:
+        return 0
+    run_ids = stored_runs(ws)
+    if not doomed.raters:
+        run_ids &= tainted.runs
+    for run_id in sorted(run_ids):
+        forget_stored(ws, bucket, run_id)
+    return len(run_ids)
 
 
 def _folders(path: Path) -> list[Path]:
@@ -117,7 +134,7 @@ def _forget_raters(spec_file: Path, raters: Collection[str]) -> None:
 def _remove_blobs(ws: Workspace, ids: frozenset[str]) -> int:
     """Delete dataset blobs that no dataset, version or reward model uses, and unrecorded ones with
     rows from these `ids`; return how many."""
-    blobs, removed = Artifacts(ws.home.blobs), 0
+    blobs, removed = Artifacts.of(ws), 0
     with ws.db.read() as connection:
         used, kinds = store.files_in_use(connection), store.artifact_kinds(connection)
     for sha256 in blobs.all():

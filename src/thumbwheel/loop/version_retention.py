@@ -86,7 +86,7 @@ def _delete_files(ws: Workspace, agent: Agent) -> None:
         retired = retention_sql.retired_versions(connection, agent.id)
         in_use = store.files_in_use(connection)
         exports = retention_sql.exports_of(connection, [version.id for version in retired])
-    blobs, gone = Artifacts(ws.home.blobs), set()
+    blobs, gone = Artifacts.of(ws), set()
     for version in retired:
         for sha256 in set(version.files) - in_use:
             blobs.remove(sha256)

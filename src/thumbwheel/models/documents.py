@@ -31,7 +31,7 @@ class Document:
 def save(ws: Workspace, kind: str, content: Mapping[str, Any]) -> str:
     """Store `content`, which names its agent, and return its hash."""
     data = as_bytes(content)
-    sha256 = Artifacts(ws.home.blobs).put_bytes(data)
+    sha256 = Artifacts.of(ws).put_bytes(data)
     ws.db.write(
         lambda connection: store.record_artifacts(connection, kind, {sha256: len(data)}), ROWS
     )
@@ -48,7 +48,7 @@ def documents(ws: Workspace, kind: str, agent: str) -> list[Document]:
     one."""
     with ws.db.read() as connection:
         records = store.artifacts_of(connection, kind)
-    blobs = Artifacts(ws.home.blobs)
+    blobs = Artifacts.of(ws)
     matches = []
     for sha256, recorded_at in records:
         content = json.loads(blobs.path(sha256).read_bytes())
@@ -60,5 +60,5 @@ def documents(ws: Workspace, kind: str, agent: str) -> list[Document]:
 def delete(ws: Workspace, hashes: Collection[str]) -> int:
     """Delete documents; return how many files were deleted. Safe to repeat after a crash."""
     ws.db.write(lambda connection: store.forget_artifacts(connection, hashes))
-    blobs = Artifacts(ws.home.blobs)
+    blobs = Artifacts.of(ws)
     return sum(blobs.remove(sha256) for sha256 in sorted(hashes))

@@ -29,7 +29,7 @@ def add(
 ) -> RewardModelRecord:
     """Register the next reward model of `agent`; the files of folder `source` become artifacts. A
     run gives one: if the model of `run_id` exists, it is returned."""
-    files = Artifacts(ws.home.blobs).put_folder(source)
+    files = Artifacts.of(ws).put_folder(source)
     sizes = {sha256: (source / name).stat().st_size for name, sha256 in files.items()}
     values = {
         "run_id": run_id,
@@ -87,4 +87,4 @@ def folder(ws: Workspace, reward_model: RewardModelRecord) -> Path:
     fix = f"Train another: thumbwheel train reward --agent {agent} --base {base}"
     require_untainted(reward_model.tainted, what, fix)
     target = ws.home.cache / "reward-models" / reward_model.id
-    return Artifacts(ws.home.blobs).checkout(reward_model.files, target)
+    return Artifacts.of(ws).checkout(reward_model.files, target)

@@ -17,6 +17,7 @@ from thumbwheel.db.schema import (
     exports,
     model_versions,
     reward_models,
+    stored_bases,
     switches,
 )
 from thumbwheel.models.types import Basis, ModelVersion, RewardModelRecord, Switch, VersionState
@@ -228,6 +229,36 @@ def record_artifacts(connection: sa.Connection, kind: str, sizes: Mapping[str, i
         for sha256, size in sizes.items()
     ]
     insert_new(connection, artifacts, rows)
+
+
+def has_artifacts(connection: sa.Connection) -> bool:
+    """Return whether any blob of the home is recorded."""
+    return connection.execute(sa.select(artifacts.c.sha256).limit(1)).first() is not None
+
+
+def recorded_artifacts(connection: sa.Connection) -> set[str]:
+    """Return the hashes of all recorded blobs."""
+    return set(connection.execute(sa.select(artifacts.c.sha256)).scalars())
+
+
+def base_files(connection: sa.Connection, fingerprint: str) -> dict[str, str] | None:
+    """Return name -> sha256 of the files of a stored base, None if it is not stored."""
+    query = sa.select(stored_bases.c.files).where(stored_bases.c.fingerprint == fingerprint)
+    files = connection.execute(query).scalar()
+    return None if files is None else dict(files)
+
+
+def add_base(
+    connection: sa.Connection, fingerprint: str, name: str, files: Mapping[str, str]
+) -> None:
+    """Record that the files of a base are stored, unless that is recorded."""
+    row = {
+        "fingerprint": fingerprint,
+        "name": name,
+        "files": dict(files),
+        "recorded_at": datetime.now(UTC),
+    }
+    insert_new(connection, stored_bases, [row])
 
 
 def artifacts_of(connection: sa.Connection, kind: str) -> list[tuple[str, datetime]]:

@@ -178,7 +178,7 @@ def add_candidate(
     A run gives one version: if the version of `run_id` exists, it is returned. Without a run the
     adapter was trained elsewhere, and the same files over the same base are the same version.
     """
-    blobs = Artifacts(ws.home.blobs)
+    blobs = Artifacts.of(ws)
     files = blobs.put_folder(adapter)
     sizes = {sha256: (adapter / name).stat().st_size for name, sha256 in files.items()}
     values = {
@@ -358,9 +358,7 @@ def adapter_folder(ws: Workspace, version: ModelVersion) -> Path | None:
             "it is retired: its files were removed, since nothing needed them",
             f"Train it again: thumbwheel run reproduce {version.run_id}",
         )
-    return Artifacts(ws.home.blobs).checkout(
-        version.adapter, ws.home.cache / "adapters" / version.id
-    )
+    return Artifacts.of(ws).checkout(version.adapter, ws.home.cache / "adapters" / version.id)
 
 
 def record_artifacts(connection: sa.Connection, kind: str, sizes: Mapping[str, int]) -> None:

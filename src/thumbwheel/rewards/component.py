@@ -211,7 +211,7 @@ def _document(ws: Workspace, agent: str, kind: DocumentKind, name: str) -> str:
             else f"Known: {', '.join(document[:12] for document in hashes)}"
         )
         raise NotFound(f"{kind.noun} {name!r} of {agent!r}", "there is none of that name", fix)
-    return str(Artifacts(ws.home.blobs).path(chosen))
+    return str(Artifacts.of(ws).path(chosen))
 
 
 @contextmanager

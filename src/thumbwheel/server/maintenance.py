@@ -11,6 +11,7 @@ from thumbwheel.core.errors import ThumbwheelError
 from thumbwheel.db.leadership import Leadership
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop.retention import retain
+from thumbwheel.models.blob_location import forget_cached
 
 FIRST, EVERY = 60.0, 3600.0
 """Seconds until the first time after the start, and between two."""
@@ -59,6 +60,7 @@ class Maintenance:
 
     def _retain(self) -> None:
         sweep_uploads(self._ws)  # in the folder of this host
+        forget_cached(self._ws)
         if not self._leadership.holds():
             return
         guarded = replace(self._ws, db=self._ws.db.guarded(self._leadership.guard))

@@ -59,6 +59,7 @@ from thumbwheel.jobs.queue import counts, crashing, live_workers, standstill
 from thumbwheel.jobs.schedules import overdue
 from thumbwheel.jobs.supervisor import Supervisor
 from thumbwheel.loop.experiment_runner import ExperimentRunner
+from thumbwheel.models.blob_location import require_fit
 from thumbwheel.sdk.segment import Segment
 from thumbwheel.sdk.spool_files import waiting_bytes
 from thumbwheel.server.application import (
@@ -371,12 +372,14 @@ def serve(
     start_command: Sequence[str] = (),
     dialects: Sequence[str] = (),
 ) -> None:
-    """Serve until stopped. Raises Conflict if the port is taken. `start_command` starts a
+    """Serve until stopped. Raises Conflict if the port is taken, ConfigError and StorageError for a
+    bucket of blobs that is unfit or does not work. `start_command` starts a
     deployment that does not answer (deploy/watch.py).
 
     With `takes_over` it listens on the socket of this home's server that runs on the port; that
     server leaves once this one answers. SIGUSR2 starts such a successor.
     """
+    require_fit(ws)
     handover = take(ws.home.path, host, port) if takes_over else None
     passed = passed_socket() if handover is None else None
     is_passed = handover.is_passed if handover is not None else passed is not None

@@ -91,7 +91,7 @@ def _spec(ws: Workspace, run: Run) -> RunSpec:
     return replace(
         spec,
         folder=str(base.folder),
-        blobs=str(ws.home.blobs),
+        blobs=str(Artifacts.of(ws).files),
         reference_cache=str(ws.home.cache / "reference.db"),
     )
 
@@ -99,7 +99,7 @@ def _spec(ws: Workspace, run: Run) -> RunSpec:
 def _require_present(ws: Workspace, run: Run, spec: RunSpec) -> None:
     """Raise Conflict if the run cannot be repeated, naming everything that is missing."""
     missing = []
-    blobs = Artifacts(ws.home.blobs)
+    blobs = Artifacts.of(ws)
     for split, sha256 in spec.files.items():
         try:
             blobs.path(sha256)

@@ -26,7 +26,8 @@ from thumbwheel.core.home_paths import located, portable
 from thumbwheel.core.locks import lock
 from thumbwheel.datasets.files import ParquetRows
 from thumbwheel.datasets.shapes import SHAPES
-from thumbwheel.models.artifacts import Artifacts
+from thumbwheel.models.blob_cache import hold
+from thumbwheel.models.blob_stores.folder import FolderStore
 from thumbwheel.training.types import JUDGED, JUDGED_SHAPE, RunSpec, RunState, Status
 
 SPEC = "spec.json"
@@ -156,11 +157,12 @@ class RunDir:
 def open_rows(spec: RunSpec) -> dict[str, ParquetRows]:
     """Return split -> its rows, from the files that the run started with. Raises StorageError for
     one that is damaged or gone, as after an erasure."""
-    blobs, rows = Artifacts(Path(spec.blobs)), {}
+    blobs, rows = FolderStore(Path(spec.blobs)), {}
     for split, sha256 in spec.files.items():
         shape = JUDGED_SHAPE if split == JUDGED else spec.shape
         try:
             path = blobs.path(sha256)
+            hold(path)
         except StorageError as error:
             raise StorageError(
                 f"rows of split {split!r} of run {spec.run_id!r}",

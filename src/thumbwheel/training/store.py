@@ -8,9 +8,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from thumbwheel.core.errors import Fenced
 from thumbwheel.db.columns import has_id
-from thumbwheel.db.schema import agents, model_versions, reward_models, run_notes, runs
-from thumbwheel.training.types import Run, RunNote, RunState
+from thumbwheel.db.schema import (
+    agents,
+    model_versions,
+    reward_models,
+    run_checkpoints,
+    run_notes,
+    runs,
+)
+from thumbwheel.training.types import Run, RunNote, RunState, StoredCheckpoint
 
 SILENT = "its host gave no sign of life"
 """Why a run counts as stopped that was trained on another host."""
@@ -23,12 +31,61 @@ def add(connection: sa.Connection, values: Mapping[str, Any]) -> None:
     )
 
 
-def restart(connection: sa.Connection, run_id: str) -> None:
+def restart(connection: sa.Connection, run_id: str, folder: str) -> int:
+    """Record that the run goes on in this folder of the home; return its new fence."""
+    values = {"state": RunState.RUNNING, "reason": None, "ended_at": None, "folder": folder}
     connection.execute(
-        runs.update()
-        .where(runs.c.id == run_id)
-        .values(state=RunState.RUNNING, reason=None, ended_at=None)
+        runs.update().where(runs.c.id == run_id).values(fence=runs.c.fence + 1, **values)
     )
+    fence = connection.execute(sa.select(runs.c.fence).where(runs.c.id == run_id)).scalar_one()
+    return int(fence)
+
+
+def require_fence(connection: sa.Connection, run_id: str, fence: int) -> None:
+    """Raise Fenced if the run was taken over since it got this fence; lock its row until the
+    commit, so that nobody takes it over before."""
+    query = sa.select(runs.c.fence).where(runs.c.id == run_id).with_for_update(read=True)
+    current = connection.execute(query).scalar()
+    if current != fence:
+        raise Fenced(
+            f"run {run_id!r}",
+            "another process goes on with it; nothing of this one counts",
+            "Follow that one: thumbwheel run list",
+        )
+
+
+def add_checkpoint(connection: sa.Connection, checkpoint: StoredCheckpoint) -> None:
+    values = {**vars(checkpoint), "files": dict(checkpoint.files)}
+    connection.execute(run_checkpoints.insert().values(recorded_at=datetime.now(UTC), **values))
+
+
+def checkpoints_of(connection: sa.Connection, run_id: str) -> list[StoredCheckpoint]:
+    """Return the stored checkpoints of a run, the newest first."""
+    query = sa.select(run_checkpoints).where(run_checkpoints.c.run_id == run_id)
+    order = (run_checkpoints.c.fence.desc(), run_checkpoints.c.step.desc())
+    return [
+        StoredCheckpoint(row.run_id, row.fence, row.step, row.files)
+        for row in connection.execute(query.order_by(*order))
+    ]
+
+
+def runs_with_checkpoints(connection: sa.Connection) -> set[str]:
+    """Return the ids of the runs that have stored checkpoints."""
+    return set(connection.execute(sa.select(run_checkpoints.c.run_id).distinct()).scalars())
+
+
+def forget_checkpoint(connection: sa.Connection, checkpoint: StoredCheckpoint) -> None:
+    columns = run_checkpoints.c
+    is_same = sa.and_(
+        columns.run_id == checkpoint.run_id,
+        columns.fence == checkpoint.fence,
+        columns.step == checkpoint.step,
+    )
+    connection.execute(run_checkpoints.delete().where(is_same))
+
+
+def forget_checkpoints(connection: sa.Connection, run_id: str) -> None:
+    connection.execute(run_checkpoints.delete().where(run_checkpoints.c.run_id == run_id))
 
 
 def end(

@@ -13,10 +13,13 @@ import os
 import platform
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+import sqlalchemy as sa
 
 from thumbwheel.core import errors, ids, log
 from thumbwheel.core.errors import (
@@ -34,8 +37,14 @@ from thumbwheel.datasets.types import Dataset, DatasetConfig
 from thumbwheel.db.hosts import folder_id
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import of_agent
+from thumbwheel.jobs import current
 from thumbwheel.models import reward_models
+from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.models.base import Base, name_of, require_training
+from thumbwheel.models.blob_location import bucket_of
+from thumbwheel.models.blob_store import UnsoundBlob
+from thumbwheel.models.bucket import Bucket
+from thumbwheel.models.stored_bases import keep_base, locate_stored
 from thumbwheel.models.template_settings import TemplateSettings, template_settings
 from thumbwheel.models.types import Agent, ModelVersion, require_untainted
 from thumbwheel.models.versions import (
@@ -43,6 +52,7 @@ from thumbwheel.models.versions import (
     add_candidate,
     check_base,
     ensure_base,
+    versions,
 )
 from thumbwheel.models.versions import version as find_version
 from thumbwheel.rewards import ledger
@@ -62,6 +72,7 @@ from thumbwheel.training.placement import require_ranks
 from thumbwheel.training.presets import with_preset
 from thumbwheel.training.reward_model_record import register
 from thumbwheel.training.rundir import RunDir, open_rows
+from thumbwheel.training.stored_checkpoints import StoredCheckpoints, forget_stored, restore
 from thumbwheel.training.types import (
     JUDGED,
     JUDGED_SHAPE,
@@ -135,6 +146,7 @@ def train(
     _require_enabled(ws)
     plan = _plan(ws, agent, algorithm, base, dataset, options)
     parent = _parent(ws, plan)
+    keep_base(ws, plan.base)
     run_id = run_id or ids.new("run")
     folder = RunDir(ws.home.runs / run_id)
     spec = _spec(ws, plan, run_id)
@@ -150,7 +162,7 @@ def train(
             f"log: {folder.log}"
         )
         log.say(_from_the_base(plan.config))
-        return _supervise(ws, find_run(ws, run_id), parent, handle)
+        return _supervise(ws, find_run(ws, run_id), parent, handle, fence=0)
     finally:
         os.close(handle)
 
@@ -383,7 +395,7 @@ def _spec(ws: Workspace, plan: RunPlan, run_id: str) -> RunSpec:
         folder=str(base.folder),
         base_fingerprint=base.fingerprint,
         config=config,
-        blobs=str(ws.home.blobs),
+        blobs=str(Artifacts.of(ws).files),
         shape=plan.dataset.shape,
         files=files,
         reference_cache=str(ws.home.cache / "reference.db"),
@@ -477,29 +489,37 @@ def resume(ws: Workspace, run: Run, options: Mapping[str, Any] | None = None) ->
     Returns and raises as `train` does, and Conflict for a run that is finished, tainted or in
     progress.
     """
-    from thumbwheel.engine.base_check import remembered_fingerprint
-
     _require_enabled(ws)
     if run.state in (RunState.FINISHED, RunState.NOTHING_LEARNED):
         raise Conflict(f"run {run.id!r}", "it is finished", "Start a new run, without --resume")
     is_tainted = bool((run.metrics or {}).get("tainted"))
     require_untainted(is_tainted, f"run {run.id!r}", "Start a new run, without --resume")
+    return _go_on(ws, run, options)
+
+
+def _go_on(ws: Workspace, run: Run, options: Mapping[str, Any] | None = None) -> RunResult:
+    """Go on with a run from its newest checkpoint: the one in its folder, or in the bucket if the
+    run was begun on another host."""
+    from thumbwheel.engine.base_check import remembered_fingerprint
+
     folder = run_dir(ws, run)
-    if is_elsewhere(ws, run):
-        raise Conflict(
-            f"run {run.id!r}",
-            f"its checkpoints are in the folder of {host_of(ws, run)}",
-            "Go on with it there, or start a new run, without --resume",
-        )
-    if not folder.path.is_dir():
+    bucket = _bucket_to_resume_from(ws, run) if is_elsewhere(ws, run) else None
+    if bucket is not None:
+        folder.path.mkdir(parents=True, exist_ok=True)
+    elif not folder.path.is_dir():
         raise Conflict(f"run {run.id!r}", "its folder is gone", "Start a new run, without --resume")
     handle = folder.lock()
     try:
+        if bucket is not None:
+            restore(ws, bucket, run)
+            folder.create(_spec_of_this_host(ws, run, folder.spec()))
         changed = {name: (options or {})[name] for name in RESUMED_WITH & set(options or {})}
         spec = folder.spec()
         spec = replace(spec, config={**spec.config, **changed})
         config = settings(spec.algorithm, spec.config)
         require_ranks(config.ranks, device(config.device))
+        if bucket_of(ws) is not None:
+            _fetch_rows(ws, spec)
         open_rows(spec)
         check_base(ws, Path(spec.folder))
         if remembered_fingerprint(Path(spec.folder), ws.home.cache) != run.base_fingerprint:
@@ -514,13 +534,64 @@ def resume(ws: Workspace, run: Run, options: Mapping[str, Any] | None = None) ->
             adapter_folder(ws, parent)
             _reward_model(ws, run.agent, spec.config)
         folder.create(spec)
-        ws.db.write(
-            lambda connection: store.restart(connection, run.id),
+        fence = ws.db.write(
+            lambda connection: store.restart(connection, run.id, folder_id(ws.home)),
             of_agent(Agent.named(run.agent).id),
         )
-        return _supervise(ws, run, parent, handle)
+        return _supervise(ws, run, parent, handle, fence)
     finally:
         os.close(handle)
+
+
+def _fetch_rows(ws: Workspace, spec: RunSpec) -> None:
+    """Fetch the rows of a run into the cache of this host, where the child reads them. Raises
+    StorageError if the bucket does not work; missing and damaged rows are left to `open_rows`."""
+    blobs = Artifacts.of(ws)
+    for sha256 in spec.files.values():
+        with suppress(UnsoundBlob):
+            blobs.path(sha256)
+
+
+def _bucket_to_resume_from(ws: Workspace, run: Run) -> Bucket:
+    """Return the bucket with the checkpoints of a run that was begun on another host.
+
+    Raises Conflict if blobs are no objects of a bucket, and if that host may still train the run:
+    only the job that began it, which has taken over from there, knows better.
+    """
+    bucket = bucket_of(ws)
+    if bucket is None:
+        raise Conflict(
+            f"run {run.id!r}",
+            f"its checkpoints are in the folder of {host_of(ws, run)}",
+            "Go on with it there, or start a new run, without --resume; with blobs in a bucket "
+            "every host could go on with it",
+        )
+    if run.state is RunState.RUNNING and run.id not in current.notes().values():
+        raise Conflict(
+            f"run {run.id!r}",
+            "another host trains it, or died while it did",
+            "Wait for it; the job that trains it goes on by itself on another host",
+        )
+    return bucket
+
+
+def _spec_of_this_host(ws: Workspace, run: Run, spec: RunSpec) -> RunSpec:
+    """Return the spec of another host's run with the paths of this host."""
+    config = dict(run.config)
+    if "reward_settings" in config:
+        config["reward_settings"] = resolve_paths(ws, run.agent, config["reward_settings"])
+    start = config.get("continue_from")
+    start_folder = adapter_folder(ws, find_version(ws, run.agent, start)) if start else None
+    return replace(
+        spec,
+        folder=str(locate_stored(ws, run.base, run.base_fingerprint)[1]),
+        config=config,
+        blobs=str(Artifacts.of(ws).files),
+        reference_cache=str(ws.home.cache / "reference.db"),
+        reward_model=_reward_model(ws, run.agent, config),
+        start=str(start_folder) if start_folder else None,
+        checkers=resolve_paths(ws, run.agent, ledger.settings(ws, run.agent).checkers),
+    )
 
 
 def _parent_of(ws: Workspace, run: Run) -> ModelVersion | None:
@@ -534,8 +605,18 @@ def _parent_of(ws: Workspace, run: Run) -> ModelVersion | None:
 
 def result_of(ws: Workspace, run: Run) -> RunResult:
     """Return the result of a finished run; if the run was killed before its version was recorded,
-    record it now."""
+    record it now. The adapter of a run of another host is made again, from the last checkpoint."""
+    if run.state is RunState.FINISHED and is_elsewhere(ws, run) and not _is_recorded(ws, run):
+        return _go_on(ws, run)
     return _result(ws, run, _parent_of(ws, run), run.state, run.reason, run.metrics or {})
+
+
+def _is_recorded(ws: Workspace, run: Run) -> bool:
+    """Return whether what a finished run made is recorded: a version or a reward model."""
+    agent = Agent.named(run.agent)
+    made_by = [version.run_id for version in versions(ws, agent)]
+    made_by += [record.run_id for record in reward_models.reward_models(ws, run.agent)]
+    return run.id in made_by
 
 
 def require_same(
@@ -569,17 +650,26 @@ def require_same(
             )
 
 
-def _supervise(ws: Workspace, run: Run, parent: ModelVersion | None, handle: int) -> RunResult:
-    """Run the child to its end, record how it ended and return the result. Raises the error of a
-    failed run."""
+def _supervise(
+    ws: Workspace, run: Run, parent: ModelVersion | None, handle: int, fence: int
+) -> RunResult:
+    """Run the child to its end, record how it ended and return the result. Where blobs are in a
+    bucket, its checkpoints go there too.
+
+    Raises the error of a failed run, and Fenced if another process took the run over.
+    """
     folder = run_dir(ws, run)
-    with beating(ws, run.id):
+    bucket = bucket_of(ws)
+    uploads = StoredCheckpoints(ws, bucket, run.id, fence) if bucket else nullcontext()
+    with beating(ws, run.id), uploads:
         status = launch(folder, handle)
     state, reason, metrics = status.state, status.reason, dict(status.result)
-    ws.db.write(
-        lambda connection: store.end(connection, run.id, state, reason, metrics),
-        of_agent(Agent.named(run.agent).id),
-    )
+
+    def end(connection: sa.Connection) -> None:
+        store.require_fence(connection, run.id, fence)
+        store.end(connection, run.id, state, reason, metrics)
+
+    ws.db.write(end, of_agent(Agent.named(run.agent).id))
     if state is RunState.FAILED:
         raise run_error(folder, run.id, status)
     _say_who_errs(ws, run.agent, metrics.get("rater_error_rates") or {})
@@ -595,14 +685,17 @@ def _result(
     metrics: Mapping[str, Any],
 ) -> RunResult:
     """Return the result of a run; record the version or the reward model of a finished one."""
-    if state is not RunState.FINISHED:
-        return RunResult(run.id, state, reason, metrics)
-    folder = run_dir(ws, run)
-    if parent is None:
-        reward_model = register(ws, run, folder.adapter)
-        return RunResult(run.id, state, reason, metrics, reward_model=reward_model.name)
-    candidate = add_candidate(ws, parent, run.id, folder.adapter)
-    return RunResult(run.id, state, reason, metrics, candidate.id, candidate.name)
+    result = RunResult(run.id, state, reason, metrics)
+    adapter = run_dir(ws, run).adapter
+    if state is RunState.FINISHED and parent is None:
+        reward_model = register(ws, run, adapter)
+        result = replace(result, reward_model=reward_model.name)
+    elif state is RunState.FINISHED and parent is not None:
+        candidate = add_candidate(ws, parent, run.id, adapter)
+        result = replace(result, version_id=candidate.id, version=candidate.name)
+    if state in (RunState.FINISHED, RunState.NOTHING_LEARNED):
+        forget_stored(ws, bucket_of(ws), run.id)
+    return result
 
 
 def _say_who_errs(ws: Workspace, agent: str, error_rates: Mapping[str, float]) -> None:

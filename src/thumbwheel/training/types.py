@@ -255,6 +255,17 @@ class RunSpec:
 
 
 @dataclass(frozen=True)
+class StoredCheckpoint:
+    """A checkpoint that is whole in the bucket of the home."""
+
+    run_id: str
+    fence: int
+    step: int
+    files: Mapping[str, str]
+    """Name -> sha256."""
+
+
+@dataclass(frozen=True)
 class Status:
     """How the child stands, as status.json in the run's folder; `error` = class, what, why, fix."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from thumbwheel.core.errors import ModelError
+from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine import base_check
 from thumbwheel.engine.base_check import locate_unchanged, remembered_fingerprint
 
@@ -76,11 +77,13 @@ def test_a_damaged_memory_is_none(
     assert remembered_fingerprint(weights.parent, tmp_path) == "sha of first"
 
 
-def test_a_version_whose_base_has_changed(weights: Path, reads: list[str], tmp_path: Path) -> None:
+def test_a_version_whose_base_has_changed(
+    weights: Path, reads: list[str], empty_ws: Workspace
+) -> None:
     version: Any = SimpleNamespace(
         base=str(weights.parent), base_fingerprint="sha of first", name="v1"
     )
-    assert locate_unchanged(version, tmp_path)[1] == weights.parent.resolve()
+    assert locate_unchanged(empty_ws, version)[1] == weights.parent.resolve()
     weights.write_bytes(b"other")
     with pytest.raises(ModelError, match="differ from those that the version was trained on"):
-        locate_unchanged(version, tmp_path)
+        locate_unchanged(empty_ws, version)

@@ -168,7 +168,7 @@ def turn(empty_ws: Workspace, tmp_path: Path) -> ModelVersion:
     (adapter := tmp_path / "adapter").mkdir()
     (adapter / "adapter_model.safetensors").write_bytes(b"weights")
     manifest = {
-        "files": pair_files(Artifacts(empty_ws.home.blobs), tmp_path),
+        "files": pair_files(Artifacts.of(empty_ws), tmp_path),
         "counts": {"train": 3, "dev": 2, "gate": 1},
         "drops": {"answer equals the correction": 4},
         "notes": {"answers with disagreeing raters": 9, "answers with different corrections": 0},

@@ -300,7 +300,7 @@ def test_nothing_is_left_and_nothing_comes_back(turned: Turned) -> None:
         assert sum(version.counts.values()) == len(left)
         assert version.manifest["erased"][0]["erasure"] == done.id
         assert version.manifest["tainted"]
-        blobs = Artifacts(ws.home.blobs)
+        blobs = Artifacts.of(ws)
         assert not set(dataset.manifest["files"].values()) - set(
             version.manifest["files"].values()
         ) & set(blobs.all())
@@ -493,7 +493,7 @@ def test_a_file_that_cannot_be_read_may_hold_the_subject_and_goes_whole(
     turned: Turned, state: str
 ) -> None:
     ws, dataset = turned.ws, turned.sets["labels"]
-    file = Artifacts(ws.home.blobs).path(dataset.manifest["files"]["train"])
+    file = Artifacts.of(ws).path(dataset.manifest["files"]["train"])
     file.chmod(0o600)
     file.write_bytes(file.read_bytes()[:-9]) if state == "damaged" else file.unlink()
     planned = erase(ws, Agent.named(AGENT), name(GONE), dry_run=True)
@@ -792,9 +792,9 @@ def test_what_was_fitted_on_erased_labels_goes_with_all_that_it_said(labelled: A
     ws, classifier = labelled
     first = next(iter(questions(ws, AGENT)))
     decide(ws, AGENT, first, True, "carla")
-    blobs = set(Artifacts(ws.home.blobs).all())
+    blobs = set(Artifacts.of(ws).all())
     planned = erase(ws, Agent.named(AGENT), "mrs-gone", dry_run=True)
-    assert set(Artifacts(ws.home.blobs).all()) == blobs
+    assert set(Artifacts.of(ws).all()) == blobs
     done = erase(ws, Agent.named(AGENT), "mrs-gone")
     assert done.tainted == planned.tainted
     assert done.tainted["classifiers"] == [classifier[:12]]
@@ -807,7 +807,7 @@ def test_what_was_fitted_on_erased_labels_goes_with_all_that_it_said(labelled: A
         == []
     )
     assert len(documents.documents(ws, "judge_agreement", "another")) == 1
-    assert len(blobs - set(Artifacts(ws.home.blobs).all())) == 2
+    assert len(blobs - set(Artifacts.of(ws).all())) == 2
     assert {row["component"] for row in rewarded(ws)} == {"plain"}
     assert [row["id"] for row in suggestions(ws)] == [first.id]
     with pytest.raises(NotFound, match="label learn"):

@@ -35,7 +35,7 @@ def thirty_versions_kept(tmp_path: Path) -> Iterator[Workspace]:
 def trained(ws: Workspace, content: str, parent: ModelVersion | None = None) -> ModelVersion:
     """A candidate whose adapter has this content, and the folder of its run."""
     base = parent or versions.ensure_base(ws, AGENT, "base", "ab" * 32)
-    files = pair_files(Artifacts(ws.home.blobs), ws.home.path)
+    files = pair_files(Artifacts.of(ws), ws.home.path)
     dataset = record(ws, schema.datasets, AGENT, shape="pairs", manifest={"files": files})
     run = record(
         ws,
@@ -62,7 +62,7 @@ def only(results: list[Retained]) -> Retained:
 
 def has_files(ws: Workspace, version: ModelVersion) -> bool:
     assert version.adapter is not None
-    return set(version.adapter.values()) <= set(Artifacts(ws.home.blobs).all())
+    return set(version.adapter.values()) <= set(Artifacts.of(ws).all())
 
 
 def test_files_of_a_version_that_nothing_needs_go_and_its_lineage_stays(

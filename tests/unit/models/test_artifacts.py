@@ -18,12 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thumbwheel.core.errors import StorageError
-from thumbwheel.models.artifacts import CHUNK, Artifacts
+from thumbwheel.models.artifacts import Artifacts
+from thumbwheel.models.blob_store import CHUNK
+from thumbwheel.models.blob_stores.folder import FolderStore
 
 
 @pytest.fixture
 def blobs(tmp_path: Path) -> Artifacts:
-    return Artifacts(tmp_path / "blobs")
+    return Artifacts(FolderStore(tmp_path / "blobs"))
 
 
 def stored_files(folder: Path) -> list[Path]:
@@ -39,7 +41,7 @@ def stored_files(folder: Path) -> list[Path]:
 def test_the_hash_is_the_name_and_comes_back(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:
-    blobs = Artifacts(tmp_path_factory.mktemp("blobs"))
+    blobs = Artifacts(FolderStore(tmp_path_factory.mktemp("blobs")))
     digest = blobs.put_bytes(content)
     assert digest == hashlib.sha256(content).hexdigest()
     assert blobs.path(digest).read_bytes() == content
@@ -131,7 +133,8 @@ WRITER = """
 import sys
 from pathlib import Path
 from thumbwheel.models.artifacts import Artifacts
-blobs, number = Artifacts(Path(sys.argv[1])), 0
+from thumbwheel.models.blob_stores.folder import FolderStore
+blobs, number = Artifacts(FolderStore(Path(sys.argv[1]))), 0
 while True:
     blobs.put_bytes(str(number).encode() * 300_000)
     print(number, flush=True)
@@ -162,7 +165,7 @@ def test_kill_9_leaves_only_whole_blobs(tmp_path: Path) -> None:
         }
     for path in stored_files(tmp_path / "blobs"):
         assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
-    blobs = Artifacts(tmp_path / "blobs")
+    blobs = Artifacts(FolderStore(tmp_path / "blobs"))
     for number in acknowledged:
         content = str(number).encode() * 300_000
         assert blobs.path(hashlib.sha256(content).hexdigest()).read_bytes() == content
@@ -173,7 +176,8 @@ import resource, signal, sys
 from pathlib import Path
 from thumbwheel.core.errors import StorageError
 from thumbwheel.models.artifacts import Artifacts
-blobs = Artifacts(Path(sys.argv[1]))
+from thumbwheel.models.blob_stores.folder import FolderStore
+blobs = Artifacts(FolderStore(Path(sys.argv[1])))
 small = blobs.put_bytes(b"small")
 big = blobs.put_bytes(b"x" * 200_000)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -200,4 +204,4 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
 def test_a_home_that_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "blobs").write_text("a file")
     with pytest.raises(StorageError, match="cannot be written"):
-        Artifacts(tmp_path / "blobs").put_bytes(b"x")
+        Artifacts(FolderStore(tmp_path / "blobs")).put_bytes(b"x")

@@ -62,7 +62,7 @@ def test_the_same_run_gives_the_same_adapter_and_what_is_different_is_said(
     assert other.reasons
 
     # rows that are gone make it impossible, and all that is missing is named at once
-    blob = Artifacts(empty_ws.home.blobs).path(spec["files"]["train"])
+    blob = Artifacts.of(empty_ws).path(spec["files"]["train"])
     blob.unlink()
     (tiny_model / "config.json").touch()
     with pytest.raises(Conflict, match="rows of split 'train'"):

@@ -226,7 +226,7 @@ def test_a_run_reads_the_files_of_its_dataset_and_refuses_changed_ones(
         expected = [asdict(row) for row in load_rows(empty_ws, dataset.id, "train")]
         assert list(rows["train"]) == expected and expected[0]["completion"] == "ü\u2028"
 
-    path = Artifacts(empty_ws.home.blobs).path(files["dev"])
+    path = Artifacts.of(empty_ws).path(files["dev"])
     path.write_bytes(path.read_bytes() + b"x")
     with pytest.raises(StorageError, match=r"differ from those that the run started with.*new run"):
         open_rows(spec)

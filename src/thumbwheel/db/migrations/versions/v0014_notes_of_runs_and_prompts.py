@@ -8,7 +8,7 @@ from alembic import op
 from thumbwheel.db.columns import Id, Json, Utc, text
 
 revision = "tw0014"
-down_revision = "tw0012"
+down_revision = "tw0013"
 branch_labels = None
 depends_on = None
 
