@@ -43,7 +43,8 @@ from thumbwheel.db.transfer import copy_database, require_empty, save
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs.queue import cancel_all
 from thumbwheel.jobs.schedules import pause_all
-from thumbwheel.loop import store, turn_store
+from thumbwheel.loop import store
+from thumbwheel.loop.loops import disable_all
 from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.sdk.disk import sync
 
@@ -261,7 +262,8 @@ def _named_blobs(rows: Path) -> set[str]:
     database = Database(Sqlite(rows, rows.with_name("unused.lock")))
     try:
         with database.read() as connection:
-            return store.files_in_use(connection) | set(store.artifact_kinds(connection))
+            recorded = store.artifact_kinds(connection)
+            return store.files_in_use(connection) | recorded.keys()
     finally:
         database.close()
 
@@ -460,7 +462,7 @@ def _hold_back(backend: Sqlite) -> dict[str, int]:
         held_back = {
             "jobs": cancel_all(connection),
             "schedules": pause_all(connection),
-            "loops": turn_store.disable_all(connection),
+            "loops": disable_all(connection),
         }
     return {what: count for what, count in held_back.items() if count}
 

@@ -66,6 +66,7 @@ def _uses_table(uses: UsageReport, source: str) -> present.Table:
 
 
 def _counts(rows: dict[str, int]) -> str:
+    """Return the numbers of rows as text: train 5, dev 2."""
     return ", ".join(f"{split} {count}" for split, count in rows.items())
 
 

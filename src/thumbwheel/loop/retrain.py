@@ -37,8 +37,8 @@ def retrain(connection: sa.Connection, tainted: Tainted) -> list[str]:
     name_of = dict(connection.execute(agents).tuples().all())
     base_of_export = {}
     for export in store.rows_by_id(connection, schema.exports, tainted.exports):
-        version = store.version(connection, export["version_id"]) or {}
-        base_of_export[str(Path(export["path"]).resolve())] = version.get("base")
+        version = store.row_by_id(connection, schema.model_versions, export["version_id"])
+        base_of_export[str(Path(export["path"]).resolve())] = version["base"] if version else None
 
     commands: dict[str, None] = {}
     evaluated: dict[str, None] = {}
