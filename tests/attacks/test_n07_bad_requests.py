@@ -20,9 +20,9 @@ from tests.worlds.gateway_world import AGENT, GatewayWorld, opened_home, running
 from thumbwheel.capture.inbox import drain_inbox
 from thumbwheel.core.seal import make_seal
 from thumbwheel.experiments import controller
-from thumbwheel.experiments.analysis import DEAD, Decision
+from thumbwheel.experiments.analysis import DEAD
 from thumbwheel.experiments.exposures import collect
-from thumbwheel.experiments.types import Experiment
+from thumbwheel.experiments.types import Decision, Experiment
 from thumbwheel.loop import experiment as verbs
 from thumbwheel.models.types import Agent, EndpointAddress
 

@@ -41,6 +41,26 @@ export function waitsFor(job: Schemas["Job"]): boolean {
   return job.state === "queued" || job.state === "running";
 }
 
+export async function steps(trace: Answer<"/api/agents/{agent}/traces/{trace}", "get">): Promise<string[]> {
+  return trace.steps.map((step) => `${step.position}: ${step.kind} ${step.served_model ?? ""}`);
+}
+
+export function reviewed(status: Answer<"/api/agents/{agent}/labels", "get">): number {
+  return status.bands.reduce((count, band) => count + band.reviewed * (band.to - band.from), 0);
+}
+
+export function powerOf(started: Answer<"/api/agents/{agent}/experiments", "post">): number | null {
+  return started.forecast.units;
+}
+
+export function differs(replayed: Answer<"/api/agents/{agent}/experiments/{id}/replay", "get">): boolean {
+  return replayed.some((verdict) => verdict.was !== verdict.is);
+}
+
+export function decided(report: Answer<"/api/agents/{agent}/versions/{version}", "get">): string {
+  return report.summary?.decision ?? "no decision";
+}
+
 export type Evaluation = operations["evaluate"]["responses"][200]["content"]["application/json"];
 
 // @ts-expect-error a job has no such field

@@ -9,7 +9,7 @@ import typer
 
 from thumbwheel.capture.commands import Agent, Limit
 from thumbwheel.capture.judged import Judged
-from thumbwheel.capture.trace_types import ExcludedTraces, TracePage, TraceSummary
+from thumbwheel.capture.trace_types import ExcludedTraces, ShownTrace, TracePage, TraceSummary
 from thumbwheel.core import present
 
 traces = typer.Typer()
@@ -96,7 +96,7 @@ def traces_show(
     ctx: typer.Context,
     trace: Annotated[str, typer.Argument(help="Our id, its beginning, or the id of its source.")],
     agent: Agent,
-) -> present.Answer[Any]:
+) -> present.Answer[ShownTrace]:
     """Show a trace: the question, every step, the answer, and the feedback about it.
 
     Example: thumbwheel traces show trc_8f2k --agent support

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any, NotRequired
+
+from pydantic import Field, with_config
+from typing_extensions import TypedDict
 
 from thumbwheel.core.config import Config
+
+VALUE = "true for a thumb up; a number, a text, or the ranking of a preference."
+"""What the value of feedback is."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class AddedFeedback:
 
     id: str
     kind: str
-    value: Any
+    value: Annotated[Any, Field(description=VALUE)]
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,7 @@ class ListedFeedback:
     external_id: str
     kind: str
     name: str | None
-    value: Any
+    value: Annotated[Any, Field(description=VALUE)]
     scale: dict[str, float] | None
     comment: str | None
     occurred_at: datetime | None
@@ -124,7 +130,7 @@ class ListedCase:
     id: str
     source: str
     external_id: str
-    reference: Any
+    reference: Annotated[Any, Field(description="The right answer: a text or a JSON value.")]
     checker: str | None
     checker_config: dict[str, Any] | None
     group_key: str | None
@@ -132,8 +138,7 @@ class ListedCase:
     slices: dict[str, Any] | None
     recorded_at: datetime
     reviewer: str | None
-    input: Any
-    """The content of its last message."""
+    input: Annotated[Any, Field(description="The content of its last message: a text or parts.")]
 
 
 @dataclass(frozen=True)
@@ -180,3 +185,123 @@ class FeedbackFigures(Config):
     over_time: list[dict[str, Any]]
     """What people think of answers, by the day, week or month, which is the first field."""
     by_version: list[VersionFigures]
+
+
+@with_config(use_attribute_docstrings=True)
+class ShownStep(TypedDict):
+    """A step of a trace. What was not recorded of it is left out."""
+
+    position: int
+    """From 0, in the order in which they began."""
+    kind: str
+    """`llm`, `tool`, `retrieval`, `agent` or another kind that the source names."""
+    status: str
+    """`ok`, `error` or `cancelled`."""
+    name: NotRequired[str]
+    """Of the tool or the function."""
+    input: NotRequired[Any]
+    """A JSON value: messages of a call, arguments of a tool."""
+    output: NotRequired[Any]
+    """A JSON value: the reply, or what the tool gave back."""
+    finish_reason: NotRequired[str]
+    """Why the model stopped."""
+    started_at: NotRequired[datetime]
+    """When it began."""
+    ended_at: NotRequired[datetime]
+    """When it ended."""
+    first_token_at: NotRequired[datetime]
+    """When the first token of the reply arrived."""
+    requested_model: NotRequired[str]
+    """The model that the client asked for."""
+    served_model: NotRequired[str]
+    """The model that answered."""
+    version: NotRequired[str]
+    """The version of the agent that answered: v3."""
+    deployment: NotRequired[str]
+    """The deployment that answered."""
+    sampling: NotRequired[dict[str, Any]]
+    """Parameters of the request, such as its temperature."""
+    prompt_tokens: NotRequired[int]
+    """Tokens of the prompt."""
+    completion_tokens: NotRequired[int]
+    """Tokens of the reply."""
+    cached_tokens: NotRequired[int]
+    """Tokens of the prompt that the server had in its cache."""
+    reasoning_tokens: NotRequired[int]
+    """Tokens of the reply that are reasoning."""
+    recorded_tokens: NotRequired[int]
+    """How many token ids of the reply are stored."""
+    complete: NotRequired[bool]
+    """Whether the reply is whole."""
+    error: NotRequired[str]
+    """What went wrong."""
+    routing: NotRequired[dict[str, Any]]
+    """Why this deployment answered."""
+    cost: NotRequired[float]
+    """Price of the call."""
+
+
+@with_config(use_attribute_docstrings=True)
+class ShownJudgement(TypedDict):
+    """A piece of feedback about a trace. What it does not have is left out."""
+
+    id: str
+    """Of the feedback."""
+    kind: str
+    """`thumb`, `rating`, `score`, `label`, `correction`, `preference` or `outcome`."""
+    at: datetime
+    """When it was given; when it was recorded, if its source does not say."""
+    name: NotRequired[str]
+    """Of a label, a score or an outcome."""
+    value: NotRequired[Any]
+    """A JSON value: true for a thumb up, a number, a text, or a ranking."""
+    comment: NotRequired[str]
+    """Words of the rater."""
+    rater: NotRequired[str]
+    """Who gave it, by the name in the source."""
+    sender: NotRequired[str]
+    """The key or user that sent it."""
+    said: NotRequired[str]
+    """Who sent it for whom, if the sender is not the rater."""
+    step: NotRequired[int]
+    """Position of the step that it is about."""
+    source: NotRequired[str]
+    """Where it came from."""
+
+
+@with_config(use_attribute_docstrings=True)
+class ShownTrace(TypedDict):
+    """Everything about a trace."""
+
+    id: str
+    """Ours."""
+    source: str
+    """Where it came from."""
+    external_id: str | None
+    """Its id there."""
+    session: str | None
+    """The conversation, by its id in the source."""
+    subject: str | None
+    """The person whom it is about, by the name in the source."""
+    parent_id: str | None
+    """The trace of the run that called this one."""
+    case_id: str | None
+    """The case that was answered."""
+    input: list[dict[str, Any]]
+    """Chat messages up to the answer."""
+    output: str | None
+    """The answer."""
+    status: str
+    """`ok`, `error` or `cancelled`."""
+    metadata: dict[str, Any] | None
+    """What the source says besides."""
+    occurred_at: datetime | None
+    """When it happened."""
+    recorded_at: datetime
+    """When it was stored here."""
+    steps: list[ShownStep]
+    """What happened in it, in order."""
+    feedback: list[ShownJudgement]
+    """The feedback in force about it, oldest first."""
+    children: list[str]
+    """Traces of the runs that it called."""

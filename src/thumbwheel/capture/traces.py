@@ -7,12 +7,12 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from thumbwheel.capture import trace_queries
 from thumbwheel.capture.fields import content_text
 from thumbwheel.capture.trace_queries import NOTHING_KNOWN, CallTotals, Cursor, TraceFilter
-from thumbwheel.capture.trace_types import TracePage, TraceSummary
+from thumbwheel.capture.trace_types import ShownTrace, TracePage, TraceSummary
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.db.message_chains import conversation
@@ -81,7 +81,7 @@ def count_traces(ws: Workspace, agent: str) -> int:
         return trace_queries.count(connection, Agent.named(agent).id)
 
 
-def show_trace(ws: Workspace, agent: str, name: str) -> dict[str, Any]:
+def show_trace(ws: Workspace, agent: str, name: str) -> ShownTrace:
     """Return everything about a trace: its chat, steps, feedback and the runs inside it. `name` is
     our id, its beginning, or the id in its source. Raises NotFound, and InputError if several
     traces match."""
@@ -101,13 +101,14 @@ def show_trace(ws: Workspace, agent: str, name: str) -> dict[str, Any]:
         judgements = trace_queries.judgements(connection, agent_id, [row["id"]])
         children = trace_queries.children(connection, agent_id, row["id"])
     hidden = ("agent_id", "session_id", "subject_id", "input_id", "fingerprint", "seal")
-    return {
+    shown = {
         **{key: row[key] for key in row if key not in hidden},
         "input": chat,
         "steps": [_step(dict(step)) for step in steps],
         "feedback": [_judgement(dict(judgement)) for judgement in judgements.get(row["id"], [])],
         "children": children,
     }
+    return cast(ShownTrace, shown)
 
 
 def signal(judgement: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -17,6 +17,7 @@ from thumbwheel.datasets.types import (
     Finding,
     ListedDataset,
     ShownDataset,
+    StoredCalibration,
 )
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ def calibrate(
         Path | None,
         typer.Option(help="Write the calibration here, for the reward function `next_turn`."),
     ] = None,
-) -> present.Answer[Any]:
+) -> present.Answer[StoredCalibration]:
     """Fit what users' next messages are worth to people's thumbs, and say how well that holds.
 
     It counts how often people called an answer good after which the user gave thanks, complained
@@ -227,7 +228,8 @@ def calibrate(
         name, document = calibrate_next_turn(ws, learner, ws.settings(DatasetConfig, "dataset"))
     if out is not None:
         write_output("--out", out, as_bytes(document))
-    return present.page({"calibration": name, **document}, _calibration_page(name, document))
+    stored = cast(StoredCalibration, {"calibration": name, **document})
+    return present.page(stored, _calibration_page(name, document))
 
 
 def _calibration_page(name: str, document: dict[str, Any]) -> Iterator[present.Part]:

@@ -13,11 +13,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator, with_config
+from typing_extensions import TypedDict
 
 from thumbwheel.capture.types import OWNER_MARKS
 from thumbwheel.core.config import Config
-from thumbwheel.rewards.types import FeedbackScope, LabelConfig, Value
+from thumbwheel.rewards.types import FeedbackScope, IntervalFigure, LabelConfig, Value
 
 Message = dict[str, Any]
 WAITS = "case that waits for feedback"
@@ -498,3 +499,55 @@ class ExportedDataset:
     format: str
     counts: dict[str, int]
     """Split -> rows."""
+
+
+@with_config(use_attribute_docstrings=True)
+class CalibrationRows(TypedDict):
+    """The rows that a calibration was fitted on."""
+
+    split: str
+    """Always `train`."""
+    rows: int
+    """Judged answers with a reading."""
+    salt: str
+    """Of the splits' draw."""
+
+
+@with_config(use_attribute_docstrings=True)
+class CalibrationReport(TypedDict):
+    """How well a calibration predicts verdicts on dev rows. Figures are null without rows."""
+
+    rows: int
+    """Dev rows."""
+    groups: int
+    """Prompts or sessions that they belong to."""
+    majority: float | None
+    """Accuracy of always predicting the more frequent verdict."""
+    accuracy: float | None
+    """Share of verdicts that the calibrated chances predict."""
+    brier: float | None
+    """Brier score; smaller is better."""
+    brier_of_the_share: float | None
+    """Brier score of predicting the share of good ones for all."""
+    gain: IntervalFigure | None
+    """Accuracy above that of the more frequent verdict."""
+
+
+@with_config(use_attribute_docstrings=True)
+class StoredCalibration(TypedDict):
+    """What people's verdicts say that users' next messages are worth."""
+
+    calibration: str
+    """Hash of its document."""
+    agent: str
+    """Whose answers were judged."""
+    kind: str
+    """Kind of the document."""
+    counts: dict[str, list[int]]
+    """Reading of the next message -> good and bad verdicts of people."""
+    classifier: str
+    """Who read the messages: the rules, or the model that was asked."""
+    fitted_on: CalibrationRows
+    """The rows that the counts are of."""
+    report: CalibrationReport
+    """How well it predicts verdicts on other rows."""

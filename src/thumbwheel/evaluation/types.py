@@ -273,6 +273,7 @@ class ChangedAnswer(Config):
     case: str
     prompt: str
     reference: Any
+    """The right answer: a text or a JSON value."""
     before: str
     after: str
     value_before: float

@@ -20,19 +20,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from thumbwheel.core.config import Config
 from thumbwheel.experiments.types import (
+    ArmComparison,
+    ArmFigures,
+    Decision,
     Experiment,
     Figures,
+    GuardFigures,
     GuardPlan,
+    Inputs,
+    Method,
     Plan,
-    SenderFigures,
     Stratum,
     UnitFigures,
 )
@@ -45,8 +47,6 @@ from thumbwheel.stats.sequential import Difference, Sample, combined
 from thumbwheel.stats.types import Interval
 
 Array = NDArray[np.float64]
-Method = Literal["asymptotic", "exact"]
-Verdict = Literal["won", "lost", "stopped", "undecided"]
 LARGE_SAMPLE = 100
 """Units an arm from which an asymptotic interval says anything."""
 STOP_TUNED_FOR = 200.0
@@ -64,102 +64,6 @@ FEWEST_DELAYS = 20
 """Answers of an arm without which its delays are not known."""
 DEAD = 5
 """Different units in a row that an arm failed to answer, after which it counts as dead."""
-
-
-class ArmFigures(Config):
-    """An arm in figures."""
-
-    name: str
-    exposed: int
-    answered: int
-    """Units with an outcome."""
-    counted: int = 0
-    """Of these, the units that had time to answer; mean and variance are theirs."""
-    mean: float | None
-    variance: float
-    dead: bool = False
-    """Whether its newest calls all failed."""
-
-
-class GuardFigures(Config):
-    """How much worse an arm is than the control: in the guard's units, with an interval."""
-
-    name: str
-    margin: float
-    control: float | None
-    treatment: float | None
-    low: float | None
-    high: float | None
-    """Upper end of the harm; None where nothing is known."""
-
-    @property
-    def holds(self) -> bool:
-        """Whether the harm is shown to be smaller than the margin."""
-        return self.high is not None and self.high < self.margin
-
-    @property
-    def broken(self) -> bool:
-        """Whether the harm is shown to be larger than the margin."""
-        return self.low is not None and self.low > self.margin
-
-
-class ArmComparison(Config):
-    """An arm against the control. Ends are None where nothing is known."""
-
-    arm: str
-    gain: float | None
-    low: float | None
-    """Lower end at this test's error."""
-    high: float | None
-    method: Method
-    stop_high: float | None
-    """Upper end at the looser error of the stop-loss."""
-    fewest: int | None = None
-    """Units that count, in the smaller arm of the two; None in verdicts of earlier releases."""
-    guards: tuple[GuardFigures, ...] = ()
-    response_p: float = 1.0
-    """The p value that outcomes of both arms are in for the same people."""
-    answering: tuple[float, float] | None = None
-    """The shares of the units that answered, of the control and of this arm."""
-    answering_p: float = 1.0
-    """The p value, over all moments, that both arms answer in the same share."""
-    silent_gain: float = 0.0
-    """Of a gain, how much may come from who stays silent."""
-    silent_loss: float = 0.0
-    """Of a loss."""
-
-
-class Inputs(Config):
-    """All that a decision depends on besides the plan."""
-
-    as_of: datetime
-    hours: float
-    """Since the start."""
-    arms: tuple[ArmFigures, ...]
-    comparisons: tuple[ArmComparison, ...]
-    sample_ratio_p: float
-    maturation_hours: float = 0.0
-    """Hours after its exposure from which a unit counts."""
-    answered_in_stratum: int = 0
-    """Units with an outcome since the shares were changed last."""
-    late: int = 0
-    flooded: int = 0
-    missing_names: dict[str, int] = Field(default_factory=dict)
-    units: str = ""
-    """Fingerprint of the units behind it."""
-    senders: SenderFigures | None = None
-    """Who sent the words; None where nothing was said, and in verdicts from before."""
-
-
-class Decision(Config):
-    """The verdict with its reasons in words."""
-
-    verdict: Verdict
-    arm: str | None = None
-    """Of `won`: the winner."""
-    dropped: tuple[str, ...] = ()
-    """Arms that are to get no more units, of which the experiment goes on without."""
-    reasons: tuple[str, ...]
 
 
 def analyse(

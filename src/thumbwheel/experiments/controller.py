@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -27,13 +26,7 @@ from thumbwheel.evaluation.signing import signed_verdict
 from thumbwheel.evaluation.spending import experiment_number
 from thumbwheel.evaluation.traffic import TrafficVerdict
 from thumbwheel.experiments import store
-from thumbwheel.experiments.analysis import (
-    DEAD,
-    Decision,
-    Inputs,
-    analyse,
-    next_shares,
-)
+from thumbwheel.experiments.analysis import DEAD, analyse, next_shares
 from thumbwheel.experiments.exposures import collect
 from thumbwheel.experiments.metrics import figures, mean_of, value_of
 from thumbwheel.experiments.row_seals import check_seals
@@ -42,10 +35,13 @@ from thumbwheel.experiments.store import CountedCall
 from thumbwheel.experiments.types import (
     MARGINS,
     Arm,
+    Decision,
     Event,
     Experiment,
     ExperimentConfig,
+    Forecast,
     GuardPlan,
+    Inputs,
     Plan,
     State,
     ramp_steps,
@@ -88,31 +84,6 @@ class Effects(Protocol):
         self, loser: ModelVersion, control: ModelVersion, alias: str, reason: str
     ) -> None:
         """Point the alias, and that of the canary, at the control if it points at the loser."""
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """What is said before the start."""
-
-    rate: float
-    """Mean outcome of the control so far, or `UNKNOWN_RATE`."""
-    is_known: bool
-    units: int | None
-    """Units with an outcome after which a gain of `effect` is seen four times out of five."""
-    effect: float
-    units_a_day: float | None
-    """Units with an outcome a day so far; None where nothing is known."""
-    days: float | None
-    tuned_for: float
-    """Units at which the interval will be tightest."""
-    horizon_days: float
-    """Days until the experiment is stopped undecided; 30 where that is never or later."""
-    horizon_effect: float | None
-    """The gain that is seen four times out of five within these days."""
-    spend: int
-    error: float
-    veto: str
-    """What earlier experiments say against it; empty for nothing."""
 
 
 def plan(

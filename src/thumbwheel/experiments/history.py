@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.experiments.analysis import ArmComparison, analyse, in_order
+from thumbwheel.experiments.analysis import analyse, in_order
 from thumbwheel.experiments.metrics import figures
-from thumbwheel.experiments.types import Experiment, Figures, UnitFigures
+from thumbwheel.experiments.types import ArmComparison, Experiment, Figures, UnitFigures
 
 MOST_WORK = 400_000
 """Units that all moments together may look at; beyond it there are fewer moments."""

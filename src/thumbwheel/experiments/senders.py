@@ -12,8 +12,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from thumbwheel.db.workspace import OWNER_OF_HOME
-from thumbwheel.experiments.analysis import Decision, Inputs, decide
-from thumbwheel.experiments.types import ArmWords, ExperimentConfig, Plan, SenderFigures
+from thumbwheel.experiments.analysis import decide
+from thumbwheel.experiments.types import (
+    ArmWords,
+    Decision,
+    ExperimentConfig,
+    Inputs,
+    Plan,
+    SenderFigures,
+)
 
 if TYPE_CHECKING:
     from thumbwheel.experiments.store import CallStatement, CountedCall

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
+from typing_extensions import TypedDict
 
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import Conflict
+from thumbwheel.evaluation.traffic import TrafficVerdict
 from thumbwheel.stats.types import TUNED_FOR
 
 Unit = Literal["user", "session"]
@@ -366,3 +368,172 @@ class ListedExperiment:
         """Return an experiment without its salt."""
         fields = vars(experiment)
         return cls(**{name: value for name, value in fields.items() if name != "salt"})
+
+
+Method = Literal["asymptotic", "exact"]
+Verdict = Literal["won", "lost", "stopped", "undecided"]
+
+
+class ArmFigures(Config):
+    """An arm in figures."""
+
+    name: str
+    exposed: int
+    answered: int
+    """Units with an outcome."""
+    counted: int = 0
+    """Of these, the units that had time to answer; mean and variance are theirs."""
+    mean: float | None
+    variance: float
+    dead: bool = False
+    """Whether its newest calls all failed."""
+
+
+class GuardFigures(Config):
+    """How much worse an arm is than the control: in the guard's units, with an interval."""
+
+    name: str
+    margin: float
+    control: float | None
+    treatment: float | None
+    low: float | None
+    high: float | None
+    """Upper end of the harm; None where nothing is known."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the harm is shown to be smaller than the margin."""
+        return self.high is not None and self.high < self.margin
+
+    @property
+    def broken(self) -> bool:
+        """Whether the harm is shown to be larger than the margin."""
+        return self.low is not None and self.low > self.margin
+
+
+class ArmComparison(Config):
+    """An arm against the control. Ends are None where nothing is known."""
+
+    arm: str
+    gain: float | None
+    low: float | None
+    """Lower end at this test's error."""
+    high: float | None
+    method: Method
+    stop_high: float | None
+    """Upper end at the looser error of the stop-loss."""
+    fewest: int | None = None
+    """Units that count, in the smaller arm of the two; None in verdicts of earlier releases."""
+    guards: tuple[GuardFigures, ...] = ()
+    response_p: float = 1.0
+    """The p value that outcomes of both arms are in for the same people."""
+    answering: tuple[float, float] | None = None
+    """The shares of the units that answered, of the control and of this arm."""
+    answering_p: float = 1.0
+    """The p value, over all moments, that both arms answer in the same share."""
+    silent_gain: float = 0.0
+    """Of a gain, how much may come from who stays silent."""
+    silent_loss: float = 0.0
+    """Of a loss."""
+
+
+class Inputs(Config):
+    """All that a decision depends on besides the plan."""
+
+    as_of: datetime
+    hours: float
+    """Since the start."""
+    arms: tuple[ArmFigures, ...]
+    comparisons: tuple[ArmComparison, ...]
+    sample_ratio_p: float
+    maturation_hours: float = 0.0
+    """Hours after its exposure from which a unit counts."""
+    answered_in_stratum: int = 0
+    """Units with an outcome since the shares were changed last."""
+    late: int = 0
+    flooded: int = 0
+    missing_names: dict[str, int] = Field(default_factory=dict)
+    units: str = ""
+    """Fingerprint of the units behind it."""
+    senders: SenderFigures | None = None
+    """Who sent the words; None where nothing was said, and in verdicts from before."""
+
+
+class Decision(Config):
+    """The verdict with its reasons in words."""
+
+    verdict: Verdict
+    arm: str | None = None
+    """Of `won`: the winner."""
+    dropped: tuple[str, ...] = ()
+    """Arms that are to get no more units, of which the experiment goes on without."""
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is said before the start."""
+
+    rate: float
+    """Mean outcome of the control so far, or `UNKNOWN_RATE`."""
+    is_known: bool
+    units: int | None
+    """Units with an outcome after which a gain of `effect` is seen four times out of five."""
+    effect: float
+    units_a_day: float | None
+    """Units with an outcome a day so far; None where nothing is known."""
+    days: float | None
+    tuned_for: float
+    """Units at which the interval will be tightest."""
+    horizon_days: float
+    """Days until the experiment is stopped undecided; 30 where that is never or later."""
+    horizon_effect: float | None
+    """The gain that is seen four times out of five within these days."""
+    spend: int
+    error: float
+    veto: str
+    """What earlier experiments say against it; empty for nothing."""
+
+
+@dataclass(frozen=True)
+class StartedExperiment:
+    """An experiment that was started, or with a dry run would be."""
+
+    experiment: str | None
+    """Its id; None after a dry run."""
+    plan: Plan
+    forecast: Forecast
+
+
+@dataclass(frozen=True)
+class ShownExperiment(ListedExperiment):
+    """An experiment with the figures of its arms, and what happened to it."""
+
+    inputs: Inputs
+    """The figures of each arm and each guard."""
+    decision: Decision
+    """What they decide now."""
+    events: list[Event]
+    verdicts: list[TrafficVerdict]
+    waiting: str | None
+    """The decision of a person that its winner waits for."""
+
+
+ReplayedVerdict = TypedDict(
+    "ReplayedVerdict",
+    {
+        "verdict": Annotated[str, Field(description="Id of the verdict.")],
+        "was": Annotated[str, Field(description="What was decided.")],
+        "is": Annotated[str, Field(description="What the stored figures decide now.")],
+        "same_units": Annotated[bool, Field(description="Whether the figures of units are equal.")],
+        "changed_rows": Annotated[
+            list[str], Field(description="Rows that were changed after they were recorded.")
+        ],
+        "gone_calls": Annotated[int, Field(description="Calls that are gone, as by an erasure.")],
+        "calls": Annotated[int, Field(description="Calls that were counted.")],
+        "sealed_calls": Annotated[int, Field(description="Of these, those with a seal.")],
+        "reasons": Annotated[list[str], Field(description="Reasons of the decision now.")],
+        "recomputed": Annotated[Inputs, Field(description="The figures as computed now.")],
+    },
+)
+"""A verdict of an experiment that was computed again."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field
 
@@ -76,7 +76,7 @@ class Job:
     notes: dict[str, Any]
     progress: dict[str, Any] | None
     """what, done, total, unit, note."""
-    result: Any
+    result: Annotated[Any, Field(description="What its command answers; null until it is done.")]
     error: dict[str, str] | None
     """kind, what, why, fix."""
     last_event: int

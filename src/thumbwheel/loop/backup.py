@@ -53,7 +53,8 @@ from thumbwheel.db.transfer import copy_database, require_empty, save
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs.queue import cancel_all
 from thumbwheel.jobs.schedules import pause_all
-from thumbwheel.loop import store, turn_store
+from thumbwheel.loop import store
+from thumbwheel.loop.loops import disable_all
 from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.models.blob_store import UnsoundBlob
 from thumbwheel.models.blob_stores.folder import FolderStore
@@ -492,7 +493,7 @@ def _hold_back(backend: Sqlite) -> dict[str, int]:
         held_back = {
             "jobs": cancel_all(connection),
             "schedules": pause_all(connection),
-            "loops": turn_store.disable_all(connection),
+            "loops": disable_all(connection),
         }
     return {what: count for what, count in held_back.items() if count}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thumbwheel.core import present
-from thumbwheel.loop.types import Lineage, NamedUse, SourceUse
+from thumbwheel.loop.types import Lineage, NamedUse, ReportSummary, SourceUse, VersionReport
 from thumbwheel.models.types import ListedVersion, ModelVersion, NamedAlias, NamedVersion
 from thumbwheel.training.base_picker import AvailableBase
 
@@ -232,7 +232,7 @@ def add(
 
 
 @models.command()
-def show(ctx: typer.Context, version: Version, agent: Agent) -> present.Answer[Any]:
+def show(ctx: typer.Context, version: Version, agent: Agent) -> present.Answer[VersionReport]:
     """Show a version: its parts, its measurements, and the decisions about it.
 
     Example: thumbwheel models show latest --agent support
@@ -246,7 +246,7 @@ def show(ctx: typer.Context, version: Version, agent: Agent) -> present.Answer[A
     return present.record(report, title, _report_rows(report))
 
 
-def _report_rows(report: dict[str, Any]) -> list[present.Row]:
+def _report_rows(report: VersionReport) -> list[present.Row]:
     record = report["lineage"]["version"]
     rows: list[present.Row] = [
         ("state", record["state"]),
@@ -258,7 +258,7 @@ def _report_rows(report: dict[str, Any]) -> list[present.Row]:
     return [*rows, *_summary_rows(report["summary"])]
 
 
-def _summary_rows(summary: dict[str, Any] | None) -> list[tuple[str, object]]:
+def _summary_rows(summary: ReportSummary | None) -> list[tuple[str, object]]:
     from thumbwheel.loop.formatting import percent, points
 
     if summary is None:

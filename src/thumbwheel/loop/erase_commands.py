@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from thumbwheel.core import present
-from thumbwheel.loop.types import Erasure, UsageReport
+from thumbwheel.loop.types import Erasure, RowOrigin, UsageReport
 
 
 def why(
@@ -18,7 +18,7 @@ def why(
         bool,
         typer.Option("--subjects", help="Name the subjects in --json instead of keyed hashes."),
     ] = False,
-) -> present.Answer[Any]:
+) -> present.Answer[RowOrigin]:
     """Explain why a row is in a dataset: the traces, feedback, subjects, case, rule and rewards
     that it came from."""
     from thumbwheel.loop import row_lineage
@@ -66,6 +66,7 @@ def _uses_table(uses: UsageReport, source: str) -> present.Table:
 
 
 def _counts(rows: dict[str, int]) -> str:
+    """Return the numbers of rows as text: train 5, dev 2."""
     return ", ".join(f"{split} {count}" for split, count in rows.items())
 
 

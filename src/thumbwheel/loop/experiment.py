@@ -14,10 +14,15 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import fitness, routing, switch
 from thumbwheel.evaluation.traffic import WON
 from thumbwheel.experiments import controller
-from thumbwheel.experiments.analysis import Decision
-from thumbwheel.experiments.controller import Forecast
 from thumbwheel.experiments.running import running
-from thumbwheel.experiments.types import Experiment, ExperimentConfig, Plan, State
+from thumbwheel.experiments.types import (
+    Decision,
+    Experiment,
+    ExperimentConfig,
+    Forecast,
+    Plan,
+    State,
+)
 from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
 from thumbwheel.loop.inbox import ask, decisions
 from thumbwheel.loop.quarantine import hold_bursts

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from thumbwheel.core import present
 from thumbwheel.core.config import options as options_of
-from thumbwheel.experiments.types import ExperimentConfig, ListedExperiment
+from thumbwheel.experiments.types import (
+    ExperimentConfig,
+    ListedExperiment,
+    ReplayedVerdict,
+    ShownExperiment,
+    StartedExperiment,
+)
 
 if TYPE_CHECKING:
-    from thumbwheel.experiments.analysis import Decision, Inputs
-    from thumbwheel.experiments.controller import Forecast
     from thumbwheel.experiments.row_seals import SealCheck
-    from thumbwheel.experiments.types import Experiment, Plan
+    from thumbwheel.experiments.types import Decision, Experiment, Forecast, Inputs, Plan
 
 experiment = typer.Typer(help="Let the people who are served decide which version is better.")
 AgentName = Annotated[str, typer.Option(help="Whose traffic it is.")]
@@ -49,7 +52,7 @@ def start(
         str, typer.Option(help="Why it is started although earlier experiments speak against it.")
     ] = "",
     options: dict[str, Any] | None = None,
-) -> present.Answer[Any]:
+) -> present.Answer[StartedExperiment]:
     """Share an alias's traffic among versions until it is known which one is better.
 
     Everybody keeps one arm: the user that a call names, or with --unit session the conversation.
@@ -70,11 +73,7 @@ def start(
         started = None
         if not dry_run:
             started = verbs.start(ws, served, alias, plan, forecast, despite)
-    data = {
-        "experiment": started.id if started else None,
-        "plan": plan.model_dump(mode="json"),
-        "forecast": asdict(forecast),
-    }
+    data = StartedExperiment(started.id if started else None, plan, forecast)
     return present.page(data, _start_page(plan, forecast, started))
 
 
@@ -138,7 +137,7 @@ def list_(
 
 
 @experiment.command()
-def show(ctx: typer.Context, id: Id, agent: OfAgent = None) -> present.Answer[Any]:
+def show(ctx: typer.Context, id: Id, agent: OfAgent = None) -> present.Answer[ShownExperiment]:
     """Show the figures of each arm and each guard, and the events. You may look at any
     time: the verdict stays valid.
 
@@ -153,14 +152,14 @@ def show(ctx: typer.Context, id: Id, agent: OfAgent = None) -> present.Answer[An
         events = controller.events_of(ws, current)
         verdicts = controller.verdicts_of(ws, current)
         pending = waiting_winner(ws, current)
-    data = {
+    data = ShownExperiment(
         **vars(ListedExperiment.of(current)),
-        "inputs": inputs.model_dump(mode="json"),
-        "decision": decision.model_dump(mode="json"),
-        "events": [asdict(event) for event in events],
-        "verdicts": [verdict.model_dump(mode="json") for verdict in verdicts],
-        "waiting": pending.id if pending else None,
-    }
+        inputs=inputs,
+        decision=decision,
+        events=events,
+        verdicts=verdicts,
+        waiting=pending.id if pending else None,
+    )
 
     def page() -> Iterator[present.Part]:
         yield from _figures_page(current, inputs, decision)
@@ -267,7 +266,9 @@ def stop(
 
 
 @experiment.command()
-def replay(ctx: typer.Context, id: Id, agent: OfAgent = None) -> present.Answer[Any]:
+def replay(
+    ctx: typer.Context, id: Id, agent: OfAgent = None
+) -> present.Answer[list[ReplayedVerdict]]:
     """Compute the verdicts of an experiment again, from what was signed and from its exposures.
 
     The signature is checked first, then the seal of every exposure and call. Exit code 4 where the
@@ -278,7 +279,7 @@ def replay(ctx: typer.Context, id: Id, agent: OfAgent = None) -> present.Answer[
     from thumbwheel.experiments import controller
     from thumbwheel.experiments.row_seals import check_seals, vouched_calls
 
-    results = []
+    results: list[ReplayedVerdict] = []
     with ctx.obj() as ws:
         current = controller.find(ws, id, agent)
         rows = check_seals(ws, current)
@@ -296,7 +297,7 @@ def replay(ctx: typer.Context, id: Id, agent: OfAgent = None) -> present.Answer[
                     "calls": current.collected.calls,
                     "sealed_calls": n_vouched,
                     "reasons": list(decision.reasons),
-                    "recomputed": recomputed.model_dump(mode="json"),
+                    "recomputed": recomputed,
                 }
             )
     answer = present.page(results, _replay_page(current, results, rows, n_vouched))
@@ -305,7 +306,7 @@ def replay(ctx: typer.Context, id: Id, agent: OfAgent = None) -> present.Answer[
 
 
 def _replay_page(
-    current: Experiment, results: list[dict[str, Any]], rows: SealCheck, n_vouched: int
+    current: Experiment, results: list[ReplayedVerdict], rows: SealCheck, n_vouched: int
 ) -> Iterator[present.Part]:
     lines = []
     for result in results:

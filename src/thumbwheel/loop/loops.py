@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+import sqlalchemy as sa
+
 from thumbwheel.core import ids
 from thumbwheel.core.clock import Clock, utc_now
 from thumbwheel.core.config import build
@@ -55,6 +57,11 @@ def enable(
         # what waits is looked at now, and not at the schedule's next time
         enqueue(ws, "loop check", {"agent": agent.slug}, agent=agent.slug)
     return status(ws, agent, clock)
+
+
+def disable_all(connection: sa.Connection) -> int:
+    """Disable all loops of a home that was restored; return how many were enabled."""
+    return turn_store.disable_all(connection)
 
 
 def disable(ws: Workspace, agent: Agent, clock: Clock = utc_now) -> LoopStatus:

@@ -214,6 +214,8 @@ def _hash(content: str) -> str:
 
 
 def _noted_lines(ws: Workspace) -> list[dict[str, Any]]:
+    """Return what was noted, oldest first: {version, path, sha256} of a report, {version, folder}
+    of a copy."""
     path = ws.home.path / REPORTS
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     # A kill may have left half a line.

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from thumbwheel.core.files import replace, unwritable
 from thumbwheel.core.present import json_text
@@ -40,7 +40,15 @@ from thumbwheel.export.types import Export
 from thumbwheel.loop import formatting
 from thumbwheel.loop.lineage import lineage, tree
 from thumbwheel.loop.purge import note_report
-from thumbwheel.loop.types import Lineage, Record
+from thumbwheel.loop.types import (
+    Lineage,
+    Record,
+    ReportData,
+    ReportExport,
+    ReportSummary,
+    ReportTraining,
+    VersionReport,
+)
 from thumbwheel.models.types import Agent, ModelVersion
 from thumbwheel.sdk.version import __version__
 from thumbwheel.training.algorithms import ALGORITHMS
@@ -64,7 +72,7 @@ class Report:
 
     path: Path | None
     json_path: Path | None
-    value: dict[str, Any]
+    value: VersionReport
 
 
 def report(
@@ -84,7 +92,7 @@ def report(
     return Report(to, json_to, value)
 
 
-def collect(ws: Workspace, version: ModelVersion) -> dict[str, Any]:
+def collect(ws: Workspace, version: ModelVersion) -> VersionReport:
     """Return the content of the report as a JSON value. Parts that do not exist yet (no run, no
     evaluation) are None."""
     version_lineage = lineage(ws, version)
@@ -134,7 +142,7 @@ def _evaluation(version_lineage: Lineage, decision: Record | None) -> Record | N
     return None
 
 
-def _summary(evaluation: Record | None, decision: Record | None) -> dict[str, Any] | None:
+def _summary(evaluation: Record | None, decision: Record | None) -> ReportSummary | None:
     if evaluation is None:
         return None
     names = ("name", "before", "after", "gain", "low", "high", "level", "n", "clusters")
@@ -143,19 +151,19 @@ def _summary(evaluation: Record | None, decision: Record | None) -> dict[str, An
         summary[name] = evaluation[name]
     summary["decision"] = decision["decision"] if decision else None
     summary["reasons"] = list(decision["reasons"]) if decision else []
-    return summary
+    return cast(ReportSummary, summary)
 
 
 MANIFEST_KEYS = ("drops", "notes", "warnings", "rule", "fitted", "watermark", "config")
 
 
-def _data(version_lineage: Lineage) -> dict[str, Any] | None:
+def _data(version_lineage: Lineage) -> ReportData | None:
     dataset, sources = version_lineage.dataset, version_lineage.sources
     if not (dataset and sources):
         return None
     data = {key: dataset["manifest"].get(key) for key in MANIFEST_KEYS}
     subjects = set().union(*sources.subjects.values())
-    return data | {
+    data |= {
         "id": dataset["id"],
         "shape": dataset["shape"],
         "rows": sources.rows,
@@ -164,6 +172,7 @@ def _data(version_lineage: Lineage) -> dict[str, Any] | None:
         "traces": {split: len(ids) for split, ids in sources.traces.items()},
         "origins": sources.origins,
     }
+    return cast(ReportData, data)
 
 
 RUN_KEYS = (
@@ -179,14 +188,14 @@ RUN_KEYS = (
 )
 
 
-def _training(ws: Workspace, run: Record) -> dict[str, Any]:
+def _training(ws: Workspace, run: Record) -> ReportTraining:
     train, dev = [], []
     for line in RunDir(ws.home.runs / run["id"]).read_metrics():
         if "loss" in line:
             train.append(line)
         if "eval_loss" in line:
             dev.append({name.removeprefix("eval_"): value for name, value in line.items()})
-    return {key: run[key] for key in RUN_KEYS} | {
+    training = {key: run[key] for key in RUN_KEYS} | {
         "started": run["recorded_at"],
         "ended": run["ended_at"],
         "changed": changed(run["algorithm"], run["config"]),
@@ -194,6 +203,7 @@ def _training(ws: Workspace, run: Record) -> dict[str, Any]:
         "dev": dev,
         "best": _best_step(run, dev),
     }
+    return cast(ReportTraining, training)
 
 
 def changed(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -251,7 +261,7 @@ def _guards(
     return rows
 
 
-def _exports(ws: Workspace, version: ModelVersion) -> list[dict[str, Any]]:
+def _exports(ws: Workspace, version: ModelVersion) -> list[ReportExport]:
     """Return the newest export in each format and precision, largest first, with its distance from
     the trained model and its cost."""
     newest = {(export.format, export.quant): export for export in exports(ws, version)}
@@ -259,7 +269,7 @@ def _exports(ws: Workspace, version: ModelVersion) -> list[dict[str, Any]]:
     return [_export_row(export) for export in largest_first]
 
 
-def _export_row(export: Export) -> dict[str, Any]:
+def _export_row(export: Export) -> ReportExport:
     parity = export.parity
     if not parity.failures:
         verdict = "ok"

@@ -37,7 +37,7 @@ def retrain(connection: sa.Connection, tainted: Tainted) -> list[str]:
     name_of = dict(connection.execute(agents).tuples().all())
     bases_of_exports: list[tuple[str, str]] = []
     for export in store.rows_by_id(connection, schema.exports, tainted.exports):
-        version = store.version(connection, export["version_id"]) or {}
+        version = store.row_by_id(connection, schema.model_versions, export["version_id"]) or {}
         if version.get("base"):
             bases_of_exports.append((export["path"], version["base"]))
 

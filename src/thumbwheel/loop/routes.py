@@ -31,9 +31,6 @@ ROUTES = (
         state="models list",
     ),
     Route("report", "GET", f"{AGENT}/versions/{{version}}/report", "read", download="to"),
-    Route("dataset why", "GET", "/api/dataset-rows/{row}", "read"),
-    Route("feedback used-in", "GET", f"{AGENT}/uses/{{id}}", "read"),
-    Route("erase", "DELETE", f"{AGENT}/subjects/{{subject}}", "own", {"dry_run": True}),
     Route(
         "loop run",
         "POST",
@@ -119,4 +116,13 @@ ROUTES = (
         {"reason": "the prompt was changed"},
     ),
     Route("experiment replay", "GET", f"{AGENT}/experiments/{{id}}/replay", "read"),
+)
+
+LINEAGE_ROUTES = (
+    Route("dataset why", "GET", "/api/dataset-rows/{row}", "read"),
+    Route("feedback used-in", "GET", f"{AGENT}/uses/{{id}}", "read"),
+)
+
+ERASE_ROUTES = (
+    Route("erase", "DELETE", f"{AGENT}/subjects/{{subject}}", "own", {"dry_run": True}),
 )

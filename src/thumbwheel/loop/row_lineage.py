@@ -4,7 +4,7 @@ feedback or one trace was used."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 
@@ -22,7 +22,7 @@ from thumbwheel.loop.erase import names_of
 from thumbwheel.loop.formatting import compact, visible
 from thumbwheel.loop.lineage import source_and_feedback_ids
 from thumbwheel.loop.taint import datasets_holding, descendants
-from thumbwheel.loop.types import Record, UsageReport, UsedDataset, UsedRun
+from thumbwheel.loop.types import Record, RowOrigin, UsageReport, UsedDataset, UsedRun
 from thumbwheel.models.versions import require_agent
 
 ORIGINS = {
@@ -49,7 +49,7 @@ ANSWERS = (
 )
 
 
-def why(ws: Workspace, name: str, *, subjects: bool = False) -> dict[str, Any]:
+def why(ws: Workspace, name: str, *, subjects: bool = False) -> RowOrigin:
     """Return everything that the row `name` (its id, or DATASET:ROW) was made from, as a JSON
     value. If several datasets have the row, the newest one counts.
 
@@ -79,7 +79,7 @@ def why(ws: Workspace, name: str, *, subjects: bool = False) -> dict[str, Any]:
     for trace in traces:
         trace["subject"] = subject_names.get(trace["subject"])
     manifest = dataset.manifest
-    return {
+    origin = {
         "row_id": row["row_id"],
         "dataset": {
             "id": dataset.id,
@@ -96,6 +96,7 @@ def why(ws: Workspace, name: str, *, subjects: bool = False) -> dict[str, Any]:
         "case": {key: case[key] for key in CASE_KEYS} if case else None,
         "rewards": [_columns(reward, REWARD_KEYS) for reward in rewards],
     }
+    return cast(RowOrigin, origin)
 
 
 def _columns(row: Record, keys: Sequence[str]) -> dict[str, Any]:

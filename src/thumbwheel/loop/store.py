@@ -179,6 +179,7 @@ def target_ids(connection: sa.Connection, feedback_ids: Iterable[str]) -> dict[s
 
 
 def _all(connection: sa.Connection, table: sa.Table, where: sa.ColumnElement[bool]) -> list[Record]:
+    """Return the rows of `table` that meet the condition, oldest first."""
     rows = connection.execute(
         sa.select(table).where(where).order_by(table.c.recorded_at, table.c.id)
     ).mappings()
@@ -662,6 +663,7 @@ def _recount_queues(connection: sa.Connection, queue_ids: Iterable[str]) -> None
 def _delete(
     connection: sa.Connection, table: sa.Table, column: sa.Column[Any], values: Iterable[str]
 ) -> None:
+    """Delete the rows whose `column` is among `values`."""
     for batch in batches(sorted(values)):
         connection.execute(table.delete().where(column.in_(batch)))
 

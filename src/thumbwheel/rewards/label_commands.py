@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -18,7 +18,11 @@ from thumbwheel.core.files import write_output
 from thumbwheel.rewards.label_config import LearnConfig
 from thumbwheel.rewards.types import (
     AcceptedSuggestions,
+    ClassifierReport,
     DecidedQuestion,
+    LabelAgreement,
+    LabelStatus,
+    LearnedClassifier,
     ShownQuestion,
     Suggested,
 )
@@ -44,7 +48,7 @@ def learn_(
         typer.Option(help="Write the classifier here, for the reward function `learned`."),
     ] = None,
     options: Mapping[str, Any] = {},
-) -> present.Answer[Any]:
+) -> present.Answer[LearnedClassifier]:
     """Fit a classifier on what people called good and bad, and say how good it is on traces that it
     had not seen.
 
@@ -57,11 +61,11 @@ def learn_(
         name, classifier = learn(ws, agent, ws.settings(LearnConfig, "label", options))
     if out is not None:
         write_output("--out", out, as_bytes(classifier.document()))
-    data = {"classifier": name, **classifier.about}
-    return present.page(data, [_report_table(name, agent, classifier.about["report"])])
+    learned = cast(LearnedClassifier, {"classifier": name, **classifier.about})
+    return present.page(learned, [_report_table(name, agent, learned["report"])])
 
 
-def _report_table(classifier: str, agent: str, report: Mapping[str, Any]) -> present.Table:
+def _report_table(classifier: str, agent: str, report: ClassifierReport) -> present.Table:
     labels = (
         f"{report['labels']}: {report['good']} good, {report['bad']} bad, of "
         f"{report['groups']} prompts or sessions"
@@ -281,7 +285,7 @@ def accept_(
 
 
 @label.command("status")
-def status_(ctx: typer.Context, agent: Agent) -> present.Answer[Any]:
+def status_(ctx: typer.Context, agent: Agent) -> present.Answer[LabelStatus]:
     """Labels, suggestions by state, and how often reviewers agreed with suggestions, by their
     confidence."""
     from thumbwheel.rewards.suggest import status
@@ -291,8 +295,11 @@ def status_(ctx: typer.Context, agent: Agent) -> present.Answer[Any]:
     return present.page(counts, _status_page(counts, agent))
 
 
-def _status_page(counts: Mapping[str, Any], agent: str) -> Iterator[present.Part]:
-    rows = [*counts["labels"].items(), *counts["suggestions"].items()]
+def _status_page(counts: LabelStatus, agent: str) -> Iterator[present.Part]:
+    rows: list[tuple[str, object]] = [
+        *counts["labels"].items(),
+        *counts["suggestions"].items(),
+    ]
     yield present.Table(f"labels of {agent}", ("", "count"), rows)
     if not counts["bands"]:
         return
@@ -307,7 +314,7 @@ def _status_page(counts: Mapping[str, Any], agent: str) -> Iterator[present.Part
 
 
 @label.command("agreement")
-def agreement_(ctx: typer.Context, agent: Agent) -> present.Answer[Any]:
+def agreement_(ctx: typer.Context, agent: Agent) -> present.Answer[LabelAgreement]:
     """Measure how far raters agree beyond chance: all people, each against the crowd of the others,
     and judging models against the people.
 
@@ -327,7 +334,7 @@ def agreement_(ctx: typer.Context, agent: Agent) -> present.Answer[Any]:
         parts.append(_judges_table(stated))
     if not parts:
         parts.append(present.Note("no two raters judged the same thing"))
-    data = {"panels": [panel.as_dict() for panel in panels], "judges": stated}
+    data = cast(LabelAgreement, {"panels": [panel.as_dict() for panel in panels], "judges": stated})
     return present.page(data, parts)
 
 

@@ -17,6 +17,9 @@ ROUTES = (
         "run",
         local=("url", "model", "api_key_variable"),
     ),
+)
+
+LABEL_ROUTES = (
     Route("label learn", "POST", f"{AGENT}/labels/classifier", "run"),
     Route("label suggest", "POST", f"{AGENT}/labels/suggestions", "run", {"limit": 50}),
     Route(

@@ -327,6 +327,7 @@ def trace_count(connection: sa.Connection, agent_id: str, as_of: datetime | None
 def _among(
     agent_id: str, as_of: datetime | None, trace_id: str | None
 ) -> list[sa.ColumnElement[bool]]:
+    """Return conditions: traces of the agent, recorded by `as_of`, or one of them."""
     conditions = [traces.c.agent_id == agent_id]
     if as_of is not None:
         conditions.append(traces.c.recorded_at <= as_of)

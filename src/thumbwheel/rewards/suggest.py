@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import sqlalchemy as sa
@@ -36,7 +36,7 @@ from thumbwheel.rewards.classifier import Array, Classifier, design
 from thumbwheel.rewards.features import Features
 from thumbwheel.rewards.label_config import LearnConfig
 from thumbwheel.rewards.learn import embedder_of, learn_with, person_labels, unlabelled
-from thumbwheel.rewards.types import Suggested
+from thumbwheel.rewards.types import AgreementFigure, ConfidenceBand, LabelStatus, Suggested
 from thumbwheel.stats.agreement import kappa
 from thumbwheel.stats.rates import wilson
 
@@ -250,7 +250,7 @@ def _suggestion_ids(agent: str, waiting: Sequence[Question], name: str) -> list[
     return [suggestion.id for suggestion in matches]
 
 
-def status(ws: Workspace, agent: str) -> dict[str, Any]:
+def status(ws: Workspace, agent: str) -> LabelStatus:
     """Return the number of suggestions in each state, and how often reviewers agreed with them, in
     total and by confidence."""
     learner = require_agent(ws, agent)
@@ -269,14 +269,14 @@ def status(ws: Workspace, agent: str) -> dict[str, Any]:
     bands = [_band(low, high, reviewed) for low, high in pairwise(BANDS)]
     counts = {"good": sum(labels.values()), "bad": len(labels) - sum(labels.values())}
     return {
-        "labels": counts,
+        "labels": {"good": counts["good"], "bad": counts["bad"]},
         "suggestions": states,
-        "kappa": overall.as_dict(),
-        "bands": [suggestion for suggestion in bands if suggestion["reviewed"]],
+        "kappa": cast(AgreementFigure, overall.as_dict()),
+        "bands": [band for band in bands if band["reviewed"]],
     }
 
 
-def _band(low: float, high: float, reviewed: Sequence[sa.RowMapping]) -> dict[str, Any]:
+def _band(low: float, high: float, reviewed: Sequence[sa.RowMapping]) -> ConfidenceBand:
     inside = [
         suggestion
         for suggestion in reviewed

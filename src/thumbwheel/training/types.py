@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -395,8 +395,8 @@ class EnvironmentChange:
     """A thing that is not as it was: its value then and now."""
 
     name: str
-    then: Any
-    now: Any
+    then: Annotated[Any, Field(description="Its value when the run was trained.")]
+    now: Annotated[Any, Field(description="Its value now.")]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from thumbwheel.capture.gateway.routing import RoutingRequest
 from thumbwheel.capture.gateway.settings import GatewayConfig
 from thumbwheel.core.errors import ConfigError, Conflict, DataError, InputError, NotFound
 from thumbwheel.db.schema import deployments, exposed_calls, exposures, model_versions, traces
-from thumbwheel.experiments import controller, store
+from thumbwheel.experiments import controller, store, types
 from thumbwheel.experiments.analysis import MISMATCH, SILENCE
 from thumbwheel.experiments.exposures import collect
 from thumbwheel.experiments.history import history
@@ -660,7 +660,7 @@ def test_an_interval_is_tightest_for_the_units_that_come_before_the_end(
         trial.rate(trace_id, number % 4 > 0)
     trial.drain()
 
-    def forecast_until(hours: float) -> controller.Forecast:
+    def forecast_until(hours: float) -> types.Forecast:
         options = {"max_hours": hours}
         plan, forecast = verbs.draft(trial.ws, trial.agent, "live", ["v0", "v1"], [], options)
         assert plan.tuned_for == forecast.tuned_for

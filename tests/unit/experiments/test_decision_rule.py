@@ -19,10 +19,6 @@ from thumbwheel.experiments.analysis import (
     PROMPT,
     SILENCE,
     STOP_TUNED_FOR,
-    ArmComparison,
-    ArmFigures,
-    GuardFigures,
-    Inputs,
     analyse,
     decide,
 )
@@ -30,11 +26,15 @@ from thumbwheel.experiments.assign import Assignment
 from thumbwheel.experiments.senders import decided
 from thumbwheel.experiments.types import (
     Arm,
+    ArmComparison,
+    ArmFigures,
     Collected,
     Experiment,
     ExperimentConfig,
     Figures,
+    GuardFigures,
     GuardPlan,
+    Inputs,
     Plan,
     State,
     Stratum,

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
+from pydantic import Field
 from starlette.types import Receive, Scope, Send
 
 from thumbwheel.access.gate import AccessGate
@@ -34,7 +35,7 @@ from thumbwheel.models.versions import require_agent
 from thumbwheel.server.api.bodies import BoundedRoute
 from thumbwheel.server.api.job_access import visible_job
 from thumbwheel.server.api.parameters import NO_NUL
-from thumbwheel.training.curves import StepRange, curves
+from thumbwheel.training.curves import RunCurves, StepRange, curves
 from thumbwheel.training.live import RunProgress, progress_of
 from thumbwheel.training.train import metrics_after, run_of, runs
 
@@ -62,7 +63,7 @@ class ServerEvent:
 
     id: str
     kind: str
-    content: Any
+    content: Annotated[Any, Field(description="What the kind of event says, as an object.")]
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def router() -> APIRouter:
         operation_id="jobs.events",
         dependencies=[needs("read", by_row=True)],
         response_class=Response,
-        responses=_documented(STREAMED),
+        responses=_documented(ServerEvent, STREAMED),
         tags=["jobs"],
     )
     async def job_events(
@@ -183,7 +184,7 @@ def router() -> APIRouter:
         operation_id="runs.curves",
         dependencies=[needs("read")],
         response_class=Response,
-        responses=_documented({}),
+        responses=_documented(RunCurves, {}),
         tags=["train"],
     )
     def run_curves(
@@ -212,7 +213,7 @@ def router() -> APIRouter:
         operation_id="runs.metrics",
         dependencies=[needs("read")],
         response_class=Response,
-        responses=_documented(STREAMED),
+        responses=_documented(ServerEvent, STREAMED),
         tags=["train"],
     )
     async def run_metrics(
@@ -245,7 +246,7 @@ def router() -> APIRouter:
         operation_id="decisions.list",
         dependencies=[needs("read")],
         response_class=Response,
-        responses=_documented(STREAMED),
+        responses=_documented(ServerEvent, STREAMED),
         tags=["gate"],
     )
     async def list_decisions(
@@ -267,7 +268,7 @@ def router() -> APIRouter:
 STREAMED: Mapping[str, Any] = {STREAM: {"schema": {"type": "string"}}}
 
 
-def _documented(further: Mapping[str, Any]) -> dict[int | str, dict[str, Any]]:
-    rows = {"schema": {"type": "array", "items": {"type": "object"}}}
-    content = {"application/json": rows, **further}
-    return {200: {"description": "What there is.", "content": content}}
+def _documented(row: Any, further: Mapping[str, Any]) -> dict[int | str, dict[str, Any]]:
+    """Return the documentation of an answer that is a list of such rows, or is one of `further`."""
+    description = "A list of what there is."
+    return {200: {"description": description, "model": list[row], "content": dict(further)}}

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.responses import FileResponse
+from pydantic import with_config
+from typing_extensions import TypedDict
 
 from thumbwheel.access.needs import needs
 from thumbwheel.access.route import AGENT
@@ -29,6 +31,26 @@ BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "b
 Name = Annotated[str, PathParameter(pattern=NO_NUL, min_length=1, max_length=400)]
 
 
+@with_config(use_attribute_docstrings=True)
+class ListedExport(TypedDict):
+    """An export of a version."""
+
+    id: str
+    """Ours."""
+    version: str
+    """v3."""
+    format: str
+    """As `export --format` takes it."""
+    quant: str | None
+    """Precision."""
+    files: dict[str, dict[str, Any]]
+    """Name of a file -> its hash and size."""
+    deployable: bool
+    """Whether it may be served."""
+    accepted: str | None
+    """Who accepted it beyond the limits."""
+
+
 def router() -> APIRouter:
     """Return the router for exports and their files."""
     routes = APIRouter(route_class=BoundedRoute)
@@ -37,7 +59,7 @@ def router() -> APIRouter:
         EXPORTS,
         operation_id="exports.list",
         dependencies=[needs("read")],
-        response_model=list[dict[str, Any]],
+        response_model=list[ListedExport],
         tags=["export"],
     )
     def list_exports(request: Request, agent: Name, version: Name) -> Response:
@@ -106,14 +128,14 @@ def _exports(request: Request, agent: str, version: str) -> list[Export]:
     return exports(ws, versions.version(ws, slug_of(agent), version))
 
 
-def _as_json(export: Export) -> dict[str, Any]:
+def _as_json(export: Export) -> ListedExport:
     """Return the export as JSON for clients, without its path on the server."""
     return {
         "id": export.id,
         "version": export.version,
         "format": export.format,
         "quant": export.quant,
-        "files": dict(export.files),
+        "files": {name: dict(about) for name, about in export.files.items()},
         "deployable": export.deployable,
         "accepted": export.accepted,
     }

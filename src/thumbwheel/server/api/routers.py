@@ -19,9 +19,11 @@ from thumbwheel.datasets.routes import ROUTES as DATASETS
 from thumbwheel.deploy.routes import ROUTES as DEPLOY
 from thumbwheel.evaluation.routes import ROUTES as EVALUATION
 from thumbwheel.export.routes import ROUTES as EXPORT
+from thumbwheel.loop.routes import ERASE_ROUTES, LINEAGE_ROUTES
 from thumbwheel.loop.routes import ROUTES as LOOP
 from thumbwheel.notify.routes import ROUTES as NOTIFY
 from thumbwheel.review.routes import ROUTES as REVIEW
+from thumbwheel.rewards.routes import LABEL_ROUTES
 from thumbwheel.rewards.routes import ROUTES as REWARDS
 from thumbwheel.server.api import (
     endpoint,
@@ -41,12 +43,15 @@ from thumbwheel.training.routes import ROUTES as TRAINING
 ROUTES: tuple[Route, ...] = (
     *CAPTURE,
     *REWARDS,
+    *LABEL_ROUTES,
     *REVIEW,
     *DATASETS,
     *TRAINING,
     *EVALUATION,
     *EXPORT,
     *DEPLOY,
+    *LINEAGE_ROUTES,
+    *ERASE_ROUTES,
     *LOOP,
     *NOTIFY,
     *JOBS,
