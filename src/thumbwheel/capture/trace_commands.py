@@ -9,7 +9,14 @@ import typer
 
 from thumbwheel.capture.commands import Agent, Limit
 from thumbwheel.capture.judged import Judged
-from thumbwheel.capture.trace_types import ExcludedTraces, ShownTrace, TracePage, TraceSummary
+from thumbwheel.capture.trace_types import (
+    ExcludedTraces,
+    ShownJudgement,
+    ShownStep,
+    ShownTrace,
+    TracePage,
+    TraceSummary,
+)
 from thumbwheel.core import present
 
 traces = typer.Typer()
@@ -146,7 +153,7 @@ def traces_exclude(
     return present.message(result, f"{len(result.traces)} {words}")
 
 
-def _step_line(step: dict[str, Any]) -> str:
+def _step_line(step: ShownStep) -> str:
     """Return a step in one line: its kind and name, who answered, how long it took, how many
     tokens."""
     parts = [step["kind"], step.get("name")]
@@ -163,7 +170,7 @@ def _step_line(step: dict[str, Any]) -> str:
     return ", ".join(str(part) for part in parts if part)
 
 
-def _feedback_title(judgement: dict[str, Any]) -> str:
+def _feedback_title(judgement: ShownJudgement) -> str:
     name = f" {judgement['name']}" if judgement.get("name") else ""
     rater = f" by {judgement['rater']}" if judgement.get("rater") else ""
     return f"{judgement['kind']}{name}{rater}"

@@ -522,7 +522,7 @@ class VersionReport(TypedDict):
     """The dataset."""
     training: ReportTraining | None
     """The run."""
-    evaluation: dict[str, Any] | None
+    evaluation: Mapping[str, Any] | None
     """The evaluation on which the gate decided, as `evaluate` answers it."""
     guards: list[dict[str, Any]]
     """The guards as the gate saw them: name, figures, label and verdict of each."""
@@ -530,7 +530,7 @@ class VersionReport(TypedDict):
     """Whether the weights beat the same feedback as a prompt."""
     opinions: str
     """Other statistical tests of the same figures."""
-    decision: dict[str, Any] | None
+    decision: Mapping[str, Any] | None
     """The stored decision, with its policy, inputs and signature."""
     served: list[dict[str, Any]]
     """The newest evaluation of each form in which the version was served."""

@@ -36,7 +36,13 @@ from thumbwheel.rewards.classifier import Array, Classifier, design
 from thumbwheel.rewards.features import Features
 from thumbwheel.rewards.label_config import LearnConfig
 from thumbwheel.rewards.learn import embedder_of, learn_with, person_labels, unlabelled
-from thumbwheel.rewards.types import AgreementFigure, ConfidenceBand, LabelStatus, Suggested
+from thumbwheel.rewards.types import (
+    AgreementFigure,
+    ClassifierReport,
+    ConfidenceBand,
+    LabelStatus,
+    Suggested,
+)
 from thumbwheel.stats.agreement import kappa
 from thumbwheel.stats.rates import wilson
 
@@ -90,7 +96,8 @@ def suggest(ws: Workspace, agent: str, limit: int, config: LearnConfig) -> Sugge
     ws.db.write(
         lambda connection: store.suggest(connection, learner.id, name, fresh), of_agent(learner.id)
     )
-    return Suggested(name, dict(classifier.about["report"]), len(fresh), total, len(traces))
+    fit: ClassifierReport = classifier.about["report"]
+    return Suggested(name, fit, len(fresh), total, len(traces))
 
 
 def _row(agent_id: str, classifier: str, trace_id: str, chance: float, rank: int) -> dict[str, Any]:

@@ -305,7 +305,7 @@ def load_trace(asked: PageRequest) -> Mapping[str, Any]:
     trace = show_trace(asked.ws, slug, asked.parts["trace"])
     question = _last_text(trace["input"])
     calls = [step for step in trace["steps"] if step["kind"] == "llm"]
-    answering = calls[-1] if calls else {}
+    answering: Mapping[str, Any] = calls[-1] if calls else {}
     inner = [_run_inside(asked, name) for name in trace["children"][:RUNS_AT_ONCE]]
     return {
         "title": _title(trace),
