@@ -40,7 +40,7 @@ test-repeat: $(VENV)/.dev
 
 # stages whose rows differ most between databases, on PostgreSQL
 test-postgresql: $(VENV)/.dev
-	THUMBWHEEL_TEST_DATABASE=postgresql $(PYTEST) $(PARALLEL) --tests fast -m "not sqlite" tests/unit/models tests/unit/loop $(ARGS)
+	THUMBWHEEL_TEST_DATABASE=postgresql $(PYTEST) $(PARALLEL) --tests fast -m "not sqlite" tests/unit/models tests/unit/loop tests/unit/erasure tests/unit/homes tests/unit/report $(ARGS)
 
 # the attacks in their long form, also those marked `repeat`: poisoned trainings, models of
 # strangers, a live provider, clocks that jump, bounded memory; every run of the tests has the rest

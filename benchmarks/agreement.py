@@ -3,7 +3,7 @@ on PandaLM and on llmfao.
 
     python benchmarks/agreement.py
 
-Each rater is held against the plurality of the others (`thumbwheel.rewards.agreement`), judges
+Each rater is held against the plurality of the others (`thumbwheel.review.agreement`), judges
 against that of the people; where two verdicts lead together there is no crowd, and the pair is left
 out and counted. A tie is a verdict like the others; `decided` repeats the comparison on the pairs
 that both sides decided. Intervals (95 %) resample pairs. Reads ../shared/data/preferences, or
@@ -22,7 +22,7 @@ from typing import Any
 
 import raw
 
-from thumbwheel.rewards.agreement import Panel, RaterAgreement, panel
+from thumbwheel.review.agreement import Panel, RaterAgreement, panel
 
 DATA = (
     Path(

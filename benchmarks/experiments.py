@@ -548,7 +548,7 @@ def bench_routing(calls: int) -> dict[str, Any]:
     """Processor time of choosing what answers a call, while an experiment runs."""
     from tests.worlds.experiment_world import experiment_world
     from tests.worlds.gateway_world import AGENT
-    from thumbwheel.capture.gateway.routing import RoutingRequest
+    from thumbwheel.gateway.routing import RoutingRequest
 
     with tempfile.TemporaryDirectory() as folder, experiment_world(Path(folder)) as world:
         world.begin()

@@ -139,9 +139,9 @@ def parser() -> argparse.ArgumentParser:
 def chats() -> Iterator[list[dict[str, str]]]:
     """Every recorded conversation of the three files, answers good and bad, as the sources read
     them."""
-    from thumbwheel.capture.source import Line
-    from thumbwheel.capture.sources import SOURCES
-    from thumbwheel.capture.types import TraceRecord
+    from thumbwheel.importers.source import Line
+    from thumbwheel.importers.sources import SOURCES
+    from thumbwheel.importers.types import TraceRecord
 
     for turn in TURNS:
         for item in SOURCES.get(turn.source).read(DATA / turn.file, lambda _: None):

@@ -36,14 +36,14 @@ from tests.servers.postgres_server import PostgresServer
 from thumbwheel.capture import store
 from thumbwheel.capture.ingest import save, scope_of
 from thumbwheel.capture.prepare import Prepared, prepare
-from thumbwheel.capture.source import Line
-from thumbwheel.capture.sources.jsonl import SOURCE
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.dialects import VARIABLE
 from thumbwheel.db.schema import traces
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import WHOLE_HOME, of_agent
 from thumbwheel.db.writer import Writer
+from thumbwheel.importers.source import Line
+from thumbwheel.importers.sources.jsonl import SOURCE
 
 ROWS = 50
 """Traces of a batch."""

@@ -57,8 +57,6 @@ from tests.models.tiny_models import tiny_base  # noqa: E402
 from tests.worlds.recorded_wheel import FILE, TARGET, Wheel, recorded_wheel  # noqa: E402
 from tests.worlds.simulated_clock import SimulatedClock, simulated_clock  # noqa: E402
 from thumbwheel.app.routing_table import RoutingTable  # noqa: E402
-from thumbwheel.capture.gateway.routing import RoutingRequest  # noqa: E402
-from thumbwheel.capture.gateway.settings import GatewayConfig  # noqa: E402
 from thumbwheel.capture.gateway_seal import sealed_line  # noqa: E402
 from thumbwheel.capture.inbox import drain_inbox  # noqa: E402
 from thumbwheel.core import log  # noqa: E402
@@ -69,6 +67,8 @@ from thumbwheel.db.workspace import Workspace  # noqa: E402
 from thumbwheel.engine.base_check import find_base  # noqa: E402
 from thumbwheel.experiments import controller  # noqa: E402
 from thumbwheel.experiments.types import State  # noqa: E402
+from thumbwheel.gateway.routing import RoutingRequest  # noqa: E402
+from thumbwheel.gateway.settings import GatewayConfig  # noqa: E402
 from thumbwheel.loop import experiment as experiments  # noqa: E402
 from thumbwheel.loop import loops, quarantine  # noqa: E402
 from thumbwheel.loop.jobs import LoopCheckSpec, run_check  # noqa: E402

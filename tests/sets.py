@@ -81,7 +81,7 @@ ALWAYS = {
     ),
     # data at rest
     "tests/e2e/test_erasure.py": "after an erasure no byte of the subject is left",
-    "tests/unit/loop/test_erase.py::test_the_others_keep_every_byte": "nor one of others gone",
+    "tests/unit/erasure/test_erase.py::test_the_others_keep_every_byte": "nor one of others gone",
     "tests/store/test_moving_homes.py::test_a_backup_is_the_home_as_it_was": (
         "a backup is restored, on both databases"
     ),
@@ -91,7 +91,7 @@ ALWAYS = {
     "tests/store/test_database.py::test_what_was_acknowledged_survives_kill_9": (
         "the smoke test of PostgreSQL: what it acknowledged survives kill -9"
     ),
-    "tests/unit/loop/test_erase.py::test_nothing_is_left_in_postgresql": (
+    "tests/unit/erasure/test_erase.py::test_nothing_is_left_in_postgresql": (
         "erasure on the other database"
     ),
     # the wall

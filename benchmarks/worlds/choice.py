@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from thumbwheel.capture.pairs import Message, split_pair
+from thumbwheel.importers.pairs import Message, split_pair
 from worlds import small_base
 from worlds.data import data_file
 from worlds.world import (

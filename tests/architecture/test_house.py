@@ -32,7 +32,10 @@ STAGES = (
     "evaluation",
     "export",
     "deploy",
+    "report",
+    "erasure",
     "loop",
+    "homes",
 )
 MODULES_OF_TORCH = {
     "src/thumbwheel/compat/n3/policy_model.py",
@@ -104,7 +107,7 @@ CHILDREN = (
     "sandbox/inside",
     "llm/library_child.py",
     "datasets/collect.py",
-    "capture/columnar_child.py",
+    "importers/columnar_child.py",
     "engine/template_child.py",
 )
 """Programs whose standard output is read by a program."""

@@ -111,7 +111,7 @@ def test_every_marker_is_in_a_set_or_elsewhere(pytestconfig: pytest.Config) -> N
     ("changed", "test", "distance"),
     [
         ("src/thumbwheel/stats/sequential.py", "tests/unit/stats/test_sequential.py::test_x", 0),
-        ("src/thumbwheel/loop/report.py", "tests/unit/stats/test_sequential.py::test_x", None),
+        ("src/thumbwheel/report/report.py", "tests/unit/stats/test_sequential.py::test_x", None),
         ("docs/13-ingest.md", "tests/e2e/test_docs.py::test_a_page_runs[13-ingest.md]", 0),
         ("docs/13-ingest.md", "tests/e2e/test_docs.py::test_a_page_runs[15-sources.md]", None),
         ("tests/models/tiny_models.py", "tests/unit/training/test_parity_trl.py::test_sft", 0),

@@ -33,7 +33,7 @@ from thumbwheel.datasets.build import build
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.loop.erase import erase
+from thumbwheel.erasure.erase import erase
 from thumbwheel.loop.quarantine import hold_bursts
 from thumbwheel.loop.trigger_types import TriggerConfig
 from thumbwheel.models.types import Agent

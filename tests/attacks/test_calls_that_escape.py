@@ -12,10 +12,10 @@ import pytest
 from tests.servers.scripted_upstream import ScriptedUpstream, reply
 from tests.waiting import until
 from tests.worlds.gateway_world import AGENT, GatewayWorld, opened_home, running, serve_remote
-from thumbwheel.capture.gateway.protocols import protocol_of
-from thumbwheel.capture.gateway.token_count import prompt_tokens
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import deploy
+from thumbwheel.gateway.protocols import protocol_of
+from thumbwheel.gateway.token_count import prompt_tokens
 from thumbwheel.models import versions
 from thumbwheel.models.types import EndpointAddress
 

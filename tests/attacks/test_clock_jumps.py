@@ -22,10 +22,10 @@ from thumbwheel.access.settings import AccessConfig
 from thumbwheel.access.types import LOCAL_TOKEN
 from thumbwheel.access.web_tokens import WebTokens
 from thumbwheel.capture.feedback_token import DAY, DAYS, FeedbackTokens
-from thumbwheel.capture.gateway.budget import Account, Budgets, CallTimes
-from thumbwheel.capture.gateway.refusal import Refusal
-from thumbwheel.capture.gateway.settings import Allowance
-from thumbwheel.capture.usage import UsageFile
+from thumbwheel.core.usage import UsageFile
+from thumbwheel.gateway.budget import Account, Budgets, CallTimes
+from thumbwheel.gateway.refusal import Refusal
+from thumbwheel.gateway.settings import Allowance
 from thumbwheel.jobs import schedules, store
 from thumbwheel.jobs.types import JobState, Missed
 

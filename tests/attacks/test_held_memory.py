@@ -15,8 +15,8 @@ from tests.servers.scripted_upstream import Received, ScriptedUpstream, chat_rep
 from tests.servers.scripted_upstream import stream_head as head_of
 from tests.waiting import until
 from tests.worlds.gateway_world import GatewayWorld, opened_home, running, serve_remote
-from thumbwheel.capture.gateway import application
 from thumbwheel.core.errors import ModelError
+from thumbwheel.gateway import application
 from thumbwheel.llm import checked_transport
 from thumbwheel.models.types import EndpointAddress
 

@@ -18,7 +18,7 @@ from tests.worlds.gateway_world import AGENT, opened_home
 from thumbwheel.core.config import Home
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.dialects import Sqlite
-from thumbwheel.loop.backup import MANIFEST, ROWS, back_up, restore
+from thumbwheel.homes.backup import MANIFEST, ROWS, back_up, restore
 from thumbwheel.models.versions import ensure_agent
 
 REPORT = "reports/r.html"

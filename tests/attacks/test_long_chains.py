@@ -14,11 +14,12 @@ import sqlalchemy as sa
 
 from tests.worlds.gateway_world import AGENT, opened_home
 from thumbwheel.capture.ingest import ingest
+from thumbwheel.db import stored_rows
 from thumbwheel.db.schema import feedback, messages, traces
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.loop import store
-from thumbwheel.loop.erase import erase
+from thumbwheel.erasure.erase import erase
 from thumbwheel.models.types import Agent
+from thumbwheel.report import store
 
 Row = dict[str, Any]
 SUBJECT = "ann"
@@ -69,7 +70,7 @@ def long_conversation(count: int) -> list[Row]:
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """How many keys are looked for in the tables."""
     counts = [0]
-    original = store.select
+    original = stored_rows.select
 
     def select(connection: Any, columns: Any, key: Any, wanted: Any, *where: Any) -> Any:
         keys = list(wanted)

@@ -16,7 +16,7 @@ from thumbwheel.core.errors import InputError, ModelError
 from thumbwheel.db.dialects import Sqlite
 from thumbwheel.engine.base_check import find_base
 from thumbwheel.engine.load import load_base
-from thumbwheel.loop.backup import back_up, restore
+from thumbwheel.homes.backup import back_up, restore
 
 
 def put_fifo(path: Path) -> None:

@@ -15,13 +15,13 @@ import sqlalchemy as sa
 from thumbwheel.capture import span_store, store
 from thumbwheel.capture.inbox import REJECTED, drain_inbox
 from thumbwheel.capture.ingest import scope_of
-from thumbwheel.capture.otlp import assemble
-from thumbwheel.capture.otlp.span import Span
 from thumbwheel.capture.span_store import QUIET, save_spans, settled_runs
 from thumbwheel.capture.traces import list_traces
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.importers.otlp import assemble
+from thumbwheel.importers.otlp.span import Span
 
 PROMPT = '[{"role": "user", "content": "Hi"}]'
 

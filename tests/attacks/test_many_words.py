@@ -23,15 +23,15 @@ from thumbwheel.datasets.shapes import pairs
 from thumbwheel.datasets.shapes.pairs import Pairs
 from thumbwheel.datasets.types import DatasetConfig, Drop, Edge, Evidence, JudgedText
 from thumbwheel.models.types import Agent
+from thumbwheel.review.agreement import MOST_RATERS, Crowd, panel
 from thumbwheel.review.hand_out import next_items
 from thumbwheel.review.queues import QueueSelection, create
 from thumbwheel.review.rate import RatingRequest, rate
 from thumbwheel.review.raters import report
 from thumbwheel.review.types import QueueConfig, RaterVerdict
 from thumbwheel.rewards.aggregate import plurality
-from thumbwheel.rewards.agreement import MOST_RATERS, Crowd, panel
+from thumbwheel.rewards.feedback_queries import preferences
 from thumbwheel.rewards.label import pair_votes
-from thumbwheel.rewards.store import preferences
 from thumbwheel.rewards.types import Preference, Value
 from thumbwheel.stats import agreement
 from thumbwheel.stats.agreement import _Verdicts, alpha, kappa

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from tests.worlds.gateway_world import opened_home, running
 from thumbwheel.app.job_kinds import job_kinds
-from thumbwheel.capture.types import CaseRecord, FeedbackRecord, TraceRecord
+from thumbwheel.importers.types import CaseRecord, FeedbackRecord, TraceRecord
 from thumbwheel.server.api.model_names import BASES, REWARD_MODELS
 
 IN_REQUESTS: Mapping[str, str] = {

@@ -20,13 +20,13 @@ import pytest
 
 import thumbwheel
 from tests.attacks.near_misses import ENDINGS, assert_linear, near_misses, stopped_after
-from thumbwheel.capture.gateway.request_body import with_fields
-from thumbwheel.capture.json_text import json_value
 from thumbwheel.capture.redact import LOOSE, CaptureConfig, Redactor
 from thumbwheel.core.errors import InputError
 from thumbwheel.core.normal_form import normal_form
 from thumbwheel.core.seal import Seal
 from thumbwheel.deploy import processes
+from thumbwheel.gateway.request_body import with_fields
+from thumbwheel.importers.json_text import json_value
 from thumbwheel.rewards import next_turn
 from thumbwheel.rewards.calls import calls_of_text
 from thumbwheel.rewards.json_answer import depth
@@ -44,7 +44,7 @@ NOT_FROM_OUTSIDE = {
     "thumbwheel.llm.install": "reads the output and the archive of a pinned build",
     "thumbwheel.sandbox.cgroup": "reads files of the kernel",
     "thumbwheel.sandbox.root_files": "reads the output of ldd",
-    "thumbwheel.loop.charts": "reads what matplotlib drew",
+    "thumbwheel.report.charts": "reads what matplotlib drew",
     "thumbwheel.engine.lora": "reads names of modules of a loaded model",
     "thumbwheel.rewards.next_turn": "reads 2,000 characters; has a test of its own below",
 }
@@ -52,7 +52,7 @@ NOT_FROM_OUTSIDE = {
 MOST_READ = {"thumbwheel.deploy.processes.PROBLEM": processes.MOST_OF_LOG}
 """Patterns that meet the end of a log, whatever stands in it -> its characters."""
 USED_BY_ANOTHER_NAME = {
-    f"thumbwheel.capture.elements.{name}": {"match"} for name in ("_INSIDE", "_BETWEEN", "_DEEP")
+    f"thumbwheel.importers.elements.{name}": {"match"} for name in ("_INSIDE", "_BETWEEN", "_DEEP")
 }
 
 
@@ -120,7 +120,7 @@ USES = list(uses())
 def test_the_patterns_of_the_sources_are_found() -> None:
     names = {use.name for use in USES}
     assert len(USES) > 60
-    assert "thumbwheel.capture.json_text._TEXT" in names
+    assert "thumbwheel.importers.json_text._TEXT" in names
     assert "thumbwheel.sdk.redact.KEYS" in names
 
 

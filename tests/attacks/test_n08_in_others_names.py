@@ -26,13 +26,13 @@ from thumbwheel.capture.feedback_token import DAY, DAYS, FeedbackTokens
 from thumbwheel.capture.inbox import drain_inbox
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.capture.traces import show_trace
-from thumbwheel.capture.types import OWNER_MARKS
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.schema import feedback, raters
-from thumbwheel.loop.erase import erase
+from thumbwheel.erasure.erase import erase
+from thumbwheel.importers.types import OWNER_MARKS
 from thumbwheel.models.types import Agent
-from thumbwheel.rewards.agreement import agreement
-from thumbwheel.rewards.learn import person_labels
+from thumbwheel.review.agreement import agreement
+from thumbwheel.rewards.person_labels import person_labels
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from thumbwheel.capture import unpacked
 from thumbwheel.capture.ingest import ingest
-from thumbwheel.capture.sources import SOURCES
-from thumbwheel.capture.types import TraceRecord
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.importers import unpacked
+from thumbwheel.importers.sources import SOURCES
+from thumbwheel.importers.types import TraceRecord
 
 MEBIBYTE = 2**20
 

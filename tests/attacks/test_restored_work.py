@@ -22,10 +22,10 @@ from thumbwheel.db.dialects import Sqlite
 from thumbwheel.db.engine import Database, writing
 from thumbwheel.db.schema import jobs as job_rows
 from thumbwheel.db.schema import schedules as schedule_rows
+from thumbwheel.homes.backup import back_up, restore
 from thumbwheel.jobs import queue, schedules
 from thumbwheel.jobs.types import JobState
 from thumbwheel.loop import turn_store
-from thumbwheel.loop.backup import back_up, restore
 from thumbwheel.models.versions import ensure_agent
 
 PASSWORD = "hunter2-and-more"

@@ -8,9 +8,9 @@ from typing import Any
 
 from tests.command_line import Run
 from tests.public_data import public_data
-from thumbwheel.capture.detect import Options, detect, source_of
-from thumbwheel.capture.source import Item, Line, Refused
-from thumbwheel.capture.types import FeedbackRecord, TraceRecord
+from thumbwheel.importers.detect import Options, detect, source_of
+from thumbwheel.importers.source import Item, Line, Refused
+from thumbwheel.importers.types import FeedbackRecord, TraceRecord
 
 
 def brought(name: str) -> Path:

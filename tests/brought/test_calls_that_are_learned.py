@@ -10,14 +10,14 @@ import pytest
 
 from tests.brought.reading import brought, signals, written
 from tests.models.tiny_models import CHATML, tiny_tokenizer
-from thumbwheel.capture.detect import detect
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.written_calls import read_answer, write_answer
 from thumbwheel.datasets.build import build, load_rows
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.prompt import PromptBuilder, TargetText
-from thumbwheel.engine.written_calls import read_answer, write_answer
+from thumbwheel.importers.detect import detect
 
 HERMES = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"

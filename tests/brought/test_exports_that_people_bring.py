@@ -20,11 +20,11 @@ from tests.brought.reading import (
     written,
 )
 from tests.command_line import Run
-from thumbwheel.capture.detect import Options, detect
 from thumbwheel.capture.received import langfuse_row, tensorzero_row
-from thumbwheel.capture.source import Line
-from thumbwheel.capture.types import FeedbackRecord, TraceRecord, Unreadable
 from thumbwheel.core.errors import InputError
+from thumbwheel.importers.detect import Options, detect
+from thumbwheel.importers.source import Line
+from thumbwheel.importers.types import FeedbackRecord, TraceRecord, Unreadable
 
 OPEN_WEBUI = "02-openwebui-reasoning-blocks"
 
@@ -482,7 +482,7 @@ def test_a_column_of_feedback_in_words_is_a_comment(tmp_path: Path) -> None:
 
 def test_times_are_right_in_utc_or_refused() -> None:
     options = Options.parsed(None, None, timezone="Europe/Berlin")
-    from thumbwheel.capture.types import naive_times
+    from thumbwheel.importers.types import naive_times
 
     with naive_times(options.zone):
         rows = items(brought("25-times/rows.csv"))

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from tests.brought.reading import answers, records, refusals, signals, traces, written
-from thumbwheel.capture.detect import detect
-from thumbwheel.capture.foreign import FOREIGN
-from thumbwheel.capture.lines import ignore_position
-from thumbwheel.capture.marks import read_mark
-from thumbwheel.capture.source import LeftOut, Line, Refused
-from thumbwheel.capture.sources import SOURCES
-from thumbwheel.capture.types import CaseRecord, FeedbackRecord
 from thumbwheel.core.errors import InputError
+from thumbwheel.importers.detect import detect
+from thumbwheel.importers.foreign import FOREIGN
+from thumbwheel.importers.lines import ignore_position
+from thumbwheel.importers.marks import read_mark
+from thumbwheel.importers.source import LeftOut, Line, Refused
+from thumbwheel.importers.sources import SOURCES
+from thumbwheel.importers.types import CaseRecord, FeedbackRecord
 
 ASKED = "Can I return shoes?"
 GOOD, BAD = "Yes, within 30 days.", "No idea, go away."

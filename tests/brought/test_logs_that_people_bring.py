@@ -20,9 +20,9 @@ from tests.brought.reading import (
     written,
 )
 from tests.command_line import Run
-from thumbwheel.capture.detect import Options, detect
-from thumbwheel.capture.source import LeftOut
-from thumbwheel.capture.types import CaseRecord, FeedbackRecord
+from thumbwheel.importers.detect import Options, detect
+from thumbwheel.importers.source import LeftOut
+from thumbwheel.importers.types import CaseRecord, FeedbackRecord
 
 ASKED = {"role": "user", "content": "Open today?"}
 SYSTEM = {"role": "system", "content": "Be kind."}

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.brought.reading import answers, brought, items, refusals, signals, traces, written
-from thumbwheel.capture.detect import Options
-from thumbwheel.capture.marks import MarkColumn, read_mark, reading_of
-from thumbwheel.capture.source import Line
-from thumbwheel.capture.types import FeedbackRecord, Unreadable
+from thumbwheel.importers.detect import Options
+from thumbwheel.importers.marks import MarkColumn, read_mark, reading_of
+from thumbwheel.importers.source import Line
+from thumbwheel.importers.types import FeedbackRecord, Unreadable
 
 ASKED = {"role": "user", "content": "Can I return shoes?"}
 BAD = {"role": "assistant", "content": "Go away."}
@@ -361,7 +361,7 @@ def test_a_pair_whose_prompt_has_another_name_is_refused(tmp_path: Path) -> None
 
 def test_the_common_beginning_is_said_where_it_is_taken(tmp_path: Path) -> None:
     from tests.brought.reading import items
-    from thumbwheel.capture.source import Line
+    from thumbwheel.importers.source import Line
 
     pair = {"chosen": "The sky is blue.", "rejected": "The sky is green.", "source": "x y z"}
     (item,) = items(written(tmp_path / "rows.jsonl", pair))

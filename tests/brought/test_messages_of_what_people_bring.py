@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.brought.reading import answers, brought, refusals, signals, traces, written
-from thumbwheel.capture.messages import chat, tools_of, without_thoughts
-from thumbwheel.capture.types import TraceRecord
 from thumbwheel.core.errors import DataError
 from thumbwheel.engine.messages import normalize
+from thumbwheel.importers.messages import chat, tools_of, without_thoughts
+from thumbwheel.importers.types import TraceRecord
 
 HOURS = {"name": "hours", "arguments": '{"day": "today"}'}
 DAY = {"day": "today"}

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.brought.reading import answers, brought, items, refusals, signals, traces, written
-from thumbwheel.capture.detect import Options, detect
-from thumbwheel.capture.source import Line
 from thumbwheel.core.errors import InputError
+from thumbwheel.importers.detect import Options, detect
+from thumbwheel.importers.source import Line
 
 ASKED = {"role": "user", "content": "a?"}
 FIRST_BETTER = [("preference", {"ranking": [[0], [1]]})]

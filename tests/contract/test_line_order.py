@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 
 from thumbwheel.capture import ingest as ingesting
 from thumbwheel.capture.ingest import ingest
-from thumbwheel.capture.sources import SOURCES
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import DataError
 from thumbwheel.datasets.build import build, load_rows
 from thumbwheel.datasets.types import SPLITS, DatasetConfig
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.importers.sources import SOURCES
 
 AGENT = "desk"
 EVERY_CHECK = (

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.third_party import names
-from thumbwheel.capture.detect import detect
-from thumbwheel.capture.source import Line, Refused
-from thumbwheel.capture.sources import SOURCES
 from thumbwheel.core.errors import InputError
+from thumbwheel.importers.detect import detect
+from thumbwheel.importers.source import Line, Refused
+from thumbwheel.importers.sources import SOURCES
 
 SERVERS = ("mlflow", "phoenix")
 """Sources that read no files; what a server may send is bounded by their own tests."""
@@ -73,10 +73,10 @@ def test_a_folder_with_a_fifo_in_it_is_read_past_it(name: str, tmp_path: Path) -
 PEAK = """
 import resource, sys
 from pathlib import Path
-from thumbwheel.capture.sources import SOURCES
+from thumbwheel.importers.sources import SOURCES
 from thumbwheel.core.errors import InputError
 import thumbwheel.compat.command_center.source, thumbwheel.compat.isaa.source
-import thumbwheel.capture.sources.langfuse
+import thumbwheel.importers.sources.langfuse
 source, path = SOURCES.get(sys.argv[1]), Path(sys.argv[2])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 count = 0
@@ -132,7 +132,7 @@ def test_a_table_has_so_many_columns_and_no_more(tmp_path: Path) -> None:
 def test_a_record_of_many_long_cells_is_refused_and_costs_itself_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("thumbwheel.capture.tables.LONGEST", 1000)
+    monkeypatch.setattr("thumbwheel.importers.tables.LONGEST", 1000)
     path = tmp_path / "long.csv"
     cells = ",".join('"' + "x\n" * 300 + '"' for _ in range(4))
     path.write_text(
@@ -173,7 +173,7 @@ class TestParquet:
         items = list(SOURCES.get("parquet").read(path, lambda position: None))
         assert [type(item) for item in items] == [Line, Refused, Line]
         assert isinstance(items[1], Refused) and len(items[1].text) <= 200
-        monkeypatch.setattr("thumbwheel.capture.tables.MOST_MEMORY", 300 * 2**20)
+        monkeypatch.setattr("thumbwheel.importers.tables.MOST_MEMORY", 300 * 2**20)
         pq.write_table(
             pa.table({"prompt": ["a" * (200 * 2**20)], "response": ["b"]}), path, compression="zstd"
         )

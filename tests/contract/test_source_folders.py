@@ -9,19 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from thumbwheel.capture.detect import detect, sample
 from thumbwheel.capture.ingest import ingest
-from thumbwheel.capture.source import Line, ReadsLocations, Refused
-from thumbwheel.capture.sources import SOURCES
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.importers.detect import detect, sample
+from thumbwheel.importers.source import Line, ReadsLocations, Refused
+from thumbwheel.importers.sources import SOURCES
 
 MODULE = '''
 """`tickets`: a folder of support tickets, one text file each: question, dashes, answer."""
 
-from thumbwheel.capture.source import Unreadable, files_below, item_of, items_of_files, read_regular
-from thumbwheel.capture.types import TraceRecord
+from thumbwheel.importers.source import (
+    Unreadable,
+    files_below,
+    item_of,
+    items_of_files,
+    read_regular,
+)
+from thumbwheel.importers.types import TraceRecord
 
 
 class Tickets:

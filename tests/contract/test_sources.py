@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from thumbwheel.capture import lines
-from thumbwheel.capture.detect import detect
-from thumbwheel.capture.source import HOPELESS, Item, JsonLines, Line, Refused, Source
-from thumbwheel.capture.sources import SOURCES
 from thumbwheel.core.errors import InputError, NotFound
+from thumbwheel.importers import lines
+from thumbwheel.importers.detect import detect
+from thumbwheel.importers.source import HOPELESS, Item, JsonLines, Line, Refused, Source
+from thumbwheel.importers.sources import SOURCES
 
 EVERY = pytest.mark.parametrize(
     "name", [name for name in SOURCES.names() if isinstance(SOURCES.get(name), JsonLines)]

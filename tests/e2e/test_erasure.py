@@ -17,13 +17,13 @@ from thumbwheel.datasets.build import build
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.base_check import find_base
+from thumbwheel.erasure.erase import erase
 from thumbwheel.evaluation.evaluate import evaluate
 from thumbwheel.evaluation.gate import gate
 from thumbwheel.export.package import export
-from thumbwheel.loop.erase import erase
-from thumbwheel.loop.report import report
 from thumbwheel.models import versions
 from thumbwheel.models.types import Agent
+from thumbwheel.report.report import report
 from thumbwheel.training.train import train
 
 GONE = 1

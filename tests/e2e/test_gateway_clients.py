@@ -38,12 +38,12 @@ from tests.worlds.gateway_world import (
     running,
     serve_remote,
 )
-from thumbwheel.capture.gateway.protocols import PROTOCOLS
 from thumbwheel.capture.inbox import drain_inbox
 from thumbwheel.db import schema
 from thumbwheel.deploy import processes
 from thumbwheel.export.formats import FORMATS
 from thumbwheel.export.types import ExportSource
+from thumbwheel.gateway.protocols import PROTOCOLS
 from thumbwheel.llm.llama_server import LlamaServer
 from thumbwheel.models.types import EndpointAddress
 

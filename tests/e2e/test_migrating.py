@@ -174,7 +174,7 @@ def require_command(arguments: list[str]) -> None:
 
 def names_of(command: str, option: str) -> list[str] | None:
     tables = {
-        ("import", "source"): "thumbwheel.capture.sources.SOURCES",
+        ("import", "source"): "thumbwheel.importers.sources.SOURCES",
         ("serve", "--dialect"): "thumbwheel.app.dialects.DIALECTS",
         ("dataset", "--shape"): "thumbwheel.datasets.shapes.SHAPES",
         ("evaluate", "--suite"): "thumbwheel.evaluation.suites.SUITES",

@@ -21,7 +21,6 @@ from tests.servers.thumbwheel_server import LOOPBACK
 from tests.worlds.experiment_world import ExperimentWorld
 from tests.worlds.gateway_world import AGENT, GatewayWorld, opened_home, running, serve_remote
 from thumbwheel.app.routing_table import RoutingTable
-from thumbwheel.capture.gateway.settings import GatewayConfig
 from thumbwheel.compat.isaa.agent_tools import KEY, RLTrainingManager
 from thumbwheel.core import ids
 from thumbwheel.core.config import Home, Sources
@@ -42,6 +41,7 @@ from thumbwheel.evaluation.policy import GateVerdict
 from thumbwheel.evaluation.signing import signed_verdict
 from thumbwheel.evaluation.traffic import WON, TrafficVerdict
 from thumbwheel.experiments import controller
+from thumbwheel.gateway.settings import GatewayConfig
 from thumbwheel.jobs import queue
 from thumbwheel.loop import approval, inbox
 from thumbwheel.loop.canary_experiment import begin_experiment

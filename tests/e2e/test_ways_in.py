@@ -18,14 +18,14 @@ import sqlalchemy as sa
 from tests.command_line import Run
 from tests.public_data import public_data
 from tests.required import missing
-from thumbwheel.capture.source import Line
-from thumbwheel.capture.sources import SOURCES
 from thumbwheel.core.config import Home
+from thumbwheel.core.written_calls import write_answer
 from thumbwheel.datasets.build import load_rows
 from thumbwheel.datasets.types import SPLITS
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.engine.written_calls import write_answer
+from thumbwheel.importers.source import Line
+from thumbwheel.importers.sources import SOURCES
 
 TAU = "agent-trajectories/tau-bench-gpt4o-airline.jsonl"
 

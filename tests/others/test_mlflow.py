@@ -14,14 +14,14 @@ import sqlalchemy as sa
 from tests.others.environments import peer_environment
 from tests.others.peer_server import output_of, running
 from thumbwheel.capture.feedback import list_feedback
-from thumbwheel.capture.import_report import ImportReport
 from thumbwheel.capture.ingest import ingest
-from thumbwheel.capture.location import path_or_address
-from thumbwheel.capture.sources import mlflow
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import InputError
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.importers.import_report import ImportReport
+from thumbwheel.importers.location import path_or_address
+from thumbwheel.importers.sources import mlflow
 from thumbwheel.llm.port import free_port
 
 pytestmark = [pytest.mark.peers, pytest.mark.slow, pytest.mark.sqlite]

@@ -15,8 +15,6 @@ from thumbwheel.access import audit
 from thumbwheel.access.audit import Act
 from thumbwheel.capture.cases import add_case
 from thumbwheel.capture.ingest import save, scope_of
-from thumbwheel.capture.source import Line
-from thumbwheel.capture.sources.jsonl import SOURCE
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.datasets.build import freeze
 from thumbwheel.datasets.types import Dataset
@@ -24,6 +22,8 @@ from thumbwheel.db.dialects import VARIABLE
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import JOBS
 from thumbwheel.evaluation.evaluate import store_evaluation
+from thumbwheel.importers.source import Line
+from thumbwheel.importers.sources.jsonl import SOURCE
 from thumbwheel.jobs import claims, queue
 from thumbwheel.jobs.types import JobsConfig, JobState
 from thumbwheel.models import versions

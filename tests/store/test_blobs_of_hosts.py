@@ -30,16 +30,17 @@ from thumbwheel.db.hosts import folder_id
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import ROWS
 from thumbwheel.engine.base_check import find_base, locate_unchanged
+from thumbwheel.erasure.purge import purge
+from thumbwheel.erasure.types import SubjectRows
+from thumbwheel.homes.backup import back_up
+from thumbwheel.homes.backup import restore as restore_backup
 from thumbwheel.jobs import current
 from thumbwheel.jobs.types import Job
-from thumbwheel.loop.backup import back_up
-from thumbwheel.loop.backup import restore as restore_backup
-from thumbwheel.loop.purge import purge
-from thumbwheel.loop.types import SubjectRows, Tainted
 from thumbwheel.models.blob_location import open_bucket_store
 from thumbwheel.models.bucket import Bucket, BucketAddress
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import ensure_agent, versions
+from thumbwheel.report.types import Tainted
 from thumbwheel.training import store
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.stored_checkpoints import StoredCheckpoints, restore

@@ -25,13 +25,13 @@ from tests.worlds.sealed_calls import record_calls
 from thumbwheel.capture import store
 from thumbwheel.capture.cases import add_case, list_cases, read_cases
 from thumbwheel.capture.feedback import add_feedback, feedback_stats, list_feedback
-from thumbwheel.capture.import_report import ImportReport
 from thumbwheel.capture.ingest import ingest, rehearse, scope_of
-from thumbwheel.capture.types import TraceRecord
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import InputError, NotFound, StorageError
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace, any_case
+from thumbwheel.importers.import_report import ImportReport
+from thumbwheel.importers.types import TraceRecord
 from thumbwheel.models.versions import ensure_base
 
 Write = Callable[..., Path]
@@ -693,7 +693,7 @@ class TestTyped:
 IMPORT = """
 import resource, sys, time
 from pathlib import Path
-from thumbwheel.capture.import_report import ImportReport
+from thumbwheel.importers.import_report import ImportReport
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace

@@ -35,8 +35,8 @@ from thumbwheel.deploy import routing
 from thumbwheel.deploy import store as deployment_store
 from thumbwheel.deploy.types import DeploymentState, Endpoint
 from thumbwheel.deploy.watch import DeploymentWatch
-from thumbwheel.loop.backup import back_up, restore
-from thumbwheel.loop.move import move
+from thumbwheel.homes.backup import back_up, restore
+from thumbwheel.homes.move import move
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import ensure_agent, ensure_base
 from thumbwheel.training import train

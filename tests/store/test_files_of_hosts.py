@@ -43,17 +43,17 @@ from thumbwheel.deploy import store as deployment_store
 from thumbwheel.deploy.deploy import undeploy
 from thumbwheel.deploy.types import DeploymentState, Endpoint
 from thumbwheel.engine.base_check import find_base
-from thumbwheel.export import package
-from thumbwheel.jobs import queue
-from thumbwheel.jobs import store as jobs_store
-from thumbwheel.jobs.types import JobState, WorkerRow
-from thumbwheel.loop.erase import erase
-from thumbwheel.loop.pending_erasures import (
+from thumbwheel.erasure.erase import erase
+from thumbwheel.erasure.pending_erasures import (
     cluster_hosts,
     forget_host,
     purge_here,
     waiting_hosts,
 )
+from thumbwheel.export import package
+from thumbwheel.jobs import queue
+from thumbwheel.jobs import store as jobs_store
+from thumbwheel.jobs.types import JobState, WorkerRow
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import ensure_agent, ensure_base
 from thumbwheel.server.api.export_files import file_of

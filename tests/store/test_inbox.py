@@ -24,7 +24,6 @@ from thumbwheel.capture.feedback import feedback_stats
 from thumbwheel.capture.inbox import Drainer, drain_inbox
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.capture.prepare import Prepared
-from thumbwheel.capture.source import Row
 from thumbwheel.capture.span_store import save_spans
 from thumbwheel.capture.store import LineResult
 from thumbwheel.core.config import Home, Sources
@@ -32,6 +31,7 @@ from thumbwheel.db import schema
 from thumbwheel.db.dialects import Postgresql, Sqlite
 from thumbwheel.db.engine import Database, writing
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.importers.source import Row
 from thumbwheel.sdk import spool as spool_line
 from thumbwheel.sdk.segment import Segment
 

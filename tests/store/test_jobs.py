@@ -19,6 +19,7 @@ from thumbwheel.core.config import Home
 from thumbwheel.core.errors import Conflict, Fenced, InputError, NotFound
 from thumbwheel.db.engine import Database
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.erasure.purge import mentions
 from thumbwheel.jobs import claims, queue, schedules, store
 from thumbwheel.jobs import worker as worker_module
 from thumbwheel.jobs.host import Host, boot_id, process_started
@@ -33,7 +34,6 @@ from thumbwheel.jobs.types import (
     WorkerRow,
 )
 from thumbwheel.jobs.worker import Pulse, Worker
-from thumbwheel.loop.purge import mentions
 from thumbwheel.models.versions import ensure_agent
 
 CONFIG = JobsConfig(crashes=3)

@@ -29,8 +29,8 @@ from thumbwheel.db.dialects import SQLITE, Postgresql, Sqlite, backend_at
 from thumbwheel.db.migrate import upgrade
 from thumbwheel.db.schema import agents, homes, metadata, traces
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.loop.backup import back_up, restore
-from thumbwheel.loop.move import move
+from thumbwheel.homes.backup import back_up, restore
+from thumbwheel.homes.move import move
 
 pytestmark = pytest.mark.postgresql
 PEOPLE = 12
@@ -171,7 +171,7 @@ KILLED = """
 import os, sys
 from thumbwheel.core.config import Home
 from thumbwheel.db import transfer
-from thumbwheel.loop.move import move
+from thumbwheel.homes.move import move
 transfer._count = lambda connection, table, counts=[]: counts.append(1) or (
     os.kill(os.getpid(), 9) if len(counts) > len(transfer.TABLES) else 0
 )
@@ -359,7 +359,7 @@ def test_a_home_that_came_into_use_during_a_restore_keeps_its_rows(
         upgrade(snapshot)
         filled(home.path, SQLITE, tmp_path)
 
-    monkeypatch.setattr("thumbwheel.loop.backup.upgrade", upgrade_late)
+    monkeypatch.setattr("thumbwheel.homes.backup.upgrade", upgrade_late)
     with pytest.raises(Conflict, match="it is not empty"):
         restore(home, Sqlite(home.database, home.lock), tmp_path / "backup.tar")
     assert not list(home.path.glob(".*tmp"))

@@ -27,8 +27,8 @@ from thumbwheel.db.dialects import Postgresql, backend_at
 from thumbwheel.db.engine import Database
 from thumbwheel.db.schema import agents, artifacts
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.erasure.erase import erase
 from thumbwheel.llm.port import free_port
-from thumbwheel.loop.erase import erase
 from thumbwheel.models.types import Agent
 
 pytestmark = pytest.mark.postgresql

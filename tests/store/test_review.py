@@ -22,7 +22,7 @@ from thumbwheel.core.errors import Conflict, DataError, Forbidden, InputError, N
 from thumbwheel.db import schema
 from thumbwheel.db.feedback_in_force import newest_words
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.loop.erase import erase
+from thumbwheel.erasure.erase import erase
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import require_agent
 from thumbwheel.review.hand_out import next_items, return_skipped

@@ -11,12 +11,12 @@ from thumbwheel.capture import trace_queries
 from thumbwheel.capture.feedback import add_feedback
 from thumbwheel.capture.ingest import save, scope_of
 from thumbwheel.capture.judged import Judged
-from thumbwheel.capture.source import Line
-from thumbwheel.capture.sources.jsonl import SOURCE
 from thumbwheel.capture.trace_queries import TraceFilter
 from thumbwheel.capture.traces import list_traces, show_trace
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.importers.source import Line
+from thumbwheel.importers.sources.jsonl import SOURCE
 from thumbwheel.models.versions import require_agent
 
 QUESTIONS = ("Opening hours?", "Öffnungszeiten 100%?", "Is it waterproof?", "How_long?", "Where?")

@@ -39,10 +39,10 @@ def install(site: Path) -> Path:
 
 def tables() -> list[VariantTable[object]]:
     """The tables that the package has a variant for."""
-    from thumbwheel.capture.sources import SOURCES
     from thumbwheel.deploy.targets import TARGETS
     from thumbwheel.evaluation.suites import SUITES
     from thumbwheel.export.formats import FORMATS
+    from thumbwheel.importers.sources import SOURCES
     from thumbwheel.rewards.functions import FUNCTIONS
     from thumbwheel.training.algorithms import ALGORITHMS
 

@@ -16,16 +16,16 @@ import httpx2
 from tests.servers.scripted_upstream import ScriptedUpstream
 from tests.worlds.gateway_world import AGENT, HELLO, opened_home, serve_remote
 from thumbwheel.app.routing_table import RoutingTable
-from thumbwheel.capture.gateway.protocols import protocol_of
-from thumbwheel.capture.gateway.record import Timing, trace_line
-from thumbwheel.capture.gateway.routing import Choice, RoutingRequest
-from thumbwheel.capture.gateway.settings import GatewayConfig
 from thumbwheel.capture.gateway_seal import sealed_line
 from thumbwheel.capture.inbox import drain_inbox
 from thumbwheel.core.seal import make_seal
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import switch
 from thumbwheel.experiments.types import Experiment
+from thumbwheel.gateway.protocols import protocol_of
+from thumbwheel.gateway.record import Timing, trace_line
+from thumbwheel.gateway.routing import Choice, RoutingRequest
+from thumbwheel.gateway.settings import GatewayConfig
 from thumbwheel.loop import experiment as verbs
 from thumbwheel.models import versions
 from thumbwheel.models.types import Agent, EndpointAddress

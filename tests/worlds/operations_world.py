@@ -31,7 +31,6 @@ from tests.worlds.pages_world import PagesWorld, add_queue, fill, small_home
 from thumbwheel.access import keys, users
 from thumbwheel.app.routing_table import RoutingTable
 from thumbwheel.capture.cases import add_case
-from thumbwheel.capture.gateway.settings import GatewayConfig
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.core import ids
 from thumbwheel.datasets.build import build
@@ -41,6 +40,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import switch
 from thumbwheel.export import store as export_store
 from thumbwheel.export.types import Export, Parity, ParityLimits
+from thumbwheel.gateway.settings import GatewayConfig
 from thumbwheel.jobs import queue
 from thumbwheel.loop import turn_store
 from thumbwheel.loop.quarantine import hold_bursts

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from thumbwheel.core import present
-from thumbwheel.loop.types import ClusterHost
+from thumbwheel.report.types import ClusterHost
 
 cluster = typer.Typer()
 
@@ -61,7 +61,7 @@ def hosts(ctx: typer.Context) -> present.Answer[Sequence[ClusterHost]]:
 
     Example: thumbwheel cluster hosts
     """
-    from thumbwheel.loop.pending_erasures import cluster_hosts
+    from thumbwheel.erasure.pending_erasures import cluster_hosts
 
     with ctx.obj() as ws:
         rows = cluster_hosts(ws)
@@ -85,7 +85,7 @@ def forget(
 
     Example: thumbwheel cluster forget 3f0c9a7be1d24856
     """
-    from thumbwheel.loop.pending_erasures import forget_host
+    from thumbwheel.erasure.pending_erasures import forget_host
 
     with ctx.obj() as ws:
         forgotten = forget_host(ws, folder)

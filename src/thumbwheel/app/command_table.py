@@ -38,7 +38,7 @@ COMMANDS = {
         "Judge recorded answers; list, explain and weigh their rewards.",
     ),
     "label": (
-        "thumbwheel.rewards.label_commands:label",
+        "thumbwheel.review.label_commands:label",
         "Suggest labels, review them, and how far raters and judges agree.",
     ),
     "queue": (
@@ -163,11 +163,11 @@ COMMANDS = {
         "Write the model change report of a version: one HTML file and JSON.",
     ),
     "erase": (
-        "thumbwheel.loop.erase_commands:erase",
+        "thumbwheel.erasure.commands:erase",
         "Take a subject out of the home for good, and mark what learned from it.",
     ),
     "db": (
-        "thumbwheel.loop.database_commands:db",
+        "thumbwheel.homes.commands:db",
         "Move the rows of a home between SQLite and PostgreSQL.",
     ),
     "cluster": (
@@ -179,11 +179,11 @@ COMMANDS = {
         "Move datasets, adapters and documents of a home to a bucket, and back.",
     ),
     "backup": (
-        "thumbwheel.loop.database_commands:backup",
+        "thumbwheel.homes.commands:backup",
         "Write a home as it is now into one folder or file, while it is used.",
     ),
     "restore": (
-        "thumbwheel.loop.database_commands:restore",
+        "thumbwheel.homes.commands:restore",
         "Make a new home of a backup, after checking every file of it.",
     ),
     "tools": (
@@ -224,8 +224,8 @@ STAGES = {
 """The commands by stage, in the order in which `--help` shows them."""
 
 WITHIN = {
-    "dataset": {"why": "thumbwheel.loop.erase_commands:why"},
-    "feedback": {"used-in": "thumbwheel.loop.erase_commands:used_in"},
+    "dataset": {"why": "thumbwheel.report.commands:why"},
+    "feedback": {"used-in": "thumbwheel.report.commands:used_in"},
     "loop": {
         name: f"thumbwheel.loop.loop_commands:{name}"
         for name in (

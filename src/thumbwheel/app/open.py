@@ -56,7 +56,7 @@ class Opener:
             log.say(f"note: removed what {killed} killed {exports} had left half written")
         lines = [*drain_inbox(ws), *settle_killed(ws)]
         if ws.is_shared:
-            from thumbwheel.loop.pending_erasures import purge_here
+            from thumbwheel.erasure.pending_erasures import purge_here
 
             lines += purge_here(ws)
         for line in lines:

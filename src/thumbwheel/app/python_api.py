@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     import datasets
     import pandas
 
-    from thumbwheel.capture.import_report import ImportReport
     from thumbwheel.datasets.dataplan import DataPlan
     from thumbwheel.datasets.types import Dataset
     from thumbwheel.deploy.deploy import DeployResult
     from thumbwheel.evaluation.policy import StoredDecision
     from thumbwheel.evaluation.types import Evaluation
     from thumbwheel.export.types import Export
+    from thumbwheel.importers.import_report import ImportReport
     from thumbwheel.training.types import RunResult
 
 
@@ -107,9 +107,9 @@ class OpenAgent:
         Raises:
             InputError: No source can read it, or several can.
         """
-        from thumbwheel.capture.detect import Options, detect
         from thumbwheel.capture.jobs import ImportSpec, imported
-        from thumbwheel.capture.location import path_or_address
+        from thumbwheel.importers.detect import Options, detect
+        from thumbwheel.importers.location import path_or_address
 
         location = path_or_address(str(path))
         if source is None:

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from thumbwheel.app.trial import CallLineage, Trial
-from thumbwheel.capture.gateway.routing import Choice, Price, RoutingRequest, Upstream
-from thumbwheel.capture.gateway.settings import GatewayConfig
 from thumbwheel.core import key_files, log
 from thumbwheel.core.errors import Conflict, InputError, ModelError, NotFound, ThumbwheelError
 from thumbwheel.core.plugins import nearest
@@ -22,6 +20,8 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import routing
 from thumbwheel.deploy.types import Deployment
 from thumbwheel.experiments import running as experiments
+from thumbwheel.gateway.routing import Choice, Price, RoutingRequest, Upstream
+from thumbwheel.gateway.settings import GatewayConfig
 from thumbwheel.models import versions
 from thumbwheel.models.settings import may_be_private
 from thumbwheel.models.types import CANARY, LIVE, Agent, family_of

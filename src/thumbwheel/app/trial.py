@@ -9,11 +9,11 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from thumbwheel.capture.gateway.routing import Choice, ExperimentDraw, RoutingRequest, Upstream
 from thumbwheel.core.errors import NotFound
 from thumbwheel.experiments.assign import Assignment, Draw
 from thumbwheel.experiments.exposures import OVERRIDE
 from thumbwheel.experiments.types import Experiment
+from thumbwheel.gateway.routing import Choice, ExperimentDraw, RoutingRequest, Upstream
 
 ARM_HEADER = "x-thumbwheel-arm"
 """Header by which a client asks for an arm; such a call is recorded and never counted."""

@@ -20,16 +20,16 @@ from pydantic import ValidationError
 from thumbwheel.capture import store
 from thumbwheel.capture.feedback import check_text, store_record
 from thumbwheel.capture.ingest import scope_under
-from thumbwheel.capture.json_text import json_value
-from thumbwheel.capture.regular_file import file_error, read_regular
 from thumbwheel.capture.rows import case_objection
 from thumbwheel.capture.traces import show_trace
-from thumbwheel.capture.types import CaseRecord, Unreadable, explain
 from thumbwheel.core.errors import DataError, InputError, NotFound, at_field
 from thumbwheel.db.feedback_in_force import OWNER
 from thumbwheel.db.message_chains import conversation
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import of_agent
+from thumbwheel.importers.json_text import json_value
+from thumbwheel.importers.regular_file import file_error, read_regular
+from thumbwheel.importers.types import CaseRecord, Unreadable, explain
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import require_agent
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thumbwheel.capture.import_report import DetectedFile, ImportReport, SampleRow
-from thumbwheel.capture.location import path_or_address
 from thumbwheel.capture.trace_types import (
     AddedCases,
     AddedFeedback,
@@ -21,11 +19,13 @@ from thumbwheel.capture.trace_types import (
 from thumbwheel.core import present
 from thumbwheel.core.errors import DataError
 from thumbwheel.core.options import Here
+from thumbwheel.importers.import_report import DetectedFile, ImportReport, SampleRow
+from thumbwheel.importers.location import path_or_address
 from thumbwheel.jobs.request import JobRequest
 
 if TYPE_CHECKING:
-    from thumbwheel.capture.detect import Detection
     from thumbwheel.capture.feedback import FeedbackStats
+    from thumbwheel.importers.detect import Detection
 
 Agent = Annotated[
     str, typer.Option("--agent", "-a", help="The agent (app) that the data belongs to.")
@@ -166,13 +166,13 @@ def import_(
     tau, bfcl, mbpp, humaneval, mt_bench, llmfao: published task sets, runs
     and comparisons.
     """
-    from thumbwheel.capture.detect import Options, address_of
-    from thumbwheel.capture.detect import detect as detected
     from thumbwheel.capture.jobs import ImportSpec
-    from thumbwheel.capture.location import Address
-    from thumbwheel.capture.rating_filter import RatingFilter
     from thumbwheel.core import log
     from thumbwheel.core.errors import InputError
+    from thumbwheel.importers.detect import Options, address_of
+    from thumbwheel.importers.detect import detect as detected
+    from thumbwheel.importers.location import Address
+    from thumbwheel.importers.rating_filter import RatingFilter
 
     ratings = RatingFilter(frozenset(tag or ()), frozenset(without_tag or ()), min_confidence)
     options = Options.parsed(column, scale, agent_type, gold, ratings, timezone)
@@ -229,7 +229,7 @@ def import_help() -> str:
     read."""
     import inspect
 
-    from thumbwheel.capture.sources import SOURCES
+    from thumbwheel.importers.sources import SOURCES
 
     paragraphs = [inspect.getdoc(import_) or ""]
     for name in SOURCES.names():
@@ -240,7 +240,7 @@ def import_help() -> str:
 
 
 def _detection_answer(path: Path, source: str | None, options: Any) -> present.Answer[DetectedFile]:
-    from thumbwheel.capture.detect import detect, sample
+    from thumbwheel.importers.detect import detect, sample
 
     detection = detect(path, options, source)
     rows = sample(path, detection.source, options)

@@ -14,8 +14,14 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from thumbwheel.capture.rows import PREFIXES, TARGET_PREFIX, Scope, row_id
-from thumbwheel.capture.source import Line
-from thumbwheel.capture.types import AnyRecord, CaseRecord, FeedbackRecord, TraceRecord, Unreadable
+from thumbwheel.importers.source import Line
+from thumbwheel.importers.types import (
+    AnyRecord,
+    CaseRecord,
+    FeedbackRecord,
+    TraceRecord,
+    Unreadable,
+)
 
 DATED = ("subject", "session", "rater")
 """Kinds of tombstone that say nothing about what happened afterwards."""

@@ -13,11 +13,11 @@ import sqlalchemy as sa
 
 from thumbwheel.capture import store, trace_queries
 from thumbwheel.capture.trace_types import ExcludedTraces
-from thumbwheel.capture.types import OWNER_MARKS
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import of_agent
+from thumbwheel.importers.types import OWNER_MARKS
 from thumbwheel.models.types import Agent
 
 EXCLUSION = "thumbwheel_exclusion"

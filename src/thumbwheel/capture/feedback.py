@@ -19,8 +19,13 @@ from pydantic import ValidationError
 from thumbwheel.capture import store
 from thumbwheel.capture.ingest import scope_of
 from thumbwheel.capture.rows import Scope, named_record
-from thumbwheel.capture.source import Line, row_of
-from thumbwheel.capture.types import (
+from thumbwheel.core.errors import Conflict, InputError, NotFound
+from thumbwheel.core.plugins import nearest
+from thumbwheel.db.feedback_in_force import OWNER
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
+from thumbwheel.importers.source import Line, row_of
+from thumbwheel.importers.types import (
     CHECKS,
     NOUNS,
     SCALES,
@@ -31,11 +36,6 @@ from thumbwheel.capture.types import (
     Unreadable,
     explain,
 )
-from thumbwheel.core.errors import Conflict, InputError, NotFound
-from thumbwheel.core.plugins import nearest
-from thumbwheel.db.feedback_in_force import OWNER
-from thumbwheel.db.workspace import Workspace
-from thumbwheel.db.write_locks import of_agent
 from thumbwheel.models.versions import require_agent
 
 SOURCE = OWNER

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from thumbwheel.capture.types import StepRecord, TraceRecord
 from thumbwheel.core import ids
 from thumbwheel.core.seal import Seal
+from thumbwheel.importers.types import StepRecord, TraceRecord
 
 GATEWAY_FIELDS = ("model_version", "deployment", "routing", "cost")
 """Keys of a step that only the gateway may write."""

@@ -27,9 +27,6 @@ from typing import BinaryIO
 
 from thumbwheel.capture import store
 from thumbwheel.capture.ingest import LINES, SIZE, link, save, scope_of
-from thumbwheel.capture.otlp.request import SPAN
-from thumbwheel.capture.source import Item, Line, Refused, Row, row_of, text_of
-from thumbwheel.capture.sources.jsonl import SOURCE
 from thumbwheel.capture.span_store import (
     SettledRun,
     check_span,
@@ -38,11 +35,14 @@ from thumbwheel.capture.span_store import (
     settled_runs,
 )
 from thumbwheel.capture.store import LineResult
-from thumbwheel.capture.types import TraceRecord, Unreadable
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import of_agent
+from thumbwheel.importers.otlp.request import SPAN
+from thumbwheel.importers.source import Item, Line, Refused, Row, row_of, text_of
+from thumbwheel.importers.sources.jsonl import SOURCE
+from thumbwheel.importers.types import TraceRecord, Unreadable
 from thumbwheel.sdk.disk import sync
 from thumbwheel.sdk.spool_files import locked, oldest_age, take_files
 

@@ -20,15 +20,21 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.capture import store
-from thumbwheel.capture.counterparts import Message, SourceAnswer
-from thumbwheel.capture.detect import Options, advice, source_of
-from thumbwheel.capture.import_report import ImportReport
-from thumbwheel.capture.lines import OnPosition, ignore_position
-from thumbwheel.capture.location import Address
 from thumbwheel.capture.prepare import Prepared, named_versions, prepare
 from thumbwheel.capture.rows import Scope, case_objection
-from thumbwheel.capture.server_api import Connection, Position, is_server, server_name
-from thumbwheel.capture.source import (
+from thumbwheel.core import ids
+from thumbwheel.core.errors import InputError, ThumbwheelError
+from thumbwheel.core.seal import read_seal
+from thumbwheel.db.batches import batches
+from thumbwheel.db.workspace import IMPORTED, CaseRule, Workspace
+from thumbwheel.db.write_locks import of_agent
+from thumbwheel.importers.counterparts import Message, SourceAnswer
+from thumbwheel.importers.detect import Options, advice, source_of
+from thumbwheel.importers.import_report import ImportReport
+from thumbwheel.importers.lines import OnPosition, ignore_position
+from thumbwheel.importers.location import Address
+from thumbwheel.importers.server_api import Connection, Position, is_server, server_name
+from thumbwheel.importers.source import (
     Item,
     JsonLines,
     LeftOut,
@@ -38,16 +44,10 @@ from thumbwheel.capture.source import (
     Refused,
     Source,
 )
-from thumbwheel.capture.types import (
+from thumbwheel.importers.types import (
     TraceRecord,
     naive_times,
 )
-from thumbwheel.core import ids
-from thumbwheel.core.errors import InputError, ThumbwheelError
-from thumbwheel.core.seal import read_seal
-from thumbwheel.db.batches import batches
-from thumbwheel.db.workspace import IMPORTED, CaseRule, Workspace
-from thumbwheel.db.write_locks import of_agent
 from thumbwheel.models.versions import ensure_agent
 
 LINES, SIZE = 500, 8 * 2**20

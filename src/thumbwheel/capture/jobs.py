@@ -6,17 +6,17 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from thumbwheel.capture.detect import Options, address_of
-from thumbwheel.capture.import_report import ImportReport
 from thumbwheel.capture.ingest import ingest, rehearse
-from thumbwheel.capture.location import Address, path_or_address, with_password
-from thumbwheel.capture.rating_filter import RatingFilter
-from thumbwheel.capture.server_api import is_server, require_key
 from thumbwheel.capture.uploads import read_upload
 from thumbwheel.core import log
 from thumbwheel.core.config import Config
 from thumbwheel.core.secret_store import SecretStore
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.importers.detect import Options, address_of
+from thumbwheel.importers.import_report import ImportReport
+from thumbwheel.importers.location import Address, path_or_address, with_password
+from thumbwheel.importers.rating_filter import RatingFilter
+from thumbwheel.importers.server_api import is_server, require_key
 
 
 class ImportSpec(Config):

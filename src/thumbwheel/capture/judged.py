@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from thumbwheel.capture.types import SCALES
+from thumbwheel.importers.types import SCALES
 
 
 class Judged(StrEnum):

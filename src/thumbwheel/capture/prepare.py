@@ -15,10 +15,10 @@ import sqlalchemy as sa
 
 from thumbwheel.capture.erased import Reference, references
 from thumbwheel.capture.rows import NamedRecord, Rows, Scope, case_objection, named_record
-from thumbwheel.capture.source import Line
-from thumbwheel.capture.types import TraceRecord, Unreadable
 from thumbwheel.db.encoded_rows import Row, encoded
 from thumbwheel.db.schema import cases, feedback, messages, steps, traces
+from thumbwheel.importers.source import Line
+from thumbwheel.importers.types import TraceRecord, Unreadable
 
 
 @dataclass(frozen=True)

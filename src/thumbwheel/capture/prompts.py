@@ -17,7 +17,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.capture import prompt_store, trace_queries
-from thumbwheel.capture.fields import content_text
 from thumbwheel.capture.judged import Judged, meaning
 from thumbwheel.capture.rows import chain_of
 from thumbwheel.core import ids
@@ -26,6 +25,7 @@ from thumbwheel.core.plugins import nearest
 from thumbwheel.db.message_chains import read_links, roots
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import of_agent
+from thumbwheel.importers.fields import content_text
 from thumbwheel.models.types import Agent
 from thumbwheel.stats.rates import wilson
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pydantic import Field
 
-from thumbwheel.capture.usage import DayUsage
 from thumbwheel.core.config import Config
 from thumbwheel.core.ids import slug_of
+from thumbwheel.core.usage import DayUsage
 
 COUNT_EVERY = 30.0
 """Seconds between two counts of an agent's traces."""

@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from thumbwheel.capture.fields import name_of, number_of
-from thumbwheel.capture.json_text import json_value
-from thumbwheel.capture.messages import converted
-from thumbwheel.capture.opinions import judgement, langfuse_signal, opinion_of
-from thumbwheel.capture.source import Line
-from thumbwheel.capture.sources.jsonl import RECEIVED, SOURCE
-from thumbwheel.capture.types import FeedbackKind, Unreadable
-from thumbwheel.capture.voice import Row, Voice
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError
+from thumbwheel.importers.fields import name_of, number_of
+from thumbwheel.importers.json_text import json_value
+from thumbwheel.importers.messages import converted
+from thumbwheel.importers.opinions import judgement, langfuse_signal, opinion_of
+from thumbwheel.importers.source import Line
+from thumbwheel.importers.sources.jsonl import RECEIVED, SOURCE
+from thumbwheel.importers.types import FeedbackKind, Unreadable
+from thumbwheel.importers.voice import Row, Voice
 
 SHORT_TARGETS = ("trace", "session", "step")
 """Keys by which a judgement in the short form names its target."""

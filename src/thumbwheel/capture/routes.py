@@ -31,9 +31,13 @@ from thumbwheel.capture import openapi
 from thumbwheel.capture import received as meaning
 from thumbwheel.capture.acknowledged import SpoolFull
 from thumbwheel.capture.feedback_token import FeedbackTokens, is_feedback_token
-from thumbwheel.capture.fields import name_of
 from thumbwheel.capture.inbox import Unstored
-from thumbwheel.capture.otlp.request import (
+from thumbwheel.capture.quota import QuotaExceeded
+from thumbwheel.capture.received import Received, Spell
+from thumbwheel.core.errors import Busy, Forbidden, InputError, StorageError, ThumbwheelError
+from thumbwheel.core.packed_body import BadPacking, TooLarge, unpacked
+from thumbwheel.importers.fields import name_of
+from thumbwheel.importers.otlp.request import (
     JSON,
     PROTOBUF,
     SpanLines,
@@ -42,12 +46,8 @@ from thumbwheel.capture.otlp.request import (
     response_body,
     span_lines,
 )
-from thumbwheel.capture.packed_body import BadPacking, TooLarge, unpacked
-from thumbwheel.capture.quota import QuotaExceeded
-from thumbwheel.capture.received import Received, Spell
-from thumbwheel.capture.types import OWNER_MARKS, Unreadable
-from thumbwheel.capture.voice import Voice
-from thumbwheel.core.errors import Busy, Forbidden, InputError, StorageError, ThumbwheelError
+from thumbwheel.importers.types import OWNER_MARKS, Unreadable
+from thumbwheel.importers.voice import Voice
 from thumbwheel.sdk.segment import Full
 
 MOST_BYTES, MOST_UNPACKED = 16 * 2**20, 64 * 2**20

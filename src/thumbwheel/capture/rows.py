@@ -13,7 +13,11 @@ from functools import lru_cache
 from typing import Any
 
 from thumbwheel.capture.gateway_seal import CLAIMED, claims_of, is_sealed
-from thumbwheel.capture.types import (
+from thumbwheel.core import ids
+from thumbwheel.core.seal import Seal
+from thumbwheel.db.feedback_in_force import OWNER, USER
+from thumbwheel.db.workspace import OWNER_OF_HOME, CaseRule, any_case
+from thumbwheel.importers.types import (
     AnyRecord,
     CaseRecord,
     FeedbackRecord,
@@ -22,10 +26,6 @@ from thumbwheel.capture.types import (
     TargetRef,
     TraceRecord,
 )
-from thumbwheel.core import ids
-from thumbwheel.core.seal import Seal
-from thumbwheel.db.feedback_in_force import OWNER, USER
-from thumbwheel.db.workspace import OWNER_OF_HOME, CaseRule, any_case
 
 Row = dict[str, Any]
 PREFIXES: Mapping[type[AnyRecord], str] = {

@@ -16,13 +16,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from thumbwheel.capture.otlp.assemble import is_complete, records_of
-from thumbwheel.capture.otlp.request import SPAN
-from thumbwheel.capture.otlp.span import Span, span_of_row
-from thumbwheel.capture.source import Item, Refused, item_of
 from thumbwheel.db.batches import batches
 from thumbwheel.db.schema import agents, waiting_spans
 from thumbwheel.db.workspace import OWNER_OF_HOME
+from thumbwheel.importers.otlp.assemble import is_complete, records_of
+from thumbwheel.importers.otlp.request import SPAN
+from thumbwheel.importers.otlp.span import Span, span_of_row
+from thumbwheel.importers.source import Item, Refused, item_of
 
 QUIET = timedelta(seconds=2)
 """Since the last span of a complete run; SDKs send children before or together with their root."""

@@ -16,7 +16,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from thumbwheel.capture.counterparts import Message, SourceAnswer, question_of
 from thumbwheel.capture.erased import NAME, Mark, any_erased
 from thumbwheel.capture.prepare import Candidate, Prepared, all_records, named_versions, prepare
 from thumbwheel.capture.rows import (
@@ -30,15 +29,6 @@ from thumbwheel.capture.rows import (
     named_record,
     rater_source,
     row_id,
-)
-from thumbwheel.capture.source import Line
-from thumbwheel.capture.types import (
-    NOUNS,
-    OWNER_MARKS,
-    AnyRecord,
-    CaseRecord,
-    FeedbackRecord,
-    TraceRecord,
 )
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, StorageError
@@ -62,6 +52,16 @@ from thumbwheel.db.schema import (
     traces,
 )
 from thumbwheel.db.workspace import OWNER_OF_HOME
+from thumbwheel.importers.counterparts import Message, SourceAnswer, question_of
+from thumbwheel.importers.source import Line
+from thumbwheel.importers.types import (
+    NOUNS,
+    OWNER_MARKS,
+    AnyRecord,
+    CaseRecord,
+    FeedbackRecord,
+    TraceRecord,
+)
 
 MOST = 5_000
 """Values in one IN list; SQLite takes 32,766 parameters, PostgreSQL 65,535."""

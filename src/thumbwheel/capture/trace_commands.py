@@ -192,8 +192,8 @@ def _version_number(version: str) -> int:
 
 
 def _time(option: str, text: str) -> Any:
-    from thumbwheel.capture.types import Unreadable, parse_time
     from thumbwheel.core.errors import InputError
+    from thumbwheel.importers.types import Unreadable, parse_time
 
     try:
         return parse_time(text)

@@ -10,13 +10,13 @@ from datetime import datetime
 from typing import Any, cast
 
 from thumbwheel.capture import trace_queries
-from thumbwheel.capture.fields import content_text
 from thumbwheel.capture.trace_queries import NOTHING_KNOWN, CallTotals, Cursor, TraceFilter
 from thumbwheel.capture.trace_types import ShownTrace, TracePage, TraceSummary
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.db.message_chains import conversation
 from thumbwheel.db.workspace import IMPORTED, OWNER_OF_HOME, Workspace
+from thumbwheel.importers.fields import content_text
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import require_agent
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from thumbwheel.capture.import_report import ImportReport
 from thumbwheel.core.config import Home
 from thumbwheel.core.errors import InputError, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.importers.import_report import ImportReport
 from thumbwheel.jobs import current
 from thumbwheel.jobs.queue import jobs
 from thumbwheel.jobs.types import JobState

@@ -16,14 +16,14 @@ from pydantic import Field
 
 from thumbwheel.access.types import Principal
 from thumbwheel.capture.ingest import save, scope_of
-from thumbwheel.capture.json_text import HasNul, has_nul
 from thumbwheel.capture.quota import QuotaExceeded
 from thumbwheel.capture.redact import Redactor
-from thumbwheel.capture.source import Line
-from thumbwheel.capture.sources.jsonl import SOURCE
-from thumbwheel.capture.types import AnyRecord
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.importers.json_text import HasNul, has_nul
+from thumbwheel.importers.source import Line
+from thumbwheel.importers.sources.jsonl import SOURCE
+from thumbwheel.importers.types import AnyRecord
 
 Row = dict[str, Any]
 """A line of our own format."""

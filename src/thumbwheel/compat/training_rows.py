@@ -12,7 +12,7 @@ from thumbwheel.core.errors import InputError
 from thumbwheel.db.workspace import Workspace
 
 if TYPE_CHECKING:
-    from thumbwheel.capture.import_report import ImportReport
+    from thumbwheel.importers.import_report import ImportReport
 
 
 def import_rows(

@@ -24,8 +24,8 @@ from thumbwheel.models.types import Agent
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.cases import stored_cases
 from thumbwheel.rewards.functions.next_turn import NextTurnReward
-from thumbwheel.rewards.learn import groups_of, person_labels
 from thumbwheel.rewards.next_turn import KIND, Calibration, ReplyReading
+from thumbwheel.rewards.person_labels import groups_of, person_labels
 
 NAME = "next_turn"
 FEWEST = 20

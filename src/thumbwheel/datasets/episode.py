@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from thumbwheel.core.written_calls import write_answer
 from thumbwheel.datasets.types import Message
-from thumbwheel.engine.written_calls import write_answer
 
 UNRECORDED = (
     "the answer took several model or tool steps, which do not tell what the last one was shown"

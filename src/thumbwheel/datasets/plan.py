@@ -17,7 +17,6 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from thumbwheel.capture.detect import Options, detect
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.core.config import Home
 from thumbwheel.datasets import store
@@ -41,6 +40,7 @@ from thumbwheel.datasets.types import (
     Tally,
 )
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.importers.detect import Options, detect
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards.checker import refusal

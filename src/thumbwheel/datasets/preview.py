@@ -16,11 +16,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.capture.detect import Options, describe, recognise, source_of
-from thumbwheel.capture.import_report import SHOWN
 from thumbwheel.capture.ingest import rehearse
-from thumbwheel.capture.lines import ignore_position
-from thumbwheel.capture.mapping import (
+from thumbwheel.core.errors import InputError, ThumbwheelError
+from thumbwheel.core.present import shortened, without_commands
+from thumbwheel.db.workspace import CaseRule
+from thumbwheel.importers.detect import Options, describe, recognise, source_of
+from thumbwheel.importers.import_report import SHOWN
+from thumbwheel.importers.lines import ignore_position
+from thumbwheel.importers.mapping import (
     LEFT_OUT,
     MARKS,
     MEANINGS,
@@ -29,13 +32,10 @@ from thumbwheel.capture.mapping import (
     proposed_columns,
     with_inner_keys,
 )
-from thumbwheel.capture.marks import SEVERAL, Words
-from thumbwheel.capture.rowfile import read_rows
-from thumbwheel.capture.source import Item, LeftOut, Line, Tabular
-from thumbwheel.capture.types import AnyRecord, CaseRecord, FeedbackRecord
-from thumbwheel.core.errors import InputError, ThumbwheelError
-from thumbwheel.core.present import shortened, without_commands
-from thumbwheel.db.workspace import CaseRule
+from thumbwheel.importers.marks import SEVERAL, Words
+from thumbwheel.importers.rowfile import read_rows
+from thumbwheel.importers.source import Item, LeftOut, Line, Tabular
+from thumbwheel.importers.types import AnyRecord, CaseRecord, FeedbackRecord
 from thumbwheel.rewards.aggregate import verdict_of
 from thumbwheel.rewards.types import LabelConfig, Statement
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from thumbwheel.capture.types import OWNER_MARKS
+from thumbwheel.core.written_calls import write_answer
 from thumbwheel.datasets.episode import RunStep
 from thumbwheel.datasets.types import EXCLUDED, HELD_OUT, Dataset, JudgingCase, Message, owner_mark
 from thumbwheel.db.batches import batches
@@ -29,7 +29,7 @@ from thumbwheel.db.schema import (
     steps,
     traces,
 )
-from thumbwheel.engine.written_calls import write_answer
+from thumbwheel.importers.types import OWNER_MARKS
 from thumbwheel.rewards.cases import offered_tools
 from thumbwheel.rewards.types import FeedbackScope
 

@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple
 from pydantic import Field, field_validator, model_validator, with_config
 from typing_extensions import TypedDict
 
-from thumbwheel.capture.types import OWNER_MARKS
 from thumbwheel.core.config import Config
+from thumbwheel.importers.types import OWNER_MARKS
 from thumbwheel.rewards.types import FeedbackScope, IntervalFigure, LabelConfig, Value
 
 Message = dict[str, Any]

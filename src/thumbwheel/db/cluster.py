@@ -52,7 +52,7 @@ MARK = "cluster"
 """The name of the value that says what cluster this is."""
 ERASURES, TOKENS = "erasures", "tokens"
 """Folders of sealed values that are no files of a home: what erasures left to other hosts
-(loop/pending_erasures.py), and the tokens of the model servers of each host
+(erasure/pending_erasures.py), and the tokens of the model servers of each host
 (deploy/remote_token.py)."""
 MAKE_KEY = "openssl rand -base64 32"
 """The command that makes a key."""

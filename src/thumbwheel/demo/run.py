@@ -135,8 +135,8 @@ def turn(ws: Workspace, world: Emitted, outcome: DemoResult) -> None:
 def show(ws: Workspace, cycle: CycleReport, outcome: DemoResult) -> None:
     """Let the approved version answer, take it back and put it forward again, and write it for
     llama.cpp; the report then says so too."""
-    from thumbwheel.loop.report import report
     from thumbwheel.models import versions
+    from thumbwheel.report.report import report
 
     assert cycle.evaluation is not None  # noqa: S101 - what was approved was evaluated
     assert cycle.report is not None  # noqa: S101

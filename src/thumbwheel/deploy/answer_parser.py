@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from thumbwheel.engine.written_calls import CLOSING as CALLED
-from thumbwheel.engine.written_calls import OPENING as CALL
+from thumbwheel.core.written_calls import CLOSING as CALLED
+from thumbwheel.core.written_calls import OPENING as CALL
 
 THINK, THOUGHT = "<think>", "</think>"
 CALL_LIST = "[TOOL_CALLS]"

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.core.errors import DataError, ModelError
+from thumbwheel.core.written_calls import read_answer
 from thumbwheel.engine.adapted_template import adapt, stored_template
 from thumbwheel.engine.control_tokens import ControlTokens, unescape
 from thumbwheel.engine.messages import FALLBACKS, Message, normalize, turns
 from thumbwheel.engine.render import render_chat, template_of
-from thumbwheel.engine.written_calls import read_answer
 from thumbwheel.models.template_settings import AS_IT_IS, TemplateSettings
 
 MARK = "Qx7answerx7Q"

@@ -1,1 +1,1 @@
-"""What spans the whole turn: lineage, the model change report, aliases at the command line."""
+"""What turns the wheel: cycles, triggers, decisions that wait for a person, running experiments."""

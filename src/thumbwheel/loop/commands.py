@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thumbwheel.core import present
-from thumbwheel.loop.types import Lineage, NamedUse, ReportSummary, SourceUse, VersionReport
 from thumbwheel.models.types import ListedVersion, ModelVersion, NamedAlias, NamedVersion
+from thumbwheel.report.types import Lineage, NamedUse, ReportSummary, SourceUse, VersionReport
 from thumbwheel.training.base_picker import AvailableBase
 
 if TYPE_CHECKING:
-    from thumbwheel.loop.types import SourceUse
     from thumbwheel.models.types import ModelVersion
+    from thumbwheel.report.types import SourceUse
 
 models = typer.Typer(
     help="List versions, show one, follow its lineage; fetch a base, add an adapter."
@@ -237,8 +237,8 @@ def show(ctx: typer.Context, version: Version, agent: Agent) -> present.Answer[V
 
     Example: thumbwheel models show latest --agent support
     """
-    from thumbwheel.loop.report import collect
     from thumbwheel.models import versions
+    from thumbwheel.report.report import collect
 
     with ctx.obj() as ws:
         report = collect(ws, versions.version(ws, agent, version))
@@ -259,7 +259,7 @@ def _report_rows(report: VersionReport) -> list[present.Row]:
 
 
 def _summary_rows(summary: ReportSummary | None) -> list[tuple[str, object]]:
-    from thumbwheel.loop.formatting import percent, points
+    from thumbwheel.report.formatting import percent, points
 
     if summary is None:
         return [("evaluation", "none yet")]
@@ -288,8 +288,8 @@ def lineage(
     """Trace a version back to its feedback; or, with --of, a piece of feedback to the versions that
     learned from it."""
     from thumbwheel.core.errors import InputError
-    from thumbwheel.loop import lineage as verbs
     from thumbwheel.models import versions
+    from thumbwheel.report import lineage as verbs
 
     if (version is None) == (of is None):
         raise InputError(
@@ -371,8 +371,8 @@ def report(
     Example: thumbwheel report latest --agent support --to report.html
     """
     from thumbwheel.core import log
-    from thumbwheel.loop.report import report as write
     from thumbwheel.models import versions
+    from thumbwheel.report.report import report as write
 
     with ctx.obj() as ws:
         reported = versions.version(ws, agent, version)

@@ -53,12 +53,12 @@ from thumbwheel.loop.cycle_state import CycleState
 from thumbwheel.loop.cycle_types import Candidate, CycleConfig, CycleReport
 from thumbwheel.loop.inbox import ask
 from thumbwheel.loop.interrupts import recorded_interrupts
-from thumbwheel.loop.report import report
 from thumbwheel.loop.traffic_watch import TrafficWatch, train_beside_traffic
 from thumbwheel.loop.trigger_types import Wish
 from thumbwheel.models import versions
 from thumbwheel.models.base import Base
 from thumbwheel.models.types import CANARY, LIVE, Agent, ModelVersion
+from thumbwheel.report.report import report
 from thumbwheel.training.data_plan import data_plan
 from thumbwheel.training.killed_runs import is_elsewhere
 from thumbwheel.training.train import result_of, resume, runs, train

@@ -1,4 +1,4 @@
-"""The routes of the commands of versions, lineage, reports, erasure and turns of the wheel."""
+"""The routes of the commands of versions and turns of the wheel."""
 
 from __future__ import annotations
 
@@ -116,13 +116,4 @@ ROUTES = (
         {"reason": "the prompt was changed"},
     ),
     Route("experiment replay", "GET", f"{AGENT}/experiments/{{id}}/replay", "read"),
-)
-
-LINEAGE_ROUTES = (
-    Route("dataset why", "GET", "/api/dataset-rows/{row}", "read"),
-    Route("feedback used-in", "GET", f"{AGENT}/uses/{{id}}", "read"),
-)
-
-ERASE_ROUTES = (
-    Route("erase", "DELETE", f"{AGENT}/subjects/{{subject}}", "own", {"dry_run": True}),
 )

@@ -8,6 +8,7 @@ finished. Both take endpoint, region and credentials from the variables and file
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import secrets
@@ -239,6 +240,8 @@ class Bucket:
         import botocore.config
         import botocore.session
 
+        # it says at each start where it found the credentials
+        logging.getLogger("botocore").setLevel(logging.WARNING)
         session = botocore.session.Session()
         if session.get_credentials() is None:
             raise ConfigError(

@@ -7,9 +7,9 @@ from datetime import datetime
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
-from thumbwheel.loop.formatting import legible
 from thumbwheel.models.types import Agent
 from thumbwheel.notify.types import Notice
+from thumbwheel.report.formatting import legible
 
 NAMESPACE = "http://www.w3.org/2005/Atom"
 MEDIA_TYPE = "application/atom+xml"

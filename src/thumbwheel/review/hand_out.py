@@ -15,11 +15,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from thumbwheel.capture.fields import content_text
 from thumbwheel.core.errors import Forbidden, InputError
 from thumbwheel.db.message_chains import Message, conversations
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import of_agent
+from thumbwheel.importers.fields import content_text
 from thumbwheel.review import store
 from thumbwheel.review.queues import require_open
 from thumbwheel.review.types import AssignmentState, Batch, Item, ItemKind, Queue

@@ -1,7 +1,7 @@
 """In which order items come: newest, random, or active: what would teach a judge most.
 
 That is, in this order: answers that people judged differently; then answers of which a
-classifier of people's labels is least sure, each unlike those before it (`rewards/suggest`); while
+classifier of people's labels is least sure, each unlike those before it (`review/suggest`); while
 there are too few labels for a classifier, answers that are least like what came before. Only the
 first `SORTED` places are worked out so; the rest follows by how unsure the classifier is. Of more
 answers than `LOOKED_AT` a part that stays the same is looked at.
@@ -24,13 +24,13 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import of_agent
 from thumbwheel.models.types import Agent
 from thumbwheel.review import store
+from thumbwheel.review.label_config import LearnConfig
+from thumbwheel.review.learn import check_enough, fitted, labelled
+from thumbwheel.review.suggest import order
 from thumbwheel.review.types import Queue
 from thumbwheel.rewards.cases import stored_cases
 from thumbwheel.rewards.classifier import Classifier, design
 from thumbwheel.rewards.features import READS, Features, features
-from thumbwheel.rewards.label_config import LearnConfig
-from thumbwheel.rewards.learn import check_enough, fitted, labelled
-from thumbwheel.rewards.suggest import order
 
 SORTED = 200
 LOOKED_AT = 20_000

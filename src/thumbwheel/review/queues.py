@@ -26,6 +26,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import of_agent
 from thumbwheel.models.types import Agent
 from thumbwheel.review import store
+from thumbwheel.review.label_config import LearnConfig
 from thumbwheel.review.order import by_telling_traces, conflicting, shuffled
 from thumbwheel.review.raters import report
 from thumbwheel.review.types import (
@@ -38,7 +39,6 @@ from thumbwheel.review.types import (
     QueueConfig,
     QueueState,
 )
-from thumbwheel.rewards.label_config import LearnConfig
 
 MOST = 100_000
 """Items of a queue, where nobody says how many."""

@@ -20,7 +20,12 @@ from thumbwheel.capture.cases import withdraw_review
 from thumbwheel.capture.feedback import check_text, save_records
 from thumbwheel.capture.ingest import scope_under
 from thumbwheel.capture.trace_queries import by_metadata
-from thumbwheel.capture.types import (
+from thumbwheel.core import ids
+from thumbwheel.core.errors import Conflict, DataError, InputError, NotFound
+from thumbwheel.db.message_chains import conversation
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.write_locks import of_agent
+from thumbwheel.importers.types import (
     AnyRecord,
     CaseRecord,
     FeedbackRecord,
@@ -28,11 +33,6 @@ from thumbwheel.capture.types import (
     TargetRef,
     explain,
 )
-from thumbwheel.core import ids
-from thumbwheel.core.errors import Conflict, DataError, InputError, NotFound
-from thumbwheel.db.message_chains import conversation
-from thumbwheel.db.workspace import Workspace
-from thumbwheel.db.write_locks import of_agent
 from thumbwheel.models.types import Agent
 from thumbwheel.review import store
 from thumbwheel.review.hand_out import require_rater

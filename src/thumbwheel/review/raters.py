@@ -17,8 +17,8 @@ from typing import Any
 from thumbwheel.core import ids
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.review import store
+from thumbwheel.review.agreement import Crowd, panel
 from thumbwheel.review.types import Period, Queue, QueueReport, RaterReport
-from thumbwheel.rewards.agreement import Crowd, panel
 
 MIDDLE = 3.0
 

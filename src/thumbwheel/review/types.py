@@ -11,13 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date, datetime
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, with_config
+from typing_extensions import TypedDict
 
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import InputError
 from thumbwheel.core.plugins import nearest
+from thumbwheel.rewards.types import IntervalFigure
 
 SOURCE = "review"
 """The source of feedback that is given in a queue."""
@@ -425,3 +427,224 @@ class QueueReport:
     alpha: Mapping[str, Any]
     conflicts: Sequence[str]
     """Items on which raters differ."""
+
+
+@with_config(use_attribute_docstrings=True)
+class AgreementFigure(IntervalFigure):
+    """How far verdicts agree beyond chance."""
+
+    units: int
+    """Things that were judged by both."""
+    share: float | None
+    """Share of the things on which the verdicts are equal."""
+
+
+@with_config(use_attribute_docstrings=True)
+class ClassifierReport(TypedDict):
+    """Figures of the cross-validation of a classifier of labels."""
+
+    labels: int
+    """Traces that persons called good or bad."""
+    good: int
+    """Of these, the good ones."""
+    bad: int
+    """Of these, the bad ones."""
+    groups: int
+    """Prompts or sessions that they belong to."""
+    accuracy: IntervalFigure
+    """Share of labels that it predicts."""
+    majority: float
+    """Share that always saying the more frequent label predicts."""
+    gain: IntervalFigure
+    """Accuracy above that."""
+    auc: IntervalFigure
+    """Area under the ROC curve."""
+    brier: IntervalFigure
+    """Brier score; smaller is better."""
+    brier_majority: float
+    """Brier score of predicting the share of good ones for all."""
+
+
+@with_config(use_attribute_docstrings=True)
+class LabelsOfClassifier(TypedDict):
+    """Identifies the labels that a classifier was fitted on."""
+
+    fingerprint: str
+    """Hash over traces and labels."""
+    rule: str
+    """Whose labels count."""
+
+
+@with_config(use_attribute_docstrings=True)
+class LearnedClassifier(TypedDict):
+    """A classifier of labels that was fitted."""
+
+    classifier: str
+    """Hash of its document."""
+    agent: str
+    """Whose labels it learned from."""
+    embeddings: NotRequired[dict[str, Any]]
+    """The model that turned texts into vectors, if there was one."""
+    settings: dict[str, Any]
+    """Settings of the fit."""
+    labels: LabelsOfClassifier
+    """What it was fitted on."""
+    report: ClassifierReport
+    """How good it is on traces that it had not seen."""
+
+
+@with_config(use_attribute_docstrings=True)
+class LabelCounts(TypedDict):
+    """Verdicts of persons."""
+
+    good: int
+    """Traces that they call good."""
+    bad: int
+    """Traces that they call bad."""
+
+
+ConfidenceBand = TypedDict(
+    "ConfidenceBand",
+    {
+        "from": Annotated[float, Field(description="Lower end of the band of confidence.")],
+        "to": Annotated[float, Field(description="Upper end of the band.")],
+        "reviewed": Annotated[int, Field(description="Suggestions that a person reviewed.")],
+        "agreed": Annotated[int, Field(description="Of these, those that were confirmed.")],
+        "share": Annotated[float | None, Field(description="Share of the confirmed ones.")],
+        "low": Annotated[float, Field(description="Lower end of the 95 % interval.")],
+        "high": Annotated[float, Field(description="Upper end of the 95 % interval.")],
+    },
+)
+"""How often reviewers agreed with suggestions of some confidence."""
+
+
+@with_config(use_attribute_docstrings=True)
+class LabelStatus(TypedDict):
+    """Labels, suggestions by state, and how often reviewers agreed with suggestions."""
+
+    labels: LabelCounts
+    """Traces with a label of persons."""
+    suggestions: dict[str, int]
+    """State (open, confirmed, corrected, accepted, skipped, replaced) -> suggestions."""
+    kappa: AgreementFigure
+    """Agreement of reviewers with suggestions beyond chance."""
+    bands: list[ConfidenceBand]
+    """The same by the confidence of the suggestion; bands without a review are left out."""
+
+
+@with_config(use_attribute_docstrings=True)
+class RaterFigures(TypedDict):
+    """One rater against the crowd of the other people."""
+
+    rater: str
+    """The rater's name."""
+    verdicts: int
+    """Verdicts of the rater."""
+    agreement: AgreementFigure
+    """Cohen's kappa."""
+    torn: int
+    """Things on which the crowd had no plurality."""
+    alone: int
+    """Things that nobody else judged."""
+
+
+@with_config(use_attribute_docstrings=True)
+class AgreementPanel(TypedDict):
+    """Everybody's agreement on one kind of verdict."""
+
+    kind: str
+    """The kind of feedback."""
+    people: dict[str, AgreementFigure]
+    """Metric -> Krippendorff's alpha of all people."""
+    raters: list[RaterFigures]
+    """People, those with the most verdicts first."""
+    judges: list[RaterFigures]
+    """Models."""
+
+
+@with_config(use_attribute_docstrings=True)
+class StatedAgreement(TypedDict):
+    """The stored statement of how far a judging model agrees with people."""
+
+    agent: str
+    """Whose pairs were compared."""
+    judge: str
+    """Fingerprint of the judge's settings."""
+    model: str
+    """The judging model."""
+    criteria: str
+    """What makes an answer better."""
+    kappa: float | None
+    """Cohen's kappa with the plurality of people."""
+    low: float | None
+    """Lower end of its 95 % interval."""
+    high: float | None
+    """Upper end of its 95 % interval."""
+    pairs: int
+    """Pairs with a verdict of both."""
+    prompts: int
+    """Different prompts of these pairs."""
+    share: float | None
+    """Share of the pairs with equal verdicts."""
+    without_verdict: int
+    """Pairs on which the model gave none."""
+    reasons: list[list[Any]]
+    """The most frequent reasons for that: reason and count of each."""
+    signature: str
+    """Keyed hash over all else, with the home's key."""
+    recorded_at: str
+    """When it was stated."""
+
+
+@with_config(use_attribute_docstrings=True)
+class LabelAgreement(TypedDict):
+    """How far raters agree, and what was stated of judging models."""
+
+    panels: list[AgreementPanel]
+    """One for each kind of verdict."""
+    judges: list[StatedAgreement]
+    """Statements of `label trust`."""
+
+
+@dataclass(frozen=True)
+class Suggested:
+    """Result of suggesting labels."""
+
+    classifier: str
+    report: ClassifierReport
+    """Figures of the cross-validation."""
+    new: int
+    unlabelled: int
+    """Traces without a label."""
+    looked_at: int
+
+
+@dataclass(frozen=True)
+class ShownQuestion:
+    """A suggestion that nobody has decided on."""
+
+    id: str
+    trace: str
+    prompt: list[dict[str, Any]]
+    """Messages."""
+    answer: str
+    good: bool | None = None
+    """What is suggested; None where that is not shown."""
+    confidence: float | None = None
+
+
+@dataclass(frozen=True)
+class DecidedQuestion:
+    """What became of a suggestion."""
+
+    id: str
+    trace: str
+    became: str
+
+
+@dataclass(frozen=True)
+class AcceptedSuggestions:
+    """Suggestions that were taken as they are."""
+
+    accepted: list[str]
+    """Traces."""

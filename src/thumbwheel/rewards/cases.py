@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from thumbwheel.db.message_chains import conversations
 from thumbwheel.models.types import Agent
-from thumbwheel.rewards import store
+from thumbwheel.rewards import feedback_queries, store
 from thumbwheel.rewards.conversations import next_turns
 from thumbwheel.rewards.function import Case, Step
 from thumbwheel.rewards.types import Statement
@@ -54,7 +54,7 @@ def stored_cases(
     `reads` filled."""
     heard: Iterable[tuple[str, Statement]] = ()
     if "feedback" in reads:
-        heard = store.statements(
+        heard = feedback_queries.statements(
             connection, agent.id, as_of, trace_id, arrived_by=as_of, among=among
         )
     # about the traces of `rows` and no others, in the same order

@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from thumbwheel.capture.fields import content_text
+from thumbwheel.importers.fields import content_text
 from thumbwheel.rewards import store
 
 MOST = 8

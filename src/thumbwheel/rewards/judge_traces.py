@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime
 
-from thumbwheel.capture.types import Unreadable, parse_time
 from thumbwheel.core import log
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.importers.types import Unreadable, parse_time
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.component import components

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from thumbwheel.db.batches import batches
 from thumbwheel.models.types import Agent
-from thumbwheel.rewards import store
+from thumbwheel.rewards import feedback_queries, store
 from thumbwheel.rewards.aggregate import judge, resolve, verdict_of
 from thumbwheel.rewards.types import (
     DominantRater,
@@ -44,7 +44,7 @@ def judgements(
 
     The traces of one prompt stand together, in the order of `traces.input_id, traces.id`.
     """
-    rows = store.statements(connection, agent.id, as_of, scope=scope)
+    rows = feedback_queries.statements(connection, agent.id, as_of, scope=scope)
     rule = config or LabelConfig()
     for trace_id, group in groupby(rows, key=itemgetter(0)):
         yield judge(trace_id, [statement for _, statement in group], rule)
@@ -62,7 +62,7 @@ def judgements_of(
     rule = config or LabelConfig()
     judged = {}
     for batch in batches(sorted(trace_ids)):
-        rows = store.statements(connection, agent.id, as_of, among=batch)
+        rows = feedback_queries.statements(connection, agent.id, as_of, among=batch)
         for trace_id, group in groupby(rows, key=itemgetter(0)):
             judged[trace_id] = judge(trace_id, [statement for _, statement in group], rule)
     return judged
@@ -135,7 +135,7 @@ def comparisons(
 ) -> list[PairComparison]:
     """Return the result of the preferences in force for every pair of traces that was compared, in
     the order of the trace ids."""
-    return compare_pairs(store.preferences(connection, agent.id, as_of, scope))
+    return compare_pairs(feedback_queries.preferences(connection, agent.id, as_of, scope))
 
 
 def compare_pairs(preferences: Iterable[Preference]) -> list[PairComparison]:
@@ -163,7 +163,7 @@ def signals(
     rule = config or LabelConfig()
     verdicts: dict[str, Counter[bool | None]] = defaultdict(Counter)
     raters: dict[str, set[str]] = defaultdict(set)
-    for statement in store.newest_words(connection, agent.id, as_of):
+    for statement in feedback_queries.newest_words(connection, agent.id, as_of):
         verdicts[statement.kind][verdict_of(statement, rule)] += 1
         raters[statement.kind].add(statement.rater)
     counted = [
@@ -181,7 +181,7 @@ def dominant_rater(
 ) -> DominantRater | None:
     """Return the count of the named person who gave more than half of the feedback of persons, or
     None if nobody did."""
-    counts = store.by_rater(connection, agent.id, as_of, scope)
+    counts = feedback_queries.by_rater(connection, agent.id, as_of, scope)
     total = sum(count for _, count in counts)
     most = max((count for rater_id, count in counts if rater_id is not None), default=0)
     return DominantRater(most, total) if most > 1 and 2 * most > total else None
@@ -194,19 +194,22 @@ def target_counts(
     awaited."""
     arrived: dict[str, int] = {}
     awaited: dict[str, int] = {}
-    for kind, has_arrived, count in store.targets(connection, agent.id, as_of):
+    for kind, has_arrived, count in feedback_queries.targets(connection, agent.id, as_of):
         (arrived if has_arrived else awaited)[kind] = count
     return TargetCounts(arrived, awaited)
 
 
 def raters_of(connection: sa.Connection, feedback_ids: Collection[str]) -> dict[str, str]:
     """Return feedback -> the rater who gave it; feedback without a named rater is left out."""
-    return store.raters_of(connection, feedback_ids)
+    return feedback_queries.raters_of(connection, feedback_ids)
 
 
 def rater_names(connection: sa.Connection, agent: Agent) -> dict[str, str]:
     """Return rater -> its name in its source."""
-    return {rater: name for rater, (name, _) in store.rater_names(connection, agent.id).items()}
+    return {
+        rater: name
+        for rater, (name, _) in feedback_queries.rater_names(connection, agent.id).items()
+    }
 
 
 @dataclass(frozen=True)

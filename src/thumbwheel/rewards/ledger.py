@@ -28,7 +28,7 @@ from thumbwheel.core.log import Advance
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import of_agent
 from thumbwheel.models.types import Agent
-from thumbwheel.rewards import store
+from thumbwheel.rewards import feedback_queries, store
 from thumbwheel.rewards.cases import StoredCase, stored_cases
 from thumbwheel.rewards.combine import Combined, RewardConfig, RewardsConfig
 from thumbwheel.rewards.component import Component, components
@@ -357,7 +357,7 @@ def _score(value: float | None, status: str, evidence: Mapping[str, Any]) -> Sco
 def count(ws: Workspace, agent: Agent, as_of: datetime | None = None) -> int:
     """Return the number of traces to judge."""
     with ws.db.read() as connection:
-        return store.trace_count(connection, agent.id, as_of)
+        return feedback_queries.trace_count(connection, agent.id, as_of)
 
 
 def traces_with_new_rewards(ws: Workspace, agent: Agent, since: datetime) -> set[str]:

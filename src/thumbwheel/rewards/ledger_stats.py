@@ -16,7 +16,7 @@ from thumbwheel.core.config import build
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import require_agent
-from thumbwheel.rewards import store
+from thumbwheel.rewards import feedback_queries, store
 from thumbwheel.rewards.combine import Combined, RewardConfig
 from thumbwheel.rewards.component import Component, components
 from thumbwheel.rewards.function import JudgementStatus, Score
@@ -61,7 +61,7 @@ def reward_summary(
     means: dict[str, RunningStats] = defaultdict(RunningStats)
     reward_stats, good, worst = RunningStats(), 0, list[tuple[float, str]]()
     with ws.db.read() as connection:
-        traces = store.trace_count(connection, learner.id, as_of)
+        traces = feedback_queries.trace_count(connection, learner.id, as_of)
         never_judged = not_run(connection, learner, config, parts, as_of) if traces else []
         for combined in rewards(connection, learner, config, parts, as_of):
             for name, score in combined.scores.items():

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from thumbwheel.capture.feedback import store_record
-from thumbwheel.capture.types import FeedbackRecord, Rater, TargetRef
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, ModelError
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.importers.types import FeedbackRecord, Rater, TargetRef
 from thumbwheel.llm.client import Client, RequestRefused
 from thumbwheel.models.types import Agent
 from thumbwheel.rewards import store

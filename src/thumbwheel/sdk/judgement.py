@@ -1,8 +1,8 @@
 """What `feedback()` accepts: the same as an import, checked at the call, where the mistake can
 still be seen.
 
-Not here: how it is written down (`record`), the rules for lines of files (`capture/types.py`, which
-a test holds to be the same).
+Not here: how it is written down (`record`), the rules for lines of files (`importers/types.py`,
+which a test holds to be the same).
 """
 
 from __future__ import annotations

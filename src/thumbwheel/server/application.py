@@ -19,9 +19,9 @@ from fastapi import APIRouter, FastAPI, Response
 
 from thumbwheel.access.needs import public
 from thumbwheel.access.protocol import DOCUMENT
-from thumbwheel.capture.gateway.application import EXCHANGE, Exchange, Gateway, Scope, Send
-from thumbwheel.capture.gateway.request import Message, Receive, split_path
 from thumbwheel.core.addresses import LOOPBACK
+from thumbwheel.gateway.application import EXCHANGE, Exchange, Gateway, Scope, Send
+from thumbwheel.gateway.request import Message, Receive, split_path
 from thumbwheel.server.api.links import add_links
 from thumbwheel.server.api.problem import CLIENT_LEFT, add_handlers, documented
 from thumbwheel.server.dialect_origins import DialectOrigins

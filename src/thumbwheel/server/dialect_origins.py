@@ -12,8 +12,8 @@ from re import Pattern
 
 from starlette.middleware.cors import CORSMiddleware
 
-from thumbwheel.capture.gateway.application import Scope, Send
-from thumbwheel.capture.gateway.request import Receive
+from thumbwheel.gateway.application import Scope, Send
+from thumbwheel.gateway.request import Receive
 from thumbwheel.server.growing_api import GrowingApi
 
 METHODS = ("GET", "POST", "PATCH")

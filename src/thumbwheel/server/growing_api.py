@@ -14,8 +14,8 @@ from fastapi.concurrency import run_in_threadpool
 
 from thumbwheel.access.needs import check_routes, needs_of
 from thumbwheel.access.protocol import DOCUMENT
-from thumbwheel.capture.gateway.application import Scope, Send
-from thumbwheel.capture.gateway.request import Receive
+from thumbwheel.gateway.application import Scope, Send
+from thumbwheel.gateway.request import Receive
 
 
 class GrowingApi:

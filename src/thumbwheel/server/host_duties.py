@@ -7,8 +7,8 @@ import threading
 
 from thumbwheel.core import log
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.erasure.pending_erasures import purge_here
 from thumbwheel.jobs.types import JobsConfig
-from thumbwheel.loop.pending_erasures import purge_here
 from thumbwheel.training.killed_runs import RunWatch
 
 LOOKS = 4

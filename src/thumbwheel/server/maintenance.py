@@ -10,7 +10,7 @@ from thumbwheel.core import log
 from thumbwheel.core.errors import ThumbwheelError
 from thumbwheel.db.leadership import Leadership
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.loop.retention import retain
+from thumbwheel.homes.retention import retain
 from thumbwheel.models.blob_location import forget_cached
 
 FIRST, EVERY = 60.0, 3600.0

@@ -17,8 +17,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from thumbwheel.access.needs import needs
-from thumbwheel.capture.gateway.application import Exchange
-from thumbwheel.capture.gateway.reply_draft import CLIENT_LEFT
+from thumbwheel.gateway.application import Exchange
+from thumbwheel.gateway.reply_draft import CLIENT_LEFT
 
 SECONDS = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0)
 """Bounds of the buckets of requests to the API."""

@@ -16,9 +16,9 @@ from fastapi import APIRouter, Path, Request, Response
 from thumbwheel.access.needs import needs
 from thumbwheel.access.types import Grants, Principal
 from thumbwheel.app.routing_table import tried_choice
-from thumbwheel.capture.gateway.application import ADMITTED, EXCHANGE, AdmittedCall, Gateway
-from thumbwheel.capture.gateway.routing import Choice
 from thumbwheel.core.ids import slug_of
+from thumbwheel.gateway.application import ADMITTED, EXCHANGE, AdmittedCall, Gateway
+from thumbwheel.gateway.routing import Choice
 from thumbwheel.models.versions import require_agent
 
 PASSED_ON = frozenset(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from thumbwheel.capture.gateway.application import Exchange
+from thumbwheel.gateway.application import Exchange
 
 logger = logging.getLogger("thumbwheel.requests")
 

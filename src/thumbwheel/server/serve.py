@@ -32,12 +32,6 @@ from thumbwheel.app.routing_table import RoutingTable
 from thumbwheel.app.service_settings import LogConfig, McpConfig, ServerConfig
 from thumbwheel.capture.acknowledged import AcknowledgedSegment
 from thumbwheel.capture.feedback_token import FeedbackTokens
-from thumbwheel.capture.gateway.application import Exchange, Gateway
-from thumbwheel.capture.gateway.budget import Budgets, CallTimes
-from thumbwheel.capture.gateway.recorded_call import recorded_call
-from thumbwheel.capture.gateway.recorder import Recorder
-from thumbwheel.capture.gateway.settings import GatewayConfig
-from thumbwheel.capture.gateway.upstream import Upstreams
 from thumbwheel.capture.gateway_seal import sealed_line
 from thumbwheel.capture.inbox import Drainer
 from thumbwheel.capture.quota import QuotaConfig, Quotas
@@ -45,16 +39,22 @@ from thumbwheel.capture.redact import CaptureConfig, RedactedSegment, Redactor
 from thumbwheel.capture.routes import router as capture_router
 from thumbwheel.capture.routes import unbounded
 from thumbwheel.capture.traces import count_traces
-from thumbwheel.capture.usage import UsageFile
 from thumbwheel.core import log
 from thumbwheel.core.addresses import is_loopback
 from thumbwheel.core.errors import Conflict
 from thumbwheel.core.seal import make_seal
+from thumbwheel.core.usage import UsageFile
 from thumbwheel.db.hosts import HostConfig, set_address
 from thumbwheel.db.leadership import Leadership
 from thumbwheel.db.shared_counts import CallWindows, DayCounts
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.watch import DeploymentWatch
+from thumbwheel.gateway.application import Exchange, Gateway
+from thumbwheel.gateway.budget import Budgets, CallTimes
+from thumbwheel.gateway.recorded_call import recorded_call
+from thumbwheel.gateway.recorder import Recorder
+from thumbwheel.gateway.settings import GatewayConfig
+from thumbwheel.gateway.upstream import Upstreams
 from thumbwheel.jobs.queue import counts, crashing, live_workers, standstill
 from thumbwheel.jobs.schedules import overdue
 from thumbwheel.jobs.supervisor import Supervisor

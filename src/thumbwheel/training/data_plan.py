@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from thumbwheel.capture.detect import Options
 from thumbwheel.datasets import choose_shape, plan
 from thumbwheel.datasets.choose_shape import AUTO, ShapeChoice
 from thumbwheel.datasets.dataplan import DataPlan
 from thumbwheel.datasets.learner import Learner
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.importers.detect import Options
 from thumbwheel.training.algorithms import ALGORITHMS
 
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from thumbwheel.capture.commands import ColumnOptions, ScaleOptions, TimezoneOption
-from thumbwheel.capture.location import path_or_address
 from thumbwheel.core import present
 from thumbwheel.core.config import options as options_of
 from thumbwheel.core.options import Here
@@ -20,6 +19,7 @@ from thumbwheel.datasets.commands import Agent, dataset_page
 from thumbwheel.datasets.dataplan import ConcludedPlan
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.types import BuiltDataset, DatasetConfig
+from thumbwheel.importers.location import path_or_address
 from thumbwheel.jobs.request import JobRequest
 from thumbwheel.training.algorithms import ALGORITHMS
 
@@ -55,7 +55,7 @@ def plan(
     (thumbwheel import --help). Nothing is stored and no model is needed. Example: thumbwheel plan
     ratings.jsonl
     """
-    from thumbwheel.capture.detect import Options
+    from thumbwheel.importers.detect import Options
     from thumbwheel.training.data_plan import plan_file
 
     config = ctx.obj.settings().load(DatasetConfig, "dataset", options)

@@ -10,7 +10,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from thumbwheel.capture.source import (
+from thumbwheel.core.errors import InputError
+from thumbwheel.importers.source import (
     Item,
     OnPosition,
     Row,
@@ -20,8 +21,7 @@ from thumbwheel.capture.source import (
     items_of_files,
     read_regular,
 )
-from thumbwheel.capture.types import AnyRecord, CaseRecord, FeedbackRecord, TraceRecord
-from thumbwheel.core.errors import InputError
+from thumbwheel.importers.types import AnyRecord, CaseRecord, FeedbackRecord, TraceRecord
 
 DASHES = "\n---\n"
 

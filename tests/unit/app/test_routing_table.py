@@ -14,14 +14,14 @@ from tests.servers.scripted_upstream import ScriptedUpstream
 from tests.waiting import until
 from tests.worlds.gateway_world import AGENT, opened_home, serve_remote
 from thumbwheel.app.routing_table import RoutingTable
-from thumbwheel.capture.gateway.routing import RoutingRequest
-from thumbwheel.capture.gateway.settings import GatewayConfig
 from thumbwheel.core.errors import Conflict, ModelError, NotFound
 from thumbwheel.core.secret_store import SecretStore
 from thumbwheel.db import refreshed
 from thumbwheel.db.schema import model_versions
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import routing, switch
+from thumbwheel.gateway.routing import RoutingRequest
+from thumbwheel.gateway.settings import GatewayConfig
 from thumbwheel.models import versions
 from thumbwheel.models.types import EndpointAddress
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.command_line import Run
-from thumbwheel.capture.sources import SOURCES
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError
+from thumbwheel.importers.sources import SOURCES
 
 LINES = (
     '{"type": "trace", "id": "t1", "session": "s1", "input": "hi", "output": "ho"}\n'

@@ -15,14 +15,14 @@ import pytest
 from tests.command_line import Run
 from tests.worlds.feedback_world import START, FeedbackWorld
 from thumbwheel.capture.feedback import add_feedback, feedback_stats, store_record
-from thumbwheel.capture.import_report import ImportReport
 from thumbwheel.capture.ingest import ingest
-from thumbwheel.capture.sources.openwebui import EXAMPLE as OPENWEBUI
-from thumbwheel.capture.types import FeedbackRecord
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import NotFound
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.importers.import_report import ImportReport
+from thumbwheel.importers.sources.openwebui import EXAMPLE as OPENWEBUI
+from thumbwheel.importers.types import FeedbackRecord
 from thumbwheel.models.types import Agent
 from thumbwheel.rewards.label import judgements
 from thumbwheel.sdk import TraceCollector

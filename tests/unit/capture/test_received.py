@@ -15,7 +15,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.public_data import public_data
-from tests.unit.capture.test_otlp import as_protobuf
+from tests.unit.importers.test_otlp import as_protobuf
 from tests.worlds.api_world import opened_api
 from thumbwheel.capture import routes
 from thumbwheel.capture.feedback import list_feedback

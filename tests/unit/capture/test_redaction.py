@@ -15,15 +15,15 @@ import pytest
 import yaml
 
 from recorded_replies import STREAM, chat_chunk, sse
-from thumbwheel.capture.gateway.protocols import PROTOCOLS
-from thumbwheel.capture.gateway.record import Timing, trace_line
-from thumbwheel.capture.gateway.reply_draft import MAX_TEXT
 from thumbwheel.capture.inbox import drain_inbox
 from thumbwheel.capture.redact import CaptureConfig, Redactor
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.seal import Seal
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.gateway.protocols import PROTOCOLS
+from thumbwheel.gateway.record import Timing, trace_line
+from thumbwheel.gateway.reply_draft import MAX_TEXT
 from thumbwheel.sdk.segment import Segment
 
 SECRETS = {

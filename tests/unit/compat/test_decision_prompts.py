@@ -13,12 +13,12 @@ import pytest
 
 from thumbwheel.app.open import opener
 from thumbwheel.capture.ingest import ingest
-from thumbwheel.capture.location import path_or_address
-from thumbwheel.capture.source import Line
-from thumbwheel.capture.types import TraceRecord
 from thumbwheel.compat.ocd.decision_prompts import prompt_of
 from thumbwheel.compat.ocd.source import SOURCE
 from thumbwheel.db.schema import feedback, messages, raters, steps, subjects, traces
+from thumbwheel.importers.location import path_or_address
+from thumbwheel.importers.source import Line
+from thumbwheel.importers.types import TraceRecord
 
 ACTIONS: dict[str, list[dict[str, Any]]] = {
     "FILER": [

@@ -15,15 +15,15 @@ import sqlalchemy as sa
 from tests.command_line import Run
 from thumbwheel.app.open import opener
 from thumbwheel.capture.ingest import ingest
-from thumbwheel.capture.location import Address, path_or_address
-from thumbwheel.capture.source import AnyRecord, Line, Refused
 from thumbwheel.capture.store import signals
-from thumbwheel.capture.types import FeedbackRecord, TraceRecord
 from thumbwheel.compat.ocd.source import EXAMPLE, SOURCE
 from thumbwheel.compat.ocd.spelling import BACK, VALUES, agent_of, apply_change, declared
 from thumbwheel.core.config import Sources
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.schema import feedback, raters, traces
+from thumbwheel.importers.location import Address, path_or_address
+from thumbwheel.importers.source import AnyRecord, Line, Refused
+from thumbwheel.importers.types import FeedbackRecord, TraceRecord
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import ledger
@@ -324,7 +324,7 @@ def test_a_stored_reward_keeps_its_scale_and_never_outvotes_a_person() -> None:
 
 
 def statement(record: FeedbackRecord) -> Statement:
-    from thumbwheel.capture.types import parse_time
+    from thumbwheel.importers.types import parse_time
 
     rater, scale = record.rater, record.scale.model_dump() if record.scale else None
     weight = rater.weight if rater and rater.weight is not None else 1.0

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from thumbwheel.app.open import opener
-from thumbwheel.capture.import_report import ImportReport
 from thumbwheel.capture.ingest import ingest
-from thumbwheel.capture.source import Item, Line, Refused
-from thumbwheel.capture.types import FeedbackRecord, TraceRecord
 from thumbwheel.compat.isaa.source import EXAMPLE, SOURCE
 from thumbwheel.db.schema import feedback, steps, traces
+from thumbwheel.importers.import_report import ImportReport
+from thumbwheel.importers.source import Item, Line, Refused
+from thumbwheel.importers.types import FeedbackRecord, TraceRecord
 from thumbwheel.sdk import TraceCollector
 
 BASE = "toolboxv2.mods.isaa.base.Agent"

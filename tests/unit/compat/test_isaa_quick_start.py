@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from thumbwheel.app.open import opener
-from thumbwheel.capture.detect import Options
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.compat import isaa
 from thumbwheel.compat.isaa import (
@@ -29,6 +28,7 @@ from thumbwheel.compat.isaa import (
     hook_into_agent,
 )
 from thumbwheel.core.errors import ConfigError
+from thumbwheel.importers.detect import Options
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards.label import signals
 

@@ -14,8 +14,8 @@ from thumbwheel.compat.n3.reward_files import HEAD
 from thumbwheel.core.errors import Conflict
 from thumbwheel.db.schema import runs
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.loop.purge import REPORTS
 from thumbwheel.models.versions import version as named
+from thumbwheel.report.written_reports import REPORTS
 from thumbwheel.training import rundir
 from thumbwheel.training.types import RunState, Status
 

@@ -12,13 +12,13 @@ import pytest
 
 from tests.command_line import Run
 from tests.unit.compat.test_ocd import row
-from thumbwheel.capture import detect
 from thumbwheel.capture.jobs import ImportSpec, run_import
-from thumbwheel.capture.location import Address, with_password
 from thumbwheel.compat import ocd
 from thumbwheel.core.errors import InputError
 from thumbwheel.core.secret_store import SecretStore
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.importers import detect
+from thumbwheel.importers.location import Address, with_password
 from thumbwheel.jobs import queue, schedules
 
 SECRET = "sesame99"

@@ -24,9 +24,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thumbwheel.capture.types import Unreadable
 from thumbwheel.compat.isaa import unpickle as machine
 from thumbwheel.compat.isaa.unpickle import Standin, as_json, unpickle
+from thumbwheel.importers.types import Unreadable
 
 MODULE = "toolboxv2.mods.isaa.base.Agent.types"
 PROTOCOLS = pytest.mark.parametrize("protocol", range(6))

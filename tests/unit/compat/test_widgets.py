@@ -12,12 +12,12 @@ import pytest
 from tests.command_line import Run
 from thumbwheel.app.open import opener
 from thumbwheel.capture.ingest import ingest
-from thumbwheel.capture.source import Line, Refused
-from thumbwheel.capture.types import FeedbackRecord, TraceRecord
 from thumbwheel.compat.command_center.source import SOURCE, prompt_of
 from thumbwheel.core.errors import InputError
 from thumbwheel.datasets.build import build, load_rows
 from thumbwheel.datasets.types import DatasetConfig
+from thumbwheel.importers.source import Line, Refused
+from thumbwheel.importers.types import FeedbackRecord, TraceRecord
 from thumbwheel.models.types import Agent
 from thumbwheel.rewards.label import judgements
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from thumbwheel.core.written_calls import write_answer
 from thumbwheel.datasets.episode import OTHER_ANSWER, UNRECORDED, RunStep, history
-from thumbwheel.engine.written_calls import write_answer
 
 ASKED = [{"role": "user", "content": "Cancel it."}]
 CALL = {

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from thumbwheel.capture.detect import Options
-from thumbwheel.capture.mapping import MEANINGS
 from thumbwheel.core.present import without_commands
 from thumbwheel.datasets.preview import FilePreview, preview_file
 from thumbwheel.db.workspace import any_case
+from thumbwheel.importers.detect import Options
+from thumbwheel.importers.mapping import MEANINGS
 from thumbwheel.server.pages.imports import MEANING_NAMES
 
 

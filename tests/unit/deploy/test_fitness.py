@@ -15,9 +15,6 @@ from tests.command_line import Run
 from tests.worlds.deploy_world import DeployWorld
 from tests.worlds.sealed_calls import record_calls
 from thumbwheel.capture.call_feature import CallFeature
-from thumbwheel.capture.gateway.protocols import PROTOCOLS
-from thumbwheel.capture.gateway.record import Timing, trace_line
-from thumbwheel.capture.gateway.routing import Choice, Upstream
 from thumbwheel.capture.recorded_use import recent_calls
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, InputError
@@ -26,6 +23,9 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import fitness
 from thumbwheel.deploy.switch import promote
 from thumbwheel.deploy.types import Deployment, DeploymentState, Endpoint
+from thumbwheel.gateway.protocols import PROTOCOLS
+from thumbwheel.gateway.record import Timing, trace_line
+from thumbwheel.gateway.routing import Choice, Upstream
 from thumbwheel.models import versions
 from thumbwheel.models.types import Agent, EndpointAddress
 

@@ -17,10 +17,9 @@ from tests.waiting import until
 from tests.worlds.experiment_world import START, ExperimentWorld, experiment_world, later
 from tests.worlds.gateway_world import AGENT
 from thumbwheel.app.routing_table import RoutingTable
-from thumbwheel.capture.gateway.routing import RoutingRequest
-from thumbwheel.capture.gateway.settings import GatewayConfig
 from thumbwheel.core.errors import ConfigError, Conflict, DataError, InputError, NotFound
 from thumbwheel.db.schema import deployments, exposed_calls, exposures, model_versions, traces
+from thumbwheel.erasure.erase import erase
 from thumbwheel.experiments import controller, store, types
 from thumbwheel.experiments.analysis import MISMATCH, SILENCE
 from thumbwheel.experiments.exposures import collect
@@ -28,8 +27,9 @@ from thumbwheel.experiments.history import history
 from thumbwheel.experiments.metrics import figures
 from thumbwheel.experiments.row_seals import SealCheck, check_seals
 from thumbwheel.experiments.types import State
+from thumbwheel.gateway.routing import RoutingRequest
+from thumbwheel.gateway.settings import GatewayConfig
 from thumbwheel.loop import experiment as verbs
-from thumbwheel.loop.erase import erase
 
 
 @pytest.fixture

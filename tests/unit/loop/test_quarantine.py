@@ -12,7 +12,7 @@ from tests.unit.loop.test_triggers import AGENT, NAME, Clock, LoopWorld, answer,
 from thumbwheel.core.errors import Conflict, NotFound
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.schema import quarantined_feedback, quarantines
-from thumbwheel.loop.erase import erase
+from thumbwheel.erasure.erase import erase
 from thumbwheel.loop.loops import enable
 from thumbwheel.loop.quarantine import burst_of, decide, hold_bursts
 from thumbwheel.loop.quarantine import quarantines as held

@@ -19,13 +19,13 @@ from tests.worlds.gateway_world import AGENT as SUPPORT
 from tests.worlds.gateway_world import opened_home, serve_remote
 from thumbwheel.app.routing_table import RoutingTable
 from thumbwheel.capture.feedback import add_feedback
-from thumbwheel.capture.gateway.settings import GatewayConfig
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import switch
 from thumbwheel.deploy.types import Health
 from thumbwheel.deploy.watch import DeploymentWatch, Watched
+from thumbwheel.gateway.settings import GatewayConfig
 from thumbwheel.jobs import queue
 from thumbwheel.models import versions
 from thumbwheel.models.types import Agent, EndpointAddress

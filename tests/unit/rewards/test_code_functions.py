@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.required import missing
-from thumbwheel.capture.sources.published_benchmarks.code_tasks import parse_mbpp
 from thumbwheel.core.errors import ConfigError
+from thumbwheel.importers.sources.published_benchmarks.code_tasks import parse_mbpp
 from thumbwheel.rewards.fences import Block, blocks
 from thumbwheel.rewards.function import Case, JudgementStatus
 from thumbwheel.rewards.functions.code_execution import CodeExecution

@@ -21,6 +21,7 @@ from thumbwheel.datasets.ledger_rewards import ledger_values, with_reward
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.llm.fake import FakeServer, Reply
 from thumbwheel.models.types import Agent
+from thumbwheel.review.label_documents import fitted_documents
 from thumbwheel.rewards.function import Case, JudgementStatus
 from thumbwheel.rewards.functions.next_turn import NextTurnReward
 from thumbwheel.rewards.label import judgements
@@ -28,7 +29,6 @@ from thumbwheel.rewards.next_turn import PRIORS, Calibration, ReplyReading, read
 from thumbwheel.rewards.rewrite import rewrite
 from thumbwheel.rewards.rewrite_config import RewriteConfig
 from thumbwheel.rewards.types import LabelConfig
-from thumbwheel.rewards.unlearn import fitted_documents
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
 WEAK_ONLY = {"preset": "none", "components": {"next_turn": {}}}

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.public_data import public_data
-from thumbwheel.capture.sources.published_benchmarks.code_tasks import parse_mbpp
+from thumbwheel.importers.sources.published_benchmarks.code_tasks import parse_mbpp
 from thumbwheel.rewards.function import Case, JudgementStatus
 from thumbwheel.rewards.functions.code_execution import CodeExecution
 from thumbwheel.sandbox.canaries import level

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import thumbwheel
 from thumbwheel import sdk
-from thumbwheel.capture.source import Line, row_of
-from thumbwheel.capture.sources.jsonl import SOURCE as JSONL
+from thumbwheel.importers.source import Line, row_of
+from thumbwheel.importers.sources.jsonl import SOURCE as JSONL
 from thumbwheel.sdk.judgement import check_feedback
 
 

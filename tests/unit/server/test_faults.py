@@ -37,13 +37,13 @@ from tests.servers.small_disk import SmallDisk
 from tests.unit.server.conftest import Serve
 from tests.waiting import until
 from tests.worlds.gateway_world import CHAT, HELLO, GatewayWorld, call_of
-from thumbwheel.capture.gateway.application import UPSTREAM_BROKE
-from thumbwheel.capture.gateway.routing import Upstream
-from thumbwheel.capture.gateway.settings import GatewayConfig
-from thumbwheel.capture.gateway.upstream import UpstreamError, Upstreams
 from thumbwheel.capture.inbox import drain_inbox
 from thumbwheel.capture.traces import list_traces
 from thumbwheel.db.schema import steps
+from thumbwheel.gateway.application import UPSTREAM_BROKE
+from thumbwheel.gateway.routing import Upstream
+from thumbwheel.gateway.settings import GatewayConfig
+from thumbwheel.gateway.upstream import UpstreamError, Upstreams
 
 HTML = b"<html><body>Something went wrong</body></html>"
 STREAM = {"model": "support", "messages": [], "stream": True}

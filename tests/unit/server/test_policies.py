@@ -17,8 +17,8 @@ from tests.servers.scripted_upstream import (
 from tests.unit.server.conftest import Serve
 from tests.worlds.gateway_world import CHAT, call_of, opened_home, running, serve_remote
 from thumbwheel.access import keys
-from thumbwheel.capture.gateway import recorder
 from thumbwheel.core.secret_store import SecretStore
+from thumbwheel.gateway import recorder
 from thumbwheel.models.types import EndpointAddress
 
 

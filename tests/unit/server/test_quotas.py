@@ -12,10 +12,10 @@ import pytest
 from tests.servers.scripted_upstream import ScriptedUpstream
 from tests.waiting import until
 from tests.worlds.gateway_world import LOOPBACK, GatewayWorld, running, serve_remote
-from thumbwheel.capture import usage
 from thumbwheel.capture.quota import QuotaConfig, QuotaExceeded, Quotas
-from thumbwheel.capture.usage import UsageFile
+from thumbwheel.core import usage
 from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.usage import UsageFile
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.types import EndpointAddress
 

@@ -19,8 +19,8 @@ from tests.servers.scripted_upstream import (
 )
 from tests.unit.server.conftest import Serve
 from tests.worlds.gateway_world import GatewayWorld, call_of
-from thumbwheel.capture.gateway.protocols import PROTOCOLS
-from thumbwheel.capture.gateway.routing import Choice, RoutingRequest
+from thumbwheel.gateway.protocols import PROTOCOLS
+from thumbwheel.gateway.routing import Choice, RoutingRequest
 
 BODIES: dict[str, dict[str, Any]] = {
     "anthropic_messages": {

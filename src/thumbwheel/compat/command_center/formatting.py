@@ -11,12 +11,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from thumbwheel.capture.json_text import json_value
-from thumbwheel.capture.regular_file import read_regular
-from thumbwheel.capture.types import Unreadable
 from thumbwheel.compat.command_center.pairs import FIXTURES, META, WIDGET, DPOPair
 from thumbwheel.compat.command_center.source import choice_of, prompt_of
 from thumbwheel.core.errors import InputError
+from thumbwheel.importers.json_text import json_value
+from thumbwheel.importers.regular_file import read_regular
+from thumbwheel.importers.types import Unreadable
 
 DEFAULT_SIZE = "normal"
 RATED = ("rating", "tags", "notes")

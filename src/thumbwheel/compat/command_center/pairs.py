@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from thumbwheel.app.open import opener
 from thumbwheel.capture import trace_queries
-from thumbwheel.capture.source import Line
-from thumbwheel.capture.types import TraceRecord
 from thumbwheel.compat.command_center.source import ASKED, SOURCE
 from thumbwheel.compat.training_rows import report_refused
 from thumbwheel.core.errors import DataError, InputError, MissingExtra
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.importers.source import Line
+from thumbwheel.importers.types import TraceRecord
 
 if TYPE_CHECKING:
     from datasets import DatasetDict

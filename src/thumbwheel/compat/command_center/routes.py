@@ -22,8 +22,6 @@ from pydantic import BaseModel, Field, ValidationError
 from thumbwheel.access.needs import needs
 from thumbwheel.access.types import Principal, Verb
 from thumbwheel.capture import trace_queries
-from thumbwheel.capture.json_text import value_in
-from thumbwheel.capture.types import Time
 from thumbwheel.compat.received_rows import (
     AgentName,
     Row,
@@ -36,6 +34,8 @@ from thumbwheel.compat.received_rows import (
 from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, InputError, NotFound, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.importers.json_text import value_in
+from thumbwheel.importers.types import Time
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import agents, require_agent
 

@@ -34,12 +34,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from thumbwheel.capture.json_text import HasNul, has_nul, json_value
-from thumbwheel.capture.lines import OnPosition
-from thumbwheel.capture.rating_filter import ALL_COUNT, RatingFilter
-from thumbwheel.capture.regular_file import file_error, files_below, read_regular
-from thumbwheel.capture.rowfile import FileRow
-from thumbwheel.capture.source import (
+from thumbwheel.core.errors import InputError
+from thumbwheel.importers.json_text import HasNul, has_nul, json_value
+from thumbwheel.importers.lines import OnPosition
+from thumbwheel.importers.rating_filter import ALL_COUNT, RatingFilter
+from thumbwheel.importers.regular_file import file_error, files_below, read_regular
+from thumbwheel.importers.rowfile import FileRow
+from thumbwheel.importers.source import (
     Item,
     JsonLines,
     LeftOut,
@@ -51,7 +52,7 @@ from thumbwheel.capture.source import (
     items_of_files,
     numbered,
 )
-from thumbwheel.capture.types import (
+from thumbwheel.importers.types import (
     AnyRecord,
     FeedbackRecord,
     TargetRef,
@@ -59,7 +60,6 @@ from thumbwheel.capture.types import (
     Unreadable,
     parse_time,
 )
-from thumbwheel.core.errors import InputError
 
 THUMBS = {"up": True, "down": False}
 SHOWN = ("label", "value", "unit", "state", "labelA", "valueA", "labelB", "valueB")

@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.capture.json_text import json_value
-from thumbwheel.capture.regular_file import file_error, read_regular
-from thumbwheel.capture.types import Unreadable
 from thumbwheel.compat.command_center.pairs import FIXTURE
 from thumbwheel.core import ids
+from thumbwheel.importers.json_text import json_value
+from thumbwheel.importers.regular_file import file_error, read_regular
+from thumbwheel.importers.types import Unreadable
 
 SIZES = ("compact", "normal", "expanded", "hero")
 MOST = 200_000

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.capture.source import Line, Refused
-from thumbwheel.capture.sources import SOURCES
-from thumbwheel.capture.types import StepRecord, TraceRecord
 from thumbwheel.core import log
 from thumbwheel.core.config import Home
 from thumbwheel.core.ids import slug_of
+from thumbwheel.importers.source import Line, Refused
+from thumbwheel.importers.sources import SOURCES
+from thumbwheel.importers.types import StepRecord, TraceRecord
 from thumbwheel.sdk.tracefile import ExecutionTrace, ReasoningStep, ToolCallTrace
 
 

@@ -209,8 +209,8 @@ class TrainingPipeline:
 
     def _import_runs(self, ws: Workspace) -> None:
         """Import the folder that was named, else those of the home."""
-        from thumbwheel.capture.detect import Options
         from thumbwheel.capture.ingest import ingest
+        from thumbwheel.importers.detect import Options
 
         if self.traces:
             report_refused(ingest(ws, self.agent, "flowagent", self.traces))

@@ -29,12 +29,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.capture.fields import content_text
-from thumbwheel.capture.json_text import value_in
-from thumbwheel.capture.lines import OnPosition, ignore_position
-from thumbwheel.capture.regular_file import files_below, read_regular
-from thumbwheel.capture.rowfile import read_rows
-from thumbwheel.capture.source import (
+from thumbwheel.compat.isaa.unpickle import MOST_BYTES, Standin, as_json, unpickle
+from thumbwheel.core import ids
+from thumbwheel.core.errors import InputError
+from thumbwheel.importers.fields import content_text
+from thumbwheel.importers.json_text import value_in
+from thumbwheel.importers.lines import OnPosition, ignore_position
+from thumbwheel.importers.regular_file import files_below, read_regular
+from thumbwheel.importers.rowfile import read_rows
+from thumbwheel.importers.source import (
     Item,
     JsonLines,
     LeftOut,
@@ -46,7 +49,7 @@ from thumbwheel.capture.source import (
     items_of_files,
     numbered,
 )
-from thumbwheel.capture.types import (
+from thumbwheel.importers.types import (
     AnyRecord,
     FeedbackRecord,
     Rater,
@@ -56,9 +59,6 @@ from thumbwheel.capture.types import (
     Unreadable,
     parse_time,
 )
-from thumbwheel.compat.isaa.unpickle import MOST_BYTES, Standin, as_json, unpickle
-from thumbwheel.core import ids
-from thumbwheel.core.errors import InputError
 from thumbwheel.sdk.redact import redacted, secrets_in
 from thumbwheel.sdk.tracefile import LONGEST_NAME, TASK, ExecutionTrace, line_of, plain, user_of
 

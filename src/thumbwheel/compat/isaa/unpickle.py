@@ -18,7 +18,7 @@ from datetime import date, datetime, time, timedelta, timezone
 from itertools import product
 from typing import Any
 
-from thumbwheel.capture.types import Unreadable
+from thumbwheel.importers.types import Unreadable
 
 MOST_BYTES = 128 * 2**20
 """Of the file."""

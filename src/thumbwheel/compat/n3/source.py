@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.capture.fields import answer_at, moment, name_of, number_of, objects_at, text_at
-from thumbwheel.capture.lines import OnPosition, ignore_position
-from thumbwheel.capture.regular_file import file_error
-from thumbwheel.capture.rowfile import read_rows
-from thumbwheel.capture.source import Item, JsonLines, Parse, Row, Unwanted
-from thumbwheel.capture.types import (
+from thumbwheel.importers.fields import answer_at, moment, name_of, number_of, objects_at, text_at
+from thumbwheel.importers.lines import OnPosition, ignore_position
+from thumbwheel.importers.regular_file import file_error
+from thumbwheel.importers.rowfile import read_rows
+from thumbwheel.importers.source import Item, JsonLines, Parse, Row, Unwanted
+from thumbwheel.importers.types import (
     AnyRecord,
     FeedbackRecord,
     Scale,

@@ -163,9 +163,9 @@ class RLHFTrainer:
         from thumbwheel.datasets.build import build
         from thumbwheel.engine.base_check import find_base
         from thumbwheel.export.package import export
-        from thumbwheel.loop.purge import note_copy
         from thumbwheel.models import versions
         from thumbwheel.models.versions import require_agent
+        from thumbwheel.report.written_reports import note_copy
         from thumbwheel.training.train import train
 
         folder = Path(output_dir)

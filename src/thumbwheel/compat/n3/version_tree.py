@@ -18,9 +18,9 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.rows import dataset_of
 from thumbwheel.export import package
 from thumbwheel.export.types import Export
-from thumbwheel.loop.purge import note_copy
 from thumbwheel.models import reward_models
 from thumbwheel.models.types import ModelVersion
+from thumbwheel.report.written_reports import note_copy
 from thumbwheel.training import rundir
 from thumbwheel.training.train import find_run
 from thumbwheel.training.types import Run

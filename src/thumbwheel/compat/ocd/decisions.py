@@ -16,15 +16,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from thumbwheel.capture.detect import address_of
-from thumbwheel.capture.location import path_or_address
-from thumbwheel.capture.source import AnyRecord, Line, Refused
 from thumbwheel.compat.ocd.leading_goals import instant
 from thumbwheel.compat.ocd.records import DecisionRecord
 from thumbwheel.compat.ocd.rewards import reward_of_records
 from thumbwheel.compat.ocd.source import SOURCE, RecordedDecision, decision_of
 from thumbwheel.core import log
 from thumbwheel.core.errors import DataError
+from thumbwheel.importers.detect import address_of
+from thumbwheel.importers.location import path_or_address
+from thumbwheel.importers.source import AnyRecord, Line, Refused
 
 
 def load_training_decisions(

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from thumbwheel.capture.types import Time
 from thumbwheel.compat.ocd.decision_function import MINUTES, PRIORITIES
 from thumbwheel.compat.ocd.leading_goals import AUTHORITY, INCOME
 from thumbwheel.compat.received_rows import Text
+from thumbwheel.importers.types import Time
 
 USUAL_MINUTES = 480.0
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from thumbwheel.capture.types import AnyRecord, FeedbackRecord, TraceRecord
 from thumbwheel.compat.ocd.decision_function import OLD_BOUND, PARTS, DecisionFunction
 from thumbwheel.compat.ocd.records import DecisionRecord
 from thumbwheel.core.errors import InputError
+from thumbwheel.importers.types import AnyRecord, FeedbackRecord, TraceRecord
 from thumbwheel.rewards.function import Case, Score
 from thumbwheel.rewards.types import Statement
 

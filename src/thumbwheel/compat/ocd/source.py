@@ -49,21 +49,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from thumbwheel.capture.json_text import value_in
-from thumbwheel.capture.lines import OnPosition, ignore_position
-from thumbwheel.capture.location import Address
-from thumbwheel.capture.rowfile import read_rows
-from thumbwheel.capture.source import Item, JsonLines, Parse, Row, Unwanted
-from thumbwheel.capture.types import (
-    AnyRecord,
-    CaseRecord,
-    FeedbackRecord,
-    Rater,
-    Scale,
-    TargetRef,
-    TraceRecord,
-    Unreadable,
-)
 from thumbwheel.compat.ocd.decision_prompts import prompt_of, system_of
 from thumbwheel.compat.ocd.leading_goals import AUTHORITY, INCOME, Completion, LeadingGoals, instant
 from thumbwheel.compat.ocd.spelling import (
@@ -77,6 +62,21 @@ from thumbwheel.compat.ocd.spelling import (
     spelled,
 )
 from thumbwheel.core.errors import InputError, MissingExtra
+from thumbwheel.importers.json_text import value_in
+from thumbwheel.importers.lines import OnPosition, ignore_position
+from thumbwheel.importers.location import Address
+from thumbwheel.importers.rowfile import read_rows
+from thumbwheel.importers.source import Item, JsonLines, Parse, Row, Unwanted
+from thumbwheel.importers.types import (
+    AnyRecord,
+    CaseRecord,
+    FeedbackRecord,
+    Rater,
+    Scale,
+    TargetRef,
+    TraceRecord,
+    Unreadable,
+)
 from thumbwheel.sdk.tracefile import plain
 
 AGENTS = ("FILER", "LIBRARIAN", "PRIORITIZER", "STORER", "RETRIEVER", "GUARDRAIL")

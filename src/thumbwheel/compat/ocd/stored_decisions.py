@@ -14,7 +14,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.capture import trace_queries
-from thumbwheel.capture.json_text import value_in
 from thumbwheel.compat.ocd.decision_function import METRICS, OLD_BOUND
 from thumbwheel.compat.ocd.decision_function import DecisionFunction as DecisionReward
 from thumbwheel.compat.ocd.records import DecisionRecord
@@ -22,6 +21,7 @@ from thumbwheel.compat.ocd.rewards import components_by_group
 from thumbwheel.compat.ocd.source import WORDS
 from thumbwheel.compat.ocd.spelling import declared
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.importers.json_text import value_in
 from thumbwheel.models.types import Agent
 from thumbwheel.rewards.cases import StoredCase, stored_cases
 from thumbwheel.rewards.function import Case, Score

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.app.open import opener
-from thumbwheel.capture.types import Unreadable
 from thumbwheel.compat.jsonl_file import append, read
 from thumbwheel.compat.rlhf_plan.source import parse
 from thumbwheel.core import log
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.importers.types import Unreadable
 from thumbwheel.models.types import Agent
 
 AGENT = "assistant"

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from thumbwheel.capture.fields import name_of, object_at
-from thumbwheel.capture.source import JsonLines, Row
-from thumbwheel.capture.types import AnyRecord, FeedbackRecord, TraceRecord, Unreadable
+from thumbwheel.importers.fields import name_of, object_at
+from thumbwheel.importers.source import JsonLines, Row
+from thumbwheel.importers.types import AnyRecord, FeedbackRecord, TraceRecord, Unreadable
 
 KEYS = ("query", "response", "feedback_type", "rating", "correction", "timestamp", "metadata")
 TYPES = ("thumbs_up", "thumbs_down", "rating", "correction")

@@ -10,13 +10,13 @@ from fastapi import Path as PathParameter
 
 from thumbwheel.access.needs import needs
 from thumbwheel.access.route import AGENT
-from thumbwheel.capture.detect import Options
 from thumbwheel.capture.uploads import Upload
 from thumbwheel.core import present
 from thumbwheel.core.ids import slug_of
 from thumbwheel.datasets.preview import FilePreview, preview_file
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.importers.detect import Options
 from thumbwheel.server.api.bodies import uploaded
 from thumbwheel.server.api.parameters import NO_NUL
 

@@ -17,13 +17,14 @@ from thumbwheel.app.job_routes import ROUTES as JOBS
 from thumbwheel.capture.command_routes import ROUTES as CAPTURE
 from thumbwheel.datasets.routes import ROUTES as DATASETS
 from thumbwheel.deploy.routes import ROUTES as DEPLOY
+from thumbwheel.erasure.routes import ROUTES as ERASURE
 from thumbwheel.evaluation.routes import ROUTES as EVALUATION
 from thumbwheel.export.routes import ROUTES as EXPORT
-from thumbwheel.loop.routes import ERASE_ROUTES, LINEAGE_ROUTES
 from thumbwheel.loop.routes import ROUTES as LOOP
 from thumbwheel.notify.routes import ROUTES as NOTIFY
+from thumbwheel.report.routes import ROUTES as REPORT
+from thumbwheel.review.label_routes import ROUTES as LABELS
 from thumbwheel.review.routes import ROUTES as REVIEW
-from thumbwheel.rewards.routes import LABEL_ROUTES
 from thumbwheel.rewards.routes import ROUTES as REWARDS
 from thumbwheel.server.api import (
     endpoint,
@@ -43,15 +44,15 @@ from thumbwheel.training.routes import ROUTES as TRAINING
 ROUTES: tuple[Route, ...] = (
     *CAPTURE,
     *REWARDS,
-    *LABEL_ROUTES,
+    *LABELS,
     *REVIEW,
     *DATASETS,
     *TRAINING,
     *EVALUATION,
     *EXPORT,
     *DEPLOY,
-    *LINEAGE_ROUTES,
-    *ERASE_ROUTES,
+    *REPORT,
+    *ERASURE,
     *LOOP,
     *NOTIFY,
     *JOBS,

@@ -1,4 +1,4 @@
-"""Charts of pages: those of the report (loop/charts.py), which need matplotlib. Where it is not
+"""Charts of pages: those of the report (report/charts.py), which need matplotlib. Where it is not
 installed, a page says so in place of the chart, and its tables have the same numbers."""
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ from typing import Any, Literal
 from pydantic import Field
 
 from thumbwheel.capture.cases import find_case, list_cases
-from thumbwheel.capture.fields import content_text
 from thumbwheel.core.config import Config
 from thumbwheel.datasets import build
 from thumbwheel.datasets.stale import stale
 from thumbwheel.datasets.types import SPLITS, DatasetConfig
+from thumbwheel.importers.fields import content_text
 from thumbwheel.server.pages.operations import offered_fields
 from thumbwheel.server.pages.page import PageRequest
 from thumbwheel.server.pages.traces import CHECKERS

@@ -14,9 +14,9 @@ from thumbwheel.experiments import controller
 from thumbwheel.experiments.analysis import MISMATCH, SILENCE
 from thumbwheel.experiments.history import Moment, history
 from thumbwheel.experiments.types import ExperimentConfig
-from thumbwheel.loop.charts import Band, ChartLine, series
 from thumbwheel.loop.experiment import waiting_winner
 from thumbwheel.models import versions
+from thumbwheel.report.charts import Band, ChartLine, series
 from thumbwheel.server.pages.charts import chart
 from thumbwheel.server.pages.operations import offered_fields
 from thumbwheel.server.pages.page import PageRequest

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from thumbwheel.capture.sources import SOURCES
 from thumbwheel.core.config import Config
+from thumbwheel.importers.sources import SOURCES
 from thumbwheel.models.versions import agents
 from thumbwheel.server.pages.page import PageRequest
 

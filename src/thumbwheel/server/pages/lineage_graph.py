@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from thumbwheel.loop.formatting import gain
 from thumbwheel.models.types import ModelVersion
+from thumbwheel.report.formatting import gain
 
 BOX_WIDTH, BOX_HEIGHT = 138, 46
 GAP_X, GAP_Y = 34, 14
@@ -103,7 +103,7 @@ def version_graph(
 
 def origin_graph(report: Mapping[str, Any], aliases: Sequence[str], pages: str) -> Graph:
     """Return the graph of a version, from its feedback on the left to its aliases on the right.
-    `report` is a result of `loop.report.collect`."""
+    `report` is a result of `report.report.collect`."""
     steps: list[tuple[str, str, str | None]] = []
     data, training, summary = report["data"], report["training"], report["summary"]
     lineage = report["lineage"]

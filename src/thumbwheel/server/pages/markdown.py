@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from thumbwheel.loop.formatting import legible
+from thumbwheel.report.formatting import legible
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

@@ -16,10 +16,10 @@ from thumbwheel.evaluation.evaluate import evaluations
 from thumbwheel.evaluation.types import Evaluation
 from thumbwheel.export.formats import FORMATS
 from thumbwheel.export.package import exports
-from thumbwheel.loop import report_charts
-from thumbwheel.loop.report import collect
 from thumbwheel.models import versions
 from thumbwheel.models.types import LIVE, Agent, ModelVersion, Switch
+from thumbwheel.report import report_charts
+from thumbwheel.report.report import collect
 from thumbwheel.server.pages.charts import charts
 from thumbwheel.server.pages.lineage_graph import origin_graph, version_graph
 from thumbwheel.server.pages.operations import state_tag

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from thumbwheel.capture.fields import content_text
 from thumbwheel.capture.prompts import prompt_of
 from thumbwheel.capture.traces import show_trace
 from thumbwheel.core.config import Config
 from thumbwheel.deploy import routing
+from thumbwheel.importers.fields import content_text
 from thumbwheel.models.types import LIVE, VersionState
 from thumbwheel.models.versions import aliases_of, by_id, versions
 from thumbwheel.server.pages.page import PageRequest

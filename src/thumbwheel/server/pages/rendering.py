@@ -19,7 +19,7 @@ from markupsafe import Markup
 from thumbwheel.core import figures
 from thumbwheel.core.errors import ThumbwheelError, Unauthenticated
 from thumbwheel.core.present import without_commands
-from thumbwheel.loop import formatting
+from thumbwheel.report import formatting
 from thumbwheel.sdk.version import __version__
 from thumbwheel.server.pages.forms import form_fields
 from thumbwheel.server.pages.markdown import markdown

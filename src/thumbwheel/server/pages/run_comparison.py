@@ -9,7 +9,7 @@ from typing import Any
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import InputError
 from thumbwheel.core.figures import duration
-from thumbwheel.loop.formatting import compact, number
+from thumbwheel.report.formatting import compact, number
 from thumbwheel.server.pages.page import PageRequest
 from thumbwheel.server.pages.training import METRICS, TONES, RunRow, run_rows
 from thumbwheel.training.train import run_of

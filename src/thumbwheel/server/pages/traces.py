@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from thumbwheel.capture.fields import content_text
 from thumbwheel.capture.judged import Judged
 from thumbwheel.capture.prompts import prompt_id, short_id, titles
 from thumbwheel.capture.trace_queries import TraceFilter
@@ -29,12 +28,13 @@ from thumbwheel.capture.traces import (
 )
 from thumbwheel.core.config import Config
 from thumbwheel.core.figures import duration
-from thumbwheel.loop.erase import erase
-from thumbwheel.loop.formatting import indented
-from thumbwheel.loop.lineage import lineage
-from thumbwheel.loop.row_lineage import feedback_pieces, used_in
+from thumbwheel.erasure.erase import erase
+from thumbwheel.importers.fields import content_text
 from thumbwheel.models.types import ModelVersion
 from thumbwheel.models.versions import version
+from thumbwheel.report.formatting import indented
+from thumbwheel.report.lineage import lineage
+from thumbwheel.report.row_lineage import feedback_pieces, used_in
 from thumbwheel.review.queues import all_queues
 from thumbwheel.review.types import ItemKind
 from thumbwheel.rewards.explain import explain

@@ -14,10 +14,10 @@ from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import queue
 from thumbwheel.jobs.types import JobState
-from thumbwheel.loop.report import changed
 from thumbwheel.models import versions
 from thumbwheel.models.gguf.header import is_gguf
 from thumbwheel.models.types import Agent, ModelVersion
+from thumbwheel.report.report import changed
 from thumbwheel.server.pages.operations import offered_fields
 from thumbwheel.server.pages.page import PageRequest
 from thumbwheel.training.algorithms import ALGORITHMS

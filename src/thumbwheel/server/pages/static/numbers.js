@@ -1,4 +1,4 @@
-// Numbers for people, as loop/formatting.py writes them.
+// Numbers for people, as report/formatting.py writes them.
 
 // A number of bytes, in steps of 1,000: "1.5 GB".
 export function size(bytes) {

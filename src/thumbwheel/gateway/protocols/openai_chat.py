@@ -1,0 +1,127 @@
+"""OpenAI's `/v1/chat/completions`, as llama-server, vLLM, Ollama and most others speak it too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from thumbwheel.gateway.call_context import openai_context
+from thumbwheel.gateway.openai_reply import REASONING, add_llama_server, add_usage
+from thumbwheel.gateway.protocol import Protocol
+from thumbwheel.gateway.reply_draft import ReplyDraft
+from thumbwheel.importers.chat_messages import (
+    objects,
+    openai_messages,
+    openai_tools,
+    selected,
+)
+from thumbwheel.importers.recordable import BoundedCopier
+
+SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "typical_p",
+    "max_tokens",
+    "max_completion_tokens",
+    "n",
+    "seed",
+    "stop",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "repeat_penalty",
+    "logit_bias",
+    "logprobs",
+    "top_logprobs",
+    "response_format",
+    "grammar",
+    "json_schema",
+    "tool_choice",
+    "parallel_tool_calls",
+    "reasoning_effort",
+    "reasoning",
+    "verbosity",
+    "chat_template_kwargs",
+    "service_tier",
+)
+
+
+def messages(body: Mapping[str, Any], recorder: BoundedCopier) -> list[dict[str, Any]]:
+    """Return the conversation."""
+    return openai_messages(body.get("messages"), recorder)
+
+
+def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sampling parameters, including those of servers other than OpenAI's."""
+    return selected(body, SAMPLING)
+
+
+def event(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
+    """Add a chunk, whose choices hold the new parts."""
+    _add(draft, value, "delta")
+
+
+def whole(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
+    """Add a whole completion."""
+    _add(draft, value, "message")
+
+
+def _add(draft: ReplyDraft, value: Mapping[str, Any], part: str) -> None:
+    draft.add_head(value)
+    for choice in objects(value.get("choices")):
+        index = choice.get("index", 0)
+        message = choice.get(part)
+        if index != 0:
+            if isinstance(message, Mapping):
+                draft.add_text(message.get("content"), index)
+            continue
+        if isinstance(message, Mapping):
+            _add_message(draft, message, is_whole=part == "message")
+        if choice.get("logprobs") or choice.get("token_ids"):
+            draft.add_logprobs(choice.get("logprobs"), choice.get("token_ids"))
+        draft.finish(choice.get("finish_reason"))
+    if "timings" in value or "__verbose" in value:
+        add_llama_server(draft, value)
+    if value.get("usage"):
+        add_usage(draft, value["usage"])
+
+
+def _add_message(draft: ReplyDraft, message: Mapping[str, Any], *, is_whole: bool) -> None:
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(str(part.get("text", "")) for part in objects(content))
+    draft.add_text(content)
+    if message.get("refusal"):
+        draft.add_text(message["refusal"])
+    for key in REASONING:
+        if message.get(key):
+            draft.add_reasoning(message[key])
+            break
+    for call in objects(message.get("tool_calls")):
+        _add_call(draft, call, call.get("index"), is_whole)
+    if isinstance(message.get("function_call"), Mapping):
+        _add_call(draft, {"function": message["function_call"]}, 0, is_whole)
+
+
+def _add_call(draft: ReplyDraft, call: Mapping[str, Any], index: Any, is_whole: bool) -> None:
+    function = call.get("function")
+    if not isinstance(function, Mapping):
+        function = {}
+    names = (call.get("id"), function.get("name"))
+    tool_call = draft.tool_call(*names) if is_whole else draft.streamed_call(index, *names)
+    draft.add_arguments(tool_call, function.get("arguments"))
+
+
+PROTOCOL = Protocol(
+    name="openai_chat",
+    family="openai",
+    path="/v1/chat/completions",
+    messages=messages,
+    tools=openai_tools,
+    sampling=sampling,
+    context=openai_context,
+    event=event,
+    whole=whole,
+)

@@ -1,0 +1,194 @@
+"""OpenAI's `/v1/responses`: items instead of messages, and events that name what they add to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from thumbwheel.gateway.call_context import openai_context
+from thumbwheel.gateway.openai_reply import add_usage
+from thumbwheel.gateway.protocol import Add, Protocol, by_type
+from thumbwheel.gateway.reply_draft import ReplyDraft, ToolCallDraft, error_text
+from thumbwheel.gateway.translation.openai_responses import TRANSLATION
+from thumbwheel.importers.chat_messages import (
+    content_of,
+    objects,
+    openai_message,
+    selected,
+    tool_call,
+)
+from thumbwheel.importers.recordable import BoundedCopier
+
+SAMPLING = (
+    "temperature",
+    "top_p",
+    "max_output_tokens",
+    "max_tool_calls",
+    "top_logprobs",
+    "text",
+    "tool_choice",
+    "parallel_tool_calls",
+    "reasoning",
+    "service_tier",
+    "truncation",
+)
+CALL_TYPES = ("function_call", "custom_tool_call")
+OUTPUT_TYPES = ("function_call_output", "custom_tool_call_output")
+
+
+def messages(body: Mapping[str, Any], recorder: BoundedCopier) -> list[dict[str, Any]]:
+    """Return instructions and input items as messages. Items of a conversation that the server
+    keeps are not in the request, so they are missing here too."""
+    chat: list[dict[str, Any]] = []
+    if isinstance(body.get("instructions"), str):
+        chat.append({"role": "system", "content": recorder.text(body["instructions"])})
+    items = body.get("input")
+    if isinstance(items, str):
+        return [*chat, {"role": "user", "content": recorder.text(items)}]
+    for item in recorder.objects(items):
+        _add_item(chat, item, recorder)
+    return chat
+
+
+def _add_item(chat: list[dict[str, Any]], item: Mapping[str, Any], recorder: BoundedCopier) -> None:
+    kind = item.get("type", "message")
+    if kind in CALL_TYPES:
+        arguments = item.get("arguments", item.get("input"))
+        function = {"name": item.get("name"), "arguments": arguments}
+        call = tool_call({"id": item.get("call_id"), "function": function}, recorder)
+        if chat and chat[-1]["role"] == "assistant" and "tool_calls" in chat[-1]:
+            chat[-1]["tool_calls"].append(call)
+        else:
+            chat.append({"role": "assistant", "content": None, "tool_calls": [call]})
+    elif kind in OUTPUT_TYPES:
+        message = {"role": "tool", "content": content_of(item.get("output"), recorder)}
+        if isinstance(item.get("call_id"), str):
+            message["tool_call_id"] = recorder.text(item["call_id"])
+        chat.append(message)
+    elif kind == "message":
+        chat.append(openai_message(item, recorder))
+
+
+def tools(body: Mapping[str, Any], recorder: BoundedCopier) -> list[dict[str, Any]]:
+    """Return functions nested as in chat requests; the provider's own tools stay unchanged."""
+    definitions = []
+    for tool in recorder.objects(body.get("tools")):
+        definition = recorder.mapping(tool)
+        if definition.pop("type", None) == "function":
+            definitions.append({"type": "function", "function": definition})
+        else:
+            definitions.append(recorder.mapping(tool))
+    return definitions
+
+
+def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sampling parameters."""
+    return selected(body, SAMPLING)
+
+
+def _text_delta(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
+    draft.add_text(value.get("delta"))
+    if value.get("logprobs"):
+        draft.add_logprobs({"content": value["logprobs"]})
+
+
+def _reasoning_delta(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
+    draft.add_reasoning(value.get("delta"))
+
+
+def _item_added(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
+    item = value.get("item")
+    if isinstance(item, Mapping) and item.get("type") in CALL_TYPES:
+        key = value.get("output_index")
+        _note_kind(draft.streamed_call(key, item.get("call_id"), item.get("name")), item)
+
+
+def _note_kind(call: ToolCallDraft | None, item: Mapping[str, Any]) -> None:
+    if call is not None:
+        call.is_text = item["type"] == "custom_tool_call"
+
+
+def _arguments_delta(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
+    draft.add_arguments(draft.streamed_call(value.get("output_index")), value.get("delta"))
+
+
+def _head(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
+    if isinstance(value.get("response"), Mapping):
+        draft.add_head(value["response"])
+
+
+def _end(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
+    response = value.get("response")
+    if not isinstance(response, Mapping):
+        return
+    if draft.has_token:
+        _add_end(draft, response)
+    else:
+        whole(draft, response)
+
+
+def _error(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
+    draft.error = error_text(value)
+
+
+EVENTS: dict[str, Add] = {
+    "response.created": _head,
+    "response.output_text.delta": _text_delta,
+    "response.refusal.delta": _text_delta,
+    "response.reasoning_text.delta": _reasoning_delta,
+    "response.reasoning_summary_text.delta": _reasoning_delta,
+    "response.output_item.added": _item_added,
+    "response.function_call_arguments.delta": _arguments_delta,
+    "response.custom_tool_call_input.delta": _arguments_delta,
+    "response.completed": _end,
+    "response.incomplete": _end,
+    "response.failed": _end,
+    "error": _error,
+}
+
+
+def whole(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
+    """Add a whole response: the items of its output, then how it ended."""
+    for item in objects(value.get("output")):
+        kind = item.get("type")
+        if kind == "message":
+            for part in objects(item.get("content")):
+                draft.add_text(part.get("text", part.get("refusal")))
+                if part.get("logprobs"):
+                    draft.add_logprobs({"content": part["logprobs"]})
+        elif kind == "reasoning":
+            for part in [*objects(item.get("summary")), *objects(item.get("content"))]:
+                draft.add_reasoning(part.get("text"))
+        elif kind in CALL_TYPES:
+            call = draft.tool_call(item.get("call_id"), item.get("name"))
+            _note_kind(call, item)
+            draft.add_arguments(call, item.get("arguments", item.get("input")))
+    _add_end(draft, value)
+
+
+def _add_end(draft: ReplyDraft, response: Mapping[str, Any]) -> None:
+    draft.add_head(response)
+    add_usage(draft, response.get("usage"))
+    status = response.get("status")
+    if status == "incomplete":
+        details = response.get("incomplete_details")
+        reason = details.get("reason") if isinstance(details, Mapping) else None
+        draft.finish(reason or "incomplete")
+    elif status == "completed":
+        draft.finish("tool_calls" if draft.has_tool_calls else "stop")
+    elif status in ("failed", "cancelled"):
+        draft.error = error_text(response.get("error") or f"the response is {status}")
+
+
+PROTOCOL = Protocol(
+    name="openai_responses",
+    family="openai",
+    path="/v1/responses",
+    messages=messages,
+    tools=tools,
+    sampling=sampling,
+    context=openai_context,
+    event=by_type(EVENTS),
+    whole=whole,
+    translation=TRANSLATION,
+)

@@ -1,0 +1,1 @@
+"""Looks after whole homes: backup and restore, moving to another database, retention."""
