@@ -18,7 +18,7 @@ from thumbwheel.server.api.model_names import BASES, REWARD_MODELS
 IN_REQUESTS: Mapping[str, str] = {
     "an agent, and the gate asks what the sender may do to it": "agent of_agent",
     "the name or id of a row, looked up in the database below that agent": """
-        after against alias arm conflicts_of continue_from cursor dataset decision episode_id
+        after against alias arm case conflicts_of continue_from cursor dataset decision episode_id
         id inference_id item job key last-event-id metric metric_name name names of
         quarantine question queue replay resume retracts row run session sessionId subject
         supersedes trace traceId traces version""",
@@ -27,7 +27,7 @@ IN_REQUESTS: Mapping[str, str] = {
         labels note outcome output prompt ranking rater raters reason reference reviewer
         salt score slice steps stop system tag tags text thumb value verdict without_tag rating
         metadata model batch weight scale kind rated_at group content
-        step body""",
+        step body texts""",
     "one of a few words, or of a table of variants in this program and its plugins": """
         allow basis checker component deploy experiment export family format guard held_out
         ladder lora_targets method methods missed period preset primary quant role shape source
@@ -40,6 +40,8 @@ IN_REQUESTS: Mapping[str, str] = {
     "the model at a judge's endpoint that the settings name": "judge_model",
     "the plain name of the uploaded file, or of a file of an export by its list": "file path",
     "prompts in the request itself": "canary_prompts",
+    "one of the settings that app/settings_changes.py offers": "section setting",
+    "the hash of the file as it was read": "if-match",
     "a channel of thumbwheel.yaml, which alone says where that sends": "channel",
     "the name of a secret of the agent; for the home's owner one of the home": "secret",
     "an upstream; a private address only where the settings list it: may_be_private": "url",

@@ -101,7 +101,7 @@ def status_of_part(gateway: GatewayWorld, method: str, path: str, key: str | Non
     if key is not None:
         lines.append(f"authorization: Bearer {key}")
     head = "\r\n".join([*lines, "", ""]).encode()
-    with socket.create_connection((str(server.hostname), server.port or 0), 10) as connection:
+    with socket.create_connection((str(server.hostname), server.port or 0), 60) as connection:
         with suppress(OSError):  # it may have answered already
             connection.sendall(head + b'{"name": "' + b"x" * 200_000)
         try:

@@ -218,6 +218,7 @@ STAGES = {
     "Serve": ("serve", "open", "worker", "jobs", "schedule", "notify"),
     "Look after a home": (
         *("keys", "users", "audit", "secrets", "erase", "backup", "restore", "db", "blobs"),
+        "cluster",
         *("settings", "tools", "sandbox"),
     ),
 }

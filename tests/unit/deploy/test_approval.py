@@ -63,7 +63,7 @@ def test_a_canary_is_not_made_live_by_its_row(deployed: DeployWorld) -> None:
     version = deployed.version(0, Basis.FEEDBACK)
     deployed.deploy(version, "canary")
     edit(deployed, schema.model_versions, version.id, basis="gold")
-    with pytest.raises(Conflict, match="marked approved on gold, and no decision"):
+    with pytest.raises(Conflict, match="marked approved on gold, but no decision"):
         switch.promote(deployed.ws, version)
 
 

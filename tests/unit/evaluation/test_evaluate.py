@@ -406,7 +406,7 @@ def test_a_base_that_has_changed_is_refused(home_with_feedback, taught, tmp_path
             sa.update(schema.model_versions).values(base=str(moved))
         )
     )
-    with pytest.raises(ModelError, match="not those"):
+    with pytest.raises(ModelError, match="its weights differ from those"):
         evaluate(ws, versions.version(ws, AGENT, name), QUICK)
 
 

@@ -173,5 +173,5 @@ def test_the_real_model_of_ollama_is_the_one_that_was_fetched(
     shutil.copyfile(blob, store / "blobs" / f"sha256-{other}")
     layers[0]["digest"] = f"sha256:{other}"
     manifest.write_text(json.dumps({"schemaVersion": 2, "layers": layers}))
-    with pytest.raises(ModelError, match=f"its hash is sha256:{sha256}, and not"):
+    with pytest.raises(ModelError, match=f"its hash is sha256:{sha256}, which is not"):
         locate("ollama:smollm2:135m")

@@ -102,7 +102,9 @@ def test_sentence_pieces_are_those_of_llama_cpp(space_prefix: bool, tmp_path: Pa
     assert tokenizer("a")["input_ids"][0] == 1, "BOS, unless the file says otherwise"
     text = "  two spaces\n\nand Größe 東京 🙂"
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert tokenizer.decode(ids) == text
+    # "\n\n" is a token of its own, after which llama.cpp, too, begins with a space
+    spaced = text.replace("\n\nand", "\n\n and") if space_prefix else text
+    assert tokenizer.decode(ids) == spaced
 
 
 @pytest.mark.tools
@@ -116,7 +118,7 @@ def test_an_unknown_pre_tokenizer_is_refused_with_the_first_text_that_differs(
         base.build_tokenizer_checked(read_header(file))
     message = str(caught.value)
     assert "pre-tokenizer 'viking' is unknown here" in message
-    assert repr(PROBES[0])[:30] in message and "in llama.cpp" in message
+    assert any(repr(text)[:30] in message for text in PROBES) and "in llama.cpp" in message
     with_pre_tokenizer(tmp_path / "vocabulary.gguf", source, "qwen-2")
     with pytest.raises(ModelError, match=r"Did you mean 'qwen2'\?"):
         build_tokenizer(read_header(file))
@@ -152,7 +154,7 @@ def test_a_vocabulary_that_cannot_be_rebuilt_is_refused(tmp_path: Path) -> None:
         ({"tokens": [*tokens[:-1], "a"]}, "two of its tokens"),
         ({"tokens": tokens[:100]}, "100 tokens, 50257 kinds"),
         ({"tokens": "x"}, "no list of str"),
-        ({"merges": ["a zz"]}, "joins no tokens"),
+        ({"merges": ["a zzzq"]}, "joins no tokens"),
         ({"merges": ["ab"]}, "joins no tokens"),
         ({"eos_token_id": 10**6}, "eos token 1000000 is none of its tokens"),
         ({"add_eos_token": True}, "puts EOS behind every text"),

@@ -27,7 +27,9 @@ def test_the_token_of_the_home_opens_everything(gateway: GatewayWorld) -> None:
         refused = gateway.client.get("/api/whoami", headers=headers)
         assert refused.status_code == 401 and refused.headers["www-authenticate"] == "Bearer"
     admitted = gateway.client.get("/api/whoami", headers={"authorization": f"Bearer {token}"})
-    assert admitted.json()["may"] == {"*": ["call", "deploy", "edit", "own", "rate", "read", "run"]}
+    assert admitted.json()["may"] == {
+        "*": ["call", "decide", "deploy", "edit", "own", "rate", "read", "run"]
+    }
     assert LocalToken.of_file(path).read() == token
 
 
