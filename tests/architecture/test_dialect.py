@@ -36,6 +36,8 @@ WORDS = frozenset(
     ]
 )
 ALLOWED: dict[tuple[str, str], str] = {
+    ("src/thumbwheel/capture/trace_types.py", "at"): "a key of answers of the API",
+    ("src/thumbwheel/capture/trace_types.py", "said"): "a key of answers of the API",
     ("src/thumbwheel/core/config.py", "at"): "Home.at(folder) reads as what it does",
     ("src/thumbwheel/deploy/processes.py", "place"): "a key of a stored JSON record",
     ("src/thumbwheel/rewards/aggregate.py", "at"): "as in rewards/types.py",

@@ -143,8 +143,8 @@ def test_no_row_has_the_path_or_the_loopback_address_of_a_host(filled: Hosts) ->
     paths = (str(filled.first.home.path), str(filled.second.home.path))
     for table, table_rows in rows.items():
         text = json.dumps(table_rows, default=str)
-        for own in (*paths, "127.0.0.1", "localhost"):
-            assert own not in text, (table, own)
+        for text_of_host in (*paths, "127.0.0.1", "localhost"):
+            assert text_of_host not in text, (table, text_of_host)
     # the spec of a run, too: its folder moves with the home
     for spec in filled.first.home.runs.glob("*/spec.json"):
         assert paths[0] not in spec.read_text()
@@ -160,10 +160,10 @@ def test_what_the_first_host_has_is_found_there_and_named_on_the_other(filled: H
     version = routing.deployments(filled.first, Agent.named("support"))[0]
     model = DeployWorld(filled.first, Path(), [], "support").find(version.version)
     for ws, host in ((filled.first, None), (filled.second, os.uname().nodename)):
-        found = package.exports(ws, model)
-        assert {export.host for export in found} == {host}
-        assert {export.path.parent for export in found} == {ws.home.path / "exports"}
-    (of_job,) = (export for export in found if export.path.name == "of-a-job")
+        exports = package.exports(ws, model)
+        assert {export.host for export in exports} == {host}
+        assert {export.path.parent for export in exports} == {ws.home.path / "exports"}
+    (of_job,) = (export for export in exports if export.path.name == "of-a-job")
     with pytest.raises(Conflict, match=r"in the folder of host .*Ask the server of that host"):
         file_of(of_job, next(iter(of_job.files)))
     # it would not take that export for its own, and makes another one
@@ -250,8 +250,8 @@ def test_a_server_is_asked_under_the_address_of_its_host_with_its_token(pair: Ho
         remote_token.share(first, "embedded", endpoint)
 
         def insert(connection: sa.Connection) -> None:
-            own = hosts.folder_id(first.home)
-            new = deployment_store.insert(connection, version, None, "embedded", "n", {}, own)
+            folder = hosts.folder_id(first.home)
+            new = deployment_store.insert(connection, version, None, "embedded", "n", {}, folder)
             (row,) = deployment_store.find(connection, first.home, deployment_store.by_id(new))
             deployment_store.set_state(
                 connection, first.home, row, DeploymentState.WARM, endpoint, {}
@@ -314,7 +314,7 @@ def test_a_run_whose_host_is_silent_is_stopped_and_comes_back_with_a_sign(pair: 
         return run.state, run.reason
 
     now = [0.0]
-    watch, own = (RunWatch(ws, 15.0, lambda: now[0]) for ws in (second, first))
+    watch, watch_of_first = (RunWatch(ws, 15.0, lambda: now[0]) for ws in (second, first))
     assert watch.look() == []
     with beat.beating(first, "run_a"):
         until(lambda: train.find_run(first, "run_a").beat == 1)
@@ -323,7 +323,7 @@ def test_a_run_whose_host_is_silent_is_stopped_and_comes_back_with_a_sign(pair: 
     now[0] = 30.0
     assert watch.look() == []
     now[0] = 32.0
-    assert len(watch.look()) == 1 and own.look() == []
+    assert len(watch.look()) == 1 and watch_of_first.look() == []
     assert state() == (RunState.STOPPED, store.SILENT)
     assert watch.look() == []
     first.db.write(lambda connection: store.beat(connection, "run_a"))
@@ -409,11 +409,11 @@ def test_an_endpoint_of_an_earlier_version_is_migrated() -> None:
     details = {"place": "/srv/home/deployments/ollama", "host": "http://127.0.0.1:11434"}
     earlier = {"url": "http://127.0.0.1:11434/v1", "model": "m", "details": details, "body": {}}
     assert migration._portable(earlier) == {
-        "url": "http://$THUMBWHEEL_HOST:11434/v1",
+        "url": "http://$HOST:11434/v1",
         "model": "m",
         "details": {
             "place": "$THUMBWHEEL_HOME/deployments/ollama",
-            "host": "http://$THUMBWHEEL_HOST:11434",
+            "host": "http://$HOST:11434",
         },
         "body": {},
     }

@@ -47,5 +47,5 @@ def token_of(ws: Workspace, deployment: Deployment) -> str | None:
 
 def _path(ws: Workspace, folder: str, endpoint: Endpoint) -> Path:
     """Return the name of a token: by its host, and the folder of the server there."""
-    place = str(portable(str(endpoint.details[PLACE]), ws.home.path))
-    return ws.home.path / TOKENS / f"{folder}.{place.partition('/')[2].replace('/', '.')}"
+    path = str(portable(str(endpoint.details[PLACE]), ws.home.path))
+    return ws.home.path / TOKENS / f"{folder}.{path.partition('/')[2].replace('/', '.')}"

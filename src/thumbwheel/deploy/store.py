@@ -31,7 +31,7 @@ _JOINED = (
     .join(agents, agents.c.id == deployments.c.agent_id)
 )
 LOOPBACK = "//127.0.0.1:"
-HOST = "//$THUMBWHEEL_HOST:"
+HOST = "//$HOST:"
 """Stands in a row for the address of the host on which a deployment runs."""
 _NEWEST = (deployments.c.recorded_at.desc(), deployments.c.id.desc())
 
@@ -166,7 +166,7 @@ def route(connection: sa.Connection, home: Home, agent_id: str, alias: str) -> A
         .outerjoin(deployments, warm & (deployments.c.agent_id == aliases.c.agent_id))
         .where((aliases.c.agent_id == agent_id) & (aliases.c.name == alias))
         .order_by(
-            sa.func.coalesce(deployments.c.folder == hosts.own, sa.false()).desc(),
+            sa.func.coalesce(deployments.c.folder == hosts.folder, sa.false()).desc(),
             (deployments.c.id == switched_to).desc(),
             *_NEWEST,
         )
@@ -217,7 +217,7 @@ class _Hosts:
     """The hosts of the home, as this one sees them."""
 
     home: Home
-    own: str
+    folder: str
     by_folder: Mapping[str, HostRow]
     """Empty for a home with one host."""
 
@@ -227,7 +227,7 @@ class _Hosts:
 
     def other(self, folder: str | None) -> HostRow | None:
         """Return the host of a folder, None if it is this one."""
-        if not self.by_folder or folder is None or folder == self.own:
+        if not self.by_folder or folder is None or folder == self.folder:
             return None
         return self.by_folder.get(folder) or HostRow(folder, "another host", None)
 

@@ -156,12 +156,12 @@ def cluster_hosts(ws: Workspace) -> list[ClusterHost]:
     """Return the hosts of the home, the oldest first; none for a home that is no cluster."""
     if not ws.is_shared:
         return []
-    own, waiting = folder_id(ws.home), _waiting_by_folder(ws)
+    folder, waiting = folder_id(ws.home), _waiting_by_folder(ws)
     with ws.db.read() as connection:
         rows = all_hosts(connection)
     return [
         ClusterHost(
-            row.folder, row.name, row.address, row.folder == own, waiting.get(row.folder, [])
+            row.folder, row.name, row.address, row.folder == folder, waiting.get(row.folder, [])
         )
         for row in rows
     ]
@@ -201,9 +201,9 @@ def _others(ws: Workspace) -> list[tuple[str, str]]:
     """Return (folder, name) of the other hosts."""
     if not ws.is_shared:
         return []
-    own = folder_id(ws.home)
+    folder = folder_id(ws.home)
     with ws.db.read() as connection:
-        return [(host.folder, host.name) for host in all_hosts(connection) if host.folder != own]
+        return [(host.folder, host.name) for host in all_hosts(connection) if host.folder != folder]
 
 
 def _path(ws: Workspace, erasure_id: str) -> Path:

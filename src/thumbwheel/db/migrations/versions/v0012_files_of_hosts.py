@@ -59,4 +59,4 @@ def _portable(endpoint: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_own_host(url: str) -> str:
-    return url.replace("//127.0.0.1:", "//$THUMBWHEEL_HOST:", 1)
+    return url.replace("//127.0.0.1:", "//$HOST:", 1)
