@@ -288,6 +288,17 @@ LINES: Mapping[str, Callable[[Line], dict[str, Any]]] = {
         "username": f"u{line.number % 2}",
         "timestamp": "2026-01-05 09:00:00",
     },
+    "dify": lambda line: {
+        "feedback_id": f"f{line.number}",
+        "conversation_id": f"c{line.number}",
+        "message_id": f"m{line.number}",
+        "user_query": line.asked,
+        "ai_response": line.answered,
+        "feedback_rating": "👍" if line.good else "👎",
+        "feedback_rating_raw": "like" if line.good else "dislike",
+        "feedback_date": "2026-01-05 09:00:00",
+        "from_end_user_id": f"u{line.number % 2}",
+    },
     "librechat": _librechat,
     "table": lambda line: {
         "question": line.asked,

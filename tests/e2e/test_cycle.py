@@ -374,7 +374,7 @@ def test_an_export_that_was_changed_since_is_not_taken_for_the_one_that_was_writ
     folder.mkdir()
     (folder / "model.safetensors").write_text("weights")
     files = {"model.safetensors": {"sha256": ids.file_hash(folder / "model.safetensors")}}
-    earlier = SimpleNamespace(format="merged", path=folder, files=files)
+    earlier = SimpleNamespace(format="merged", path=folder, files=files, host=None)
     version = SimpleNamespace(id="ver_1", agent="a", name="v1")
     config = CycleConfig(export_to=tmp_path)
     monkeypatch.setattr(cycle, "exports", lambda ws, version_id: [earlier])

@@ -327,7 +327,7 @@ _OF = re.compile(rf"({_NUMBER})\s*(?:/|of|out of|von|sur)\s*(\d+)(?:\s*stars?)?"
 _PERCENT = re.compile(rf"({_NUMBER})\s*(?:%|percent)", re.IGNORECASE)
 _STARS = re.compile(rf"({_NUMBER})\s*(?:stars?|sterne?|étoiles?|★|⭐)", re.IGNORECASE)
 _SIGN_AND_WORD = re.compile(
-    r"(?P<sign>\d{1,2}|[^\w\s])\s*[-–—:=.)]?\s*(?P<word>[^\W\d_][^\d]{0,38})"
+    r"(?P<sign>\d{1,2}|[^\w\s])(?:\s*[-–—:=.)])?\s*(?P<word>[^\W\d_][^\d]{0,38})"
 )
 _DRAWN = re.compile(r"([★⭐*]+)([☆✩]*)")
 

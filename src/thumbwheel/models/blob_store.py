@@ -113,7 +113,8 @@ def missing_blob(sha256: str) -> UnsoundBlob:
     return UnsoundBlob(
         f"artifact {sha256!r}",
         "it is not in this home",
-        "Restore the home's blobs folder from a backup, or make it again",
+        "Restore the home's blobs folder from a backup, or make it again. If another host of this "
+        "home has it, run the command there, or keep blobs in a bucket",
     )
 
 

@@ -332,7 +332,7 @@ class TestPreference:
                 "chosen": [{"role": "user", "content": "x"}],
                 "rejected": [{"role": "user", "content": "x"}],
             },
-            {"prompt": "p", "chosen": ["a"], "rejected": "b"},
+            {"prompt": "p", "chosen": ["a", "c"], "rejected": "b"},
             {"instruction": "i", "response1": "a", "response2": "b"},
             {"instruction": "i", "response1": "a", "response2": "b", "annotator1": 3},
             {"instruction": "i", "response1": "a", "response2": None, "annotator1": 1},

@@ -1,0 +1,3 @@
+from tests.worlds.whole_turn import recorded, turn
+
+__all__ = ["recorded", "turn"]
