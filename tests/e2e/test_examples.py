@@ -193,7 +193,7 @@ REVEALED = (
     "Mapping[str, int]",
     "str | None",
     "list[ModelVersion]",
-    "str",
+    "GateDecision",
     "str",
 )
 """The types of APP, in order, without their modules."""
