@@ -15,6 +15,7 @@ from typing import Any
 
 from onerun import ALPHA, RANK, RATE, Clock, Spec, peak_bytes, report, same_start
 
+from thumbwheel.engine.ranks import Ranks
 from thumbwheel.training.assemble import Assembly, assemble, settings
 from thumbwheel.training.checkpoint import Checkpoints
 from thumbwheel.training.loop import Loop
@@ -96,8 +97,8 @@ def values(spec: Spec) -> dict[str, Any]:
     return options
 
 
-def prepared(spec: Spec, out: Path) -> Assembly:
-    """Everything but the loop."""
+def prepared(spec: Spec, out: Path, ranks: Ranks | None = None) -> Assembly:
+    """Everything but the loop, in one of `ranks`."""
     rows = [row(number, pair) for number, pair in enumerate(spec.load())]
     judge = os.environ.get("BENCH_REWARD_MODEL") if spec.method == "ppo" else None
     chosen = settings(spec.method, values(spec))
@@ -109,6 +110,7 @@ def prepared(spec: Spec, out: Path) -> Assembly:
         {"train": rows, "dev": []},
         out / "reference.db",
         Path(judge) if judge else None,
+        ranks=ranks,
     )
     same_start(assembly.model)
     if len(assembly.train.items) != len(rows):

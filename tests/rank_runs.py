@@ -100,7 +100,6 @@ def run(ranks: Ranks, out: Path, base: Path, phase: str) -> None:
     (folder / f"facts-{ranks.rank}.json").write_text(json.dumps(facts))
     if ranks.is_first:
         save_file(weights, folder / "weights.safetensors")
-    ranks.agree()
 
 
 def main(arguments: list[str]) -> None:
@@ -112,6 +111,7 @@ def main(arguments: list[str]) -> None:
     ranks = Ranks.join(os.environ)
     for phase in phases.split(","):
         run(ranks, Path(out), Path(base), phase)
+    ranks.leave()
 
 
 if __name__ == "__main__":

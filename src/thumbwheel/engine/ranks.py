@@ -163,6 +163,18 @@ class Ranks:
         if self.world > 1:
             self._meet("agreement")
 
+    def leave(self) -> None:
+        """Part from the others for good. The first rank goes last, since they meet at its store."""
+        if self.world == 1:
+            return
+        self._meet("end")
+        with _lost_if_it_fails():
+            if not self.is_first:
+                self._store.set(f"left/{self.rank}", "")
+                return
+            for rank in range(1, self.world):
+                self._await(f"left/{rank}", rank)
+
     def report_shortage(self, error: BaseException) -> None:
         """Tell the ranks that wait for this one that it ran out of memory: each of them raises
         RankOutOfMemoryError, wherever it is."""

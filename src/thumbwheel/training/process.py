@@ -32,6 +32,7 @@ from thumbwheel.engine.libraries import load_libraries
 from thumbwheel.engine.ranks import LOST, RankLostError, Ranks
 from thumbwheel.models.template_settings import AS_IT_IS, TemplateSettings
 from thumbwheel.training.activity import ActivityFile
+from thumbwheel.training.placement import RANK_VARIABLES
 from thumbwheel.training.rundir import RunDir, open_rows, unwritable
 from thumbwheel.training.types import JUDGED, RunSpec, RunState, Status, TrainConfig
 from thumbwheel.training.usage import UsageFile
@@ -157,6 +158,9 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
 
         rows = open_rows(spec)
         ranks = Ranks.join(os.environ, device(spec.config.get("device", "auto")))
+        # A library that finds them would set up ranks of its own.
+        for name in RANK_VARIABLES:
+            os.environ.pop(name, None)
         assembly = made_to_fit(run, spec, rows, ranks)
     where = assembly.engine.device.type
     hold_to(where, room_gb(where, assembly.config.memory_limit_gb, ranks.world))
@@ -170,7 +174,7 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
         ending = Ending(0, None)
     else:
         ending = _loop(run, assembly, interrupt)
-    ranks.agree()
+    ranks.leave()
     if not ranks.is_first:
         return 0
     result = {
