@@ -20,13 +20,16 @@ from thumbwheel.core.config import Home
 from thumbwheel.db import migrate
 from thumbwheel.db.dialects import Sqlite
 from thumbwheel.db.engine import Database, writing
+from thumbwheel.db.schema import deployments as deployment_rows
 from thumbwheel.db.schema import jobs as job_rows
 from thumbwheel.db.schema import schedules as schedule_rows
+from thumbwheel.deploy import store as deployment_store
+from thumbwheel.deploy.types import DeploymentState, Endpoint
 from thumbwheel.homes.backup import back_up, restore
 from thumbwheel.jobs import queue, schedules
 from thumbwheel.jobs.types import JobState
 from thumbwheel.loop import turn_store
-from thumbwheel.models.versions import ensure_agent
+from thumbwheel.models.versions import ensure_agent, ensure_base
 
 PASSWORD = "hunter2-and-more"
 ADDRESS = f"postgresql://reader:{PASSWORD}@db.example/app"
@@ -100,6 +103,30 @@ def test_the_owner_of_a_backup_keeps_who_may_enter(tmp_path: Path, command_line:
         assert ("--keep-access" in out + err) == (count == 0)
         with opened_home(tmp_path / name) as ws:
             assert len(keys.listed(ws)) == count
+
+
+def test_no_call_goes_where_a_backup_says(tmp_path: Path) -> None:
+    endpoint = Endpoint("http://attacker.example/v1", "m")
+    with opened_home(tmp_path / "home") as ws:
+        version = ensure_base(ws, AGENT, "base", "f" * 64)
+
+        def deploy(connection: sa.Connection) -> None:
+            new = deployment_store.insert(connection, version, None, "remote", "m", {})
+            (row,) = deployment_store.find(connection, ws.home, deployment_store.by_id(new))
+            deployment_store.set_state(
+                connection, ws.home, row, DeploymentState.WARM, endpoint, None
+            )
+
+        ws.db.write(deploy)
+        back_up(ws, tmp_path / "backup")
+    for keeps_access, states in ((False, ["ended"]), (True, ["warm"])):
+        home = Home.at(tmp_path / f"restored-{keeps_access}")
+        backend = Sqlite(home.database, home.lock)
+        restored = restore(home, backend, tmp_path / "backup", keep_access=keeps_access)
+        assert restored.shut_out == ({} if keeps_access else {"deployments": 1})
+        with opened_home(home.path) as ws, ws.db.read() as connection:
+            query = sa.select(deployment_rows.c.state)
+            assert list(connection.execute(query).scalars()) == states
 
 
 @pytest.mark.sqlite

@@ -121,6 +121,15 @@ def end(connection: sa.Connection, where: sa.ColumnElement[bool]) -> None:
     )
 
 
+def end_all(connection: sa.Connection) -> int:
+    """Mark all deployments of the home as ended; return how many were not."""
+    counting = sa.select(sa.func.count()).select_from(deployments)
+    not_ended = deployments.c.state != DeploymentState.ENDED
+    count: int = connection.execute(counting.where(not_ended)).scalar_one()
+    end(connection, sa.true())
+    return count
+
+
 def by_id(deployment_id: str) -> sa.ColumnElement[bool]:
     """Build the condition that selects one deployment."""
     return deployments.c.id == deployment_id

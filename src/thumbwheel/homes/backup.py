@@ -50,6 +50,7 @@ from thumbwheel.db.ownership import (
 from thumbwheel.db.schema import run_checkpoints, stored_bases
 from thumbwheel.db.transfer import copy_database, require_empty, save
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.deploy.store import end_all
 from thumbwheel.erasure import file_records
 from thumbwheel.importers.regular_file import open_regular
 from thumbwheel.jobs.queue import cancel_all
@@ -499,10 +500,10 @@ def _hold_back(backend: Sqlite) -> dict[str, int]:
 
 
 def _shut_out(backend: Sqlite) -> dict[str, int]:
-    """Remove users, keys and sessions from the restored rows; return kind -> how many, without
-    zeros."""
+    """Remove users, keys and sessions from the restored rows, and end the deployments, because each
+    says where calls are sent; return kind -> how many, without zeros."""
     with writing(backend) as engine, engine.begin() as connection:
-        counts = remove_everybody(connection)
+        counts = remove_everybody(connection) | {"deployments": end_all(connection)}
     return {what: count for what, count in counts.items() if count}
 
 

@@ -119,13 +119,13 @@ def restore(
         bool,
         typer.Option(
             "--keep-access",
-            help="Let the users, keys and sessions of the backup enter the home: it is your own.",
+            help="Keep its users, keys, sessions and deployments: the backup is your own.",
         ),
     ] = False,
 ) -> present.Answer[Any]:
     """Make a new home of a backup, with its rows in SQLite or where THUMBWHEEL_DATABASE says. Every
-    file is compared with its hash first. Jobs, schedules and loops in it wait for you, and its
-    users and keys are left out unless you keep them.
+    file is compared with its hash first. Jobs, schedules and loops in it wait for you; its users
+    and keys are left out, and its deployments are ended, unless you keep them.
 
     Example: thumbwheel --home restored restore /backups/monday.tar
     """
@@ -162,8 +162,9 @@ def _backup_answer(backup: Backup, title: str) -> present.Answer[Any]:
         counts = ", ".join(f"{count} {what}" for what, count in backup.shut_out.items())
         page.append(
             present.Note(
-                f"Left out, so that nobody enters who is not yours: {counts}. If the backup is "
-                "yours, restore it into another new home with --keep-access"
+                f"Left out, so that nobody enters who is not yours, and no call goes where the "
+                f"backup says: {counts}. Deploy again what is to answer. If the backup is yours, "
+                "restore it into another new home with --keep-access"
             )
         )
     return present.page(backup.to_json(), page)
