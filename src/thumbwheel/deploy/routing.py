@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+import sqlalchemy as sa
+
 from thumbwheel.core.addresses import is_loopback
 from thumbwheel.core.errors import Conflict, ModelError, NotFound
 from thumbwheel.db.workspace import Workspace
@@ -24,6 +26,12 @@ def deployments(ws: Workspace, agent: Agent, ended: bool = False) -> list[Deploy
     with ws.db.read() as connection:
         rows = store.find(connection, ws.home, store.of_agent(agent.id))
     return [row for row in rows if ended or row.state is not DeploymentState.ENDED]
+
+
+def end_all(connection: sa.Connection) -> int:
+    """End all deployments of a home; return how many were not ended before. Models then answer
+    nothing until they are deployed again. Stops no server."""
+    return store.end_all(connection)
 
 
 def by_id(ws: Workspace, deployment_id: str) -> Deployment:

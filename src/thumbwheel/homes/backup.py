@@ -50,7 +50,7 @@ from thumbwheel.db.ownership import (
 from thumbwheel.db.schema import run_checkpoints, stored_bases
 from thumbwheel.db.transfer import copy_database, require_empty, save
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy.store import end_all
+from thumbwheel.deploy.routing import end_all
 from thumbwheel.erasure import file_records
 from thumbwheel.importers.regular_file import open_regular
 from thumbwheel.jobs.queue import cancel_all
