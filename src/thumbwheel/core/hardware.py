@@ -64,18 +64,22 @@ class Machine:
         return self.gpus[0] if self.gpus else None
 
 
+def usable_cores() -> int:
+    """Return how many logical processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 @cache
 def machine() -> Machine:
     """Return the properties of this machine, read once per process."""
     flags, cpu, cores = _processor()
     total, available = memory_gb()
-    threads = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
     return Machine(
         cpu=cpu,
         cores=cores,
-        threads=threads,
+        threads=usable_cores(),
         avx2="avx2" in flags if flags is not None else None,
         avx512="avx512f" in flags if flags is not None else None,
         bf16=bool(BF16_FLAGS & flags) if flags is not None else None,

@@ -10,7 +10,6 @@ are combined, the rows. Run as a module, this file is such a worker. What eviden
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -25,6 +24,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.core.errors import StorageError
+from thumbwheel.core.hardware import usable_cores
 from thumbwheel.datasets import store
 from thumbwheel.datasets.evidence import merge_prompts, read_evidence
 from thumbwheel.datasets.files import SpillWriter
@@ -136,11 +136,8 @@ def collect(
 def _cuts(connection: sa.Connection, agent_id: str) -> list[str]:
     """Return prompt ids that cut the agent into parts for the workers; empty if one process is
     enough."""
-    cores = os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
     workers = 1 + store.trace_count(connection, agent_id) // TRACES_A_WORKER
-    parts = min(cores, MAX_WORKERS, workers)
+    parts = min(usable_cores(), MAX_WORKERS, workers)
     return store.cuts(connection, agent_id, parts) if parts > 1 else []
 
 

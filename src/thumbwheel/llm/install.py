@@ -28,6 +28,7 @@ from pathlib import Path
 from thumbwheel.core import log
 from thumbwheel.core.errors import MissingExtra, NotFound, StorageError
 from thumbwheel.core.files import unwritable
+from thumbwheel.core.hardware import usable_cores
 from thumbwheel.llm.tools import BUILD, FILES, PREBUILT, SOURCE, Tool, cache_folder, find
 from thumbwheel.sdk.disk import sync
 
@@ -288,9 +289,7 @@ def _build(folder: Path) -> None:
             "building llama.cpp needs them, and they are not on the PATH",
             f"{COMPILERS}, then run the same command again",
         )
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    cores = usable_cores()
     log.say(f"building llama.cpp on {cores} cores; on two it takes about ten minutes")
     source, output = cache_folder() / SOURCE / LLAMA_CPP, folder / "made"
     fix = "Read the lines above; another compiler may be named by CXX"

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from thumbwheel.core.child import die_with_parent
 from thumbwheel.core.errors import Conflict, ModelError, NotFound
+from thumbwheel.core.hardware import usable_cores
 from thumbwheel.core.private import UMASK
 from thumbwheel.llm import tools
 from thumbwheel.llm.port import HOST, free_port
@@ -76,11 +77,7 @@ def with_adapters(scales: Sequence[float]) -> dict[str, object]:
 def default_threads() -> int:
     """Return half of the cores, at least 1: threads that wait for each other stall on a busy
     core."""
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
-    return max(1, cores // 2)
+    return max(1, usable_cores() // 2)
 
 
 class LlamaServer:
