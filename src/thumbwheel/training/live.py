@@ -9,7 +9,7 @@ from typing import Any
 
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.training.activity import activity
-from thumbwheel.training.rundir import LONGEST_LINE, RunDir
+from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.train import run_dir
 from thumbwheel.training.types import Run
 from thumbwheel.training.usage import Usage, usage_of
@@ -76,16 +76,6 @@ def tokens_per_second(lines: Sequence[dict[str, Any]]) -> float | None:
 
 def _newest_lines(folder: RunDir) -> list[dict[str, Any]]:
     """Return the newest lines of training steps that say how long they took."""
-    try:
-        with folder.metrics.open("rb") as file:
-            size = folder.metrics.stat().st_size
-            file.seek(max(0, size - LONGEST_LINE))
-            tail = file.read()
-    except OSError:
-        return []
-    texts = tail[: tail.rfind(b"\n") + 1].splitlines()
-    if size > LONGEST_LINE:
-        texts = texts[1:]  # a piece of a line
-    lines = [json.loads(text) for text in texts]
+    lines = [json.loads(text) for text in folder.newest_lines()]
     steps = [line for line in lines if isinstance(line.get("step_seconds"), float | int)]
     return steps[-RECENT:]

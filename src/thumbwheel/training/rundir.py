@@ -140,12 +140,25 @@ class RunDir:
     def last_step(self) -> int:
         """Return the step of the last complete line of metrics, or 0 if there is none yet."""
         try:
-            with self.metrics.open("rb") as file:
-                file.seek(max(0, self.metrics.stat().st_size - LONGEST_LINE))
-                complete, _, _ = file.read().rpartition(b"\n")
-            return int(json.loads(complete.rpartition(b"\n")[2])["step"])
-        except (OSError, ValueError, KeyError, TypeError):
+            return int(json.loads(self.newest_lines()[-1])["step"])
+        except (IndexError, ValueError, KeyError, TypeError):
             return 0
+
+    def newest_lines(self) -> list[bytes]:
+        """Return the complete lines of metrics in the last LONGEST_LINE bytes, the newest last;
+        none if there is none yet."""
+        try:
+            with self.metrics.open("rb") as file:
+                # with the byte before, which tells whether a line begins there
+                start = max(0, self.metrics.stat().st_size - LONGEST_LINE - 1)
+                file.seek(start)
+                content = file.read()
+        except OSError:
+            return []
+        if start:
+            _, _, content = content.partition(b"\n")
+        complete, _, _ = content.rpartition(b"\n")
+        return complete.split(b"\n") if complete else []
 
     def forget_metrics_after(self, step: int) -> None:
         """Drop the lines of steps that a resumed run will repeat, and the half line that a kill

@@ -513,7 +513,8 @@ def _go_on(ws: Workspace, run: Run, options: Mapping[str, Any] | None = None) ->
         if bucket is not None:
             restore(ws, bucket, run)
             folder.create(_spec_of_this_host(ws, run, folder.spec()))
-        changed = {name: (options or {})[name] for name in RESUMED_WITH & set(options or {})}
+        asked = {} if options is None else options
+        changed = {name: value for name, value in asked.items() if name in RESUMED_WITH}
         spec = folder.spec()
         spec = replace(spec, config={**spec.config, **changed})
         config = settings(spec.algorithm, spec.config)

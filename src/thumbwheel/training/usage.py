@@ -15,7 +15,7 @@ import time
 from dataclasses import asdict, dataclass
 
 from thumbwheel.core.files import replace
-from thumbwheel.core.hardware import resident_gb
+from thumbwheel.core.hardware import resident_gb, usable_cores
 from thumbwheel.training.rundir import RunDir
 
 FILE = "usage.json"
@@ -76,7 +76,7 @@ class UsageFile:
         self._thread.join()
 
     def _run(self) -> None:
-        cores = machine_cores()
+        cores = usable_cores()
         before, before_at = _processor_seconds(), time.monotonic()
         pause = min(FIRST, self._every)
         while not self._ended.wait(pause):
@@ -102,13 +102,6 @@ def usage_of(run: RunDir) -> Usage | None:
         return None
     gpu = fields.pop("gpu")
     return Usage(**fields, gpu=GpuUsage(**gpu) if gpu else None)
-
-
-def machine_cores() -> int:
-    """Return how many logical processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _processor_seconds() -> float:
