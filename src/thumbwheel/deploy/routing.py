@@ -31,7 +31,7 @@ def deployments(ws: Workspace, agent: Agent, ended: bool = False) -> list[Deploy
 def end_all(connection: sa.Connection) -> int:
     """End all deployments of a home; return how many were not ended before. Models then answer
     nothing until they are deployed again. Stops no server."""
-    return store.end_all(connection)
+    return store.end(connection, sa.true())
 
 
 def by_id(ws: Workspace, deployment_id: str) -> Deployment:

@@ -111,23 +111,15 @@ def _server(endpoint: Endpoint) -> tuple[str, Any]:
     return endpoint.url, endpoint.details.get("place")
 
 
-def end(connection: sa.Connection, where: sa.ColumnElement[bool]) -> None:
-    """Mark the matching deployments as ended."""
+def end(connection: sa.Connection, where: sa.ColumnElement[bool]) -> int:
+    """Mark the matching deployments as ended; return how many were not."""
     values = {"state": DeploymentState.ENDED, "ended_at": datetime.now(UTC)}
-    connection.execute(
+    done = connection.execute(
         deployments.update()
         .where(where & (deployments.c.state != DeploymentState.ENDED))
         .values(**values)
     )
-
-
-def end_all(connection: sa.Connection) -> int:
-    """Mark all deployments of the home as ended; return how many were not."""
-    counting = sa.select(sa.func.count()).select_from(deployments)
-    not_ended = deployments.c.state != DeploymentState.ENDED
-    count: int = connection.execute(counting.where(not_ended)).scalar_one()
-    end(connection, sa.true())
-    return count
+    return done.rowcount
 
 
 def by_id(deployment_id: str) -> sa.ColumnElement[bool]:
