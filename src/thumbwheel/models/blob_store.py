@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -81,7 +80,9 @@ def write_unfinished(folder: Path, stream: BinaryIO, source: str) -> tuple[Path,
         handle, name = tempfile.mkstemp(dir=folder, prefix=UNFINISHED)
         temporary = Path(name)
         with os.fdopen(handle, "wb") as out:
-            copy_hashed(stream.read, out, with_hash.update)
+            while chunk := stream.read(CHUNK):
+                with_hash.update(chunk)
+                out.write(chunk)
             out.flush()
             os.fsync(out.fileno())
     except BaseException as error:
@@ -91,15 +92,6 @@ def write_unfinished(folder: Path, stream: BinaryIO, source: str) -> tuple[Path,
             raise unwritable_blob(source, error) from error
         raise
     return temporary, with_hash.hexdigest()
-
-
-def copy_hashed(
-    read: Callable[[int], bytes], out: BinaryIO, update: Callable[[bytes], object]
-) -> None:
-    """Copy what `read` returns to `out`, and give it to the hash."""
-    while chunk := read(CHUNK):
-        update(chunk)
-        out.write(chunk)
 
 
 def unwritable_blob(source: str, error: OSError) -> StorageError:
