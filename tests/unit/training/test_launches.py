@@ -50,7 +50,8 @@ class Launches(TorchDispatchMode):
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    dense: dict[int, torch.Tensor] = {}
+    dense: dict[int, tuple[Any, torch.Tensor]] = {}
+    """`id()` of a mask of blocks -> that mask, which keeps its id from another one, and it dense."""
 
     def kernel(
         query: torch.Tensor,
@@ -66,9 +67,10 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         if id(block_mask) not in dense:
             rows = torch.arange(query.shape[2])
             mask_mod = uncounted(block_mask.mask_mod)
-            dense[id(block_mask)] = mask_mod(0, 0, rows[:, None], rows[None])
+            dense[id(block_mask)] = block_mask, mask_mod(0, 0, rows[:, None], rows[None])
+        _, mask = dense[id(block_mask)]
         return scaled_dot_product_attention(
-            query, key, value, dense[id(block_mask)], scale=scale, enable_gqa=enable_gqa
+            query, key, value, mask, scale=scale, enable_gqa=enable_gqa
         )
 
     monkeypatch.setattr(block_attention, "DEVICES", ("cpu",))
