@@ -361,7 +361,7 @@ def test_a_server_of_models_is_watched_and_reached_on_its_own_host(
         assert deployment.id == deployment_id
         assert routing.is_elsewhere(deployment) is is_elsewhere
         watch = DeploymentWatch(ws, lambda row=deployment: [row], lambda: None)
-        watch._look()
+        watch._once()
         assert [watched.deployment.id for watched in watch.down()] == (
             [] if is_elsewhere else [deployment_id]
         )

@@ -10,7 +10,6 @@ A deployment is started by a process of its own, which gives the command `thumbw
 from __future__ import annotations
 
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from tempfile import TemporaryFile
 from typing import IO
 
 from thumbwheel.core import log
+from thumbwheel.core.repeated import Repeated
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import running
 from thumbwheel.deploy.targets import TARGETS
@@ -67,7 +67,7 @@ def _is_ours(deployment: Deployment) -> bool:
     return ENDPOINT not in TARGETS.get(deployment.target).kinds
 
 
-class DeploymentWatch:
+class DeploymentWatch(Repeated):
     """Start it by `with`. `served` returns the deployments that answer calls; `command` is followed
     by agent and deployment and starts one, and without it nothing is started; `changed` is called
     when one ceases to answer, or answers again."""
@@ -81,19 +81,9 @@ class DeploymentWatch:
         every: float = LOOK_EVERY,
     ) -> None:
         self._ws, self._served, self._changed = ws, served, changed
-        self._command, self._every = command, every
+        self._command = command
         self._watched: dict[str, Watched] = {}
-        self._failure: str | None = None
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="deployments", daemon=True)
-
-    def __enter__(self) -> DeploymentWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
+        super().__init__("deployments", every=every, failing="deployments cannot be checked")
 
     def down(self) -> list[Watched]:
         """Return the deployments that answer calls and do not answer now."""
@@ -102,8 +92,8 @@ class DeploymentWatch:
     def problem(self) -> str | None:
         """Return a message if a deployment does not answer that nobody stopped, else None. Who asks
         for health needs no key, so it names neither agent nor log."""
-        if self._failure is not None:
-            return self._failure
+        if failure := super().problem():
+            return failure
         now = time.monotonic()
         dead = [watched for watched in self.down() if not watched.is_stopped]
         if not dead:
@@ -117,19 +107,7 @@ class DeploymentWatch:
             parts.append(part)
         return f"models that are deployed do not answer: {', '.join(parts)}"
 
-    def _run(self) -> None:
-        while True:
-            try:
-                self._look()
-                self._failure = None
-            except Exception as error:  # noqa: BLE001 - the next look may succeed
-                if self._failure is None:
-                    log.logger.exception("the deployments cannot be looked at")
-                self._failure = f"they cannot be looked at: {type(error).__name__}"
-            if self._ended.wait(self._every):
-                return
-
-    def _look(self) -> None:
+    def _once(self) -> None:
         watched_before = self._watched
         current: dict[str, Watched] = {}
         for deployment in self._served():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import replace
 
 from thumbwheel.core import log
+from thumbwheel.core.repeated import Repeated
 from thumbwheel.db.leadership import Leadership
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.experiments.running import running
@@ -18,47 +18,32 @@ PART = 0.1
 often."""
 
 
-class ExperimentRunner:
+class ExperimentRunner(Repeated):
     """Looks at the running experiments again and again, in a thread. Start it by `with`."""
 
     def __init__(self, ws: Workspace, leadership: Leadership, every: float = EVERY) -> None:
         self._ws = replace(ws, db=ws.db.guarded(leadership.guard))
-        self._leadership, self._every = leadership, every
+        self._leadership = leadership
         self._changes = ws.db.changes()
         self._seen: object = None
         self._is_running = True
         """Whether an experiment ran at the last look."""
-        self._ended = threading.Event()
-        self._problem: str | None = None
-        self._thread = threading.Thread(target=self._run, name="experiments", daemon=True)
+        self._worked_until = 0.0
+        """Processor seconds of the thread at the end of the last look."""
+        super().__init__(
+            "experiments", every=every, first=every, failing="experiments cannot be updated"
+        )
 
-    def __enter__(self) -> ExperimentRunner:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         self._changes.close()
 
-    def problem(self) -> str | None:
-        """Return why experiments are not updated now; None if they are."""
-        return self._problem
+    def _pause(self) -> float:
+        worked = time.thread_time()  # to wait for a database costs nothing
+        seconds, self._worked_until = worked - self._worked_until, worked
+        return max(self._every, seconds / PART)
 
-    def _run(self) -> None:
-        pause = self._every
-        while not self._ended.wait(pause):
-            began = time.thread_time()  # to wait for a database costs nothing
-            try:
-                self._look()
-                self._problem = None
-            except Exception as error:  # noqa: BLE001 - the next look may find the database again
-                if self._problem is None:
-                    log.logger.error("experiments cannot be looked at: %s", error)
-                self._problem = str(error).split("\n")[0]
-            pause = max(self._every, (time.thread_time() - began) / PART)
-
-    def _look(self) -> None:
+    def _once(self) -> None:
         if not self._leadership.holds():
             self._seen = None  # whoever takes over looks at everything
             return

@@ -3,9 +3,8 @@ with its host, and removes the files of this host that an erasure on another one
 
 from __future__ import annotations
 
-import threading
-
 from thumbwheel.core import log
+from thumbwheel.core.repeated import Repeated
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.erasure.pending_erasures import purge_here
 from thumbwheel.jobs.types import JobsConfig
@@ -15,42 +14,19 @@ LOOKS = 4
 """Looks in a lease."""
 
 
-class HostDuties:
-    """Use as a context manager."""
+class HostDuties(Repeated):
+    """Looks several times in a lease. Use as a context manager."""
 
     def __init__(self, ws: Workspace) -> None:
         self._ws = ws
         lease = ws.settings(JobsConfig, "jobs").lease_seconds
-        self._every = lease / LOOKS
         self._runs = RunWatch(ws, lease)
-        self._failure: str | None = None
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="host duties", daemon=True)
+        super().__init__(
+            "host duties",
+            every=lease / LOOKS,
+            failing="this host cannot do its work for the other hosts",
+        )
 
-    def __enter__(self) -> HostDuties:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def problem(self) -> str | None:
-        """Return why the last look failed; None if it did not."""
-        return self._failure
-
-    def _run(self) -> None:
-        while True:
-            try:
-                self._look()
-                self._failure = None
-            except Exception as error:  # noqa: BLE001 - the next look may succeed
-                if self._failure is None:
-                    log.logger.exception("the duties of this host wait")
-                self._failure = f"what this host owes the others waits: {error!r}"
-            if self._ended.wait(self._every):
-                return
-
-    def _look(self) -> None:
+    def _once(self) -> None:
         for line in (*self._runs.look(), *purge_here(self._ws)):
             log.say(line)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 
 from thumbwheel.capture.uploads import sweep_uploads
 from thumbwheel.core import log
-from thumbwheel.core.errors import ThumbwheelError
+from thumbwheel.core.repeated import Repeated
 from thumbwheel.db.leadership import Leadership
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.homes.retention import retain
@@ -17,48 +16,21 @@ FIRST, EVERY = 60.0, 3600.0
 """Seconds until the first time after the start, and between two."""
 
 
-class Maintenance:
+class Maintenance(Repeated):
     """Use as a context manager."""
 
     def __init__(
         self, ws: Workspace, leadership: Leadership, first: float = FIRST, every: float = EVERY
     ) -> None:
         self._ws, self._leadership = ws, leadership
-        self._first, self._every = first, every
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)
-        self._problem: str | None = None
-
-    def __enter__(self) -> Maintenance:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def problem(self) -> str | None:
-        """Return why the last maintenance failed; None if it did not."""
-        return self._problem
-
-    def _run(self) -> None:
-        pause = self._first
-        while not self._ended.wait(pause):
-            pause = self._every
-            try:
-                self._retain()
-                self._problem = None
-            except ThumbwheelError as error:
-                self._problem = f"what is too old stays: {error.what}: {error.why}"
-                log.logger.error("%s", self._problem)
-            except Exception as error:  # noqa: BLE001 - the next time it may work
-                self._problem = f"what is too old stays: {error!r}"
-                log.logger.exception("retention failed")
+        super().__init__(
+            "maintenance", every=every, first=first, failing="traces that are too old stay"
+        )
 
     def _is_over(self) -> bool:
         return self._ended.is_set() or not self._leadership.holds()
 
-    def _retain(self) -> None:
+    def _once(self) -> None:
         sweep_uploads(self._ws)  # in the folder of this host
         forget_cached(self._ws)
         if not self._leadership.holds():

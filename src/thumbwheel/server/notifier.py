@@ -3,12 +3,11 @@ are set up."""
 
 from __future__ import annotations
 
-import threading
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from thumbwheel.core import log
+from thumbwheel.core.repeated import Repeated
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.watch import DeploymentWatch
 from thumbwheel.notify.settings import NotifyConfig
@@ -22,42 +21,22 @@ DEAD_SECONDS = 60.0
 """A deployment that is silent for less may be starting again."""
 
 
-class Notifier:
+class Notifier(Repeated):
     """Use as a context manager. Without channels it does nothing."""
 
     def __init__(self, ws: Workspace, watch: DeploymentWatch, every: float = EVERY) -> None:
-        self._ws, self._watch, self._every = ws, watch, every
+        self._ws, self._watch = ws, watch
         self._is_on = bool(ws.settings(NotifyConfig, "notify").channels)
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="notifier", daemon=True)
-        self._problem: str | None = None
+        super().__init__("notifier", every=every, first=every, failing="notices cannot be sent")
 
     def __enter__(self) -> Notifier:
-        if self._is_on:
-            self._thread.start()
-        return self
+        return super().__enter__() if self._is_on else self
 
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        if self._is_on:
-            self._thread.join()
-
-    def problem(self) -> str | None:
-        """Return why the last look failed; None if it did not."""
-        return self._problem
-
-    def _run(self) -> None:
+    def _once(self) -> None:
         # What sends notices has no place in a server that sends none.
         from thumbwheel.notify.delivery import dispatch
 
-        while not self._ended.wait(self._every):
-            try:
-                dispatch(self._ws, long_dead(self._watch), datetime.now(UTC))
-                self._problem = None
-            except Exception as error:  # noqa: BLE001 - the next look may succeed
-                if self._problem is None:
-                    log.logger.exception("notices cannot be sent")
-                self._problem = f"notices cannot be sent: {type(error).__name__}"
+        dispatch(self._ws, long_dead(self._watch), datetime.now(UTC))
 
 
 def long_dead(watch: DeploymentWatch, seconds: float = DEAD_SECONDS) -> Down:

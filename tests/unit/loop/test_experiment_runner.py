@@ -30,7 +30,7 @@ def test_a_database_that_comes_back_is_looked_at_at_once(
             time.sleep(WAITED)
             raise StorageError("database", "it does not answer", "Start it")
 
-    monkeypatch.setattr(ExperimentRunner, "_look", look)
+    monkeypatch.setattr(ExperimentRunner, "_once", look)
     runner = ExperimentRunner(empty_ws, Leadership(empty_ws.db), every=0.05)
     pauses: list[float] = []
     wait = runner._ended.wait
