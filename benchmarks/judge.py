@@ -31,6 +31,7 @@ from worlds.judges import gain_figures
 
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.demo.app import tiny_app
 from thumbwheel.demo.emit import EmitOptions, emit
 from thumbwheel.demo.filer import Filer
 from thumbwheel.demo.person import Person
@@ -93,10 +94,12 @@ def measure(seed: int, critic: str, settings: str, judge: str) -> dict[str, Any]
         Workspace.open(Home.at(folder).prepare(), Sources({}, "", {})) as ws,
     ):
         files = emit(
-            Path(folder) / "world", EmitOptions(seed=seed, ratings=RATINGS, gold=1), base_cache()
+            Path(folder) / "world",
+            EmitOptions(seed=seed, ratings=RATINGS, gold=1),
+            tiny_app(base_cache()),
         )
         import_world(ws, files)
-        base = find_base(str(files.base), ws.home.cache)
+        base = find_base(files.app.base, ws.home.cache)
         begun = train(
             ws,
             Agent.named(AGENT),
@@ -122,9 +125,9 @@ def measure(seed: int, critic: str, settings: str, judge: str) -> dict[str, Any]
         figures = {
             "person": seed,
             "dev": list(dev.values()),
-            "pairs_right": ranked(seed, files.base, model),
+            "pairs_right": ranked(seed, files.app.folder, model),
         }
-        row = figures | learned(ws, seed, files.base, options | {"reward_model": chosen})
+        row = figures | learned(ws, seed, files.app.folder, options | {"reward_model": chosen})
     sys.stdout.write(json.dumps(row) + "\n")
     return row
 
@@ -136,11 +139,13 @@ def control(seed: int, options: dict[str, Any]) -> dict[str, Any]:
         Workspace.open(Home.at(folder).prepare(), Sources({}, "", {})) as ws,
     ):
         files = emit(
-            Path(folder) / "world", EmitOptions(seed=seed, ratings=RATINGS, gold=1), base_cache()
+            Path(folder) / "world",
+            EmitOptions(seed=seed, ratings=RATINGS, gold=1),
+            tiny_app(base_cache()),
         )
         import_world(ws, files)
         row = {"person": seed} | learned(
-            ws, seed, files.base, options | {"reward_functions": ("variety:chance",)}
+            ws, seed, files.app.folder, options | {"reward_functions": ("variety:chance",)}
         )
     sys.stdout.write(json.dumps(row) + "\n")
     return row

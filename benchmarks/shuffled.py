@@ -58,6 +58,7 @@ def world(seed: int) -> dict[str, Any]:
 
     from thumbwheel.core.config import Home, Sources
     from thumbwheel.db.workspace import Workspace
+    from thumbwheel.demo.app import tiny_app
     from thumbwheel.demo.emit import EmitOptions, emit
     from thumbwheel.demo.run import AGENT, base_cache, import_world
     from thumbwheel.evaluation.evaluate import evaluate
@@ -73,11 +74,11 @@ def world(seed: int) -> dict[str, Any]:
         Workspace.open(Home.at(Path(folder) / "home").prepare(), Sources({}, "shuffled", {})) as ws,
     ):
         options = EmitOptions(seed=seed, ratings=RATINGS, shuffle=True, gold=GOLD)
-        files = emit(Path(folder) / "world", options, base_cache())
+        files = emit(Path(folder) / "world", options, tiny_app(base_cache()))
         import_world(ws, files)
         steps = {"max_steps": STEPS, "eval_steps": STEPS}
         result = train(
-            ws, Agent.named(AGENT), method, find_base(str(files.base), ws.home.cache), options=steps
+            ws, Agent.named(AGENT), method, find_base(files.app.base, ws.home.cache), options=steps
         )
         row: dict[str, Any] = {
             "seed": seed,

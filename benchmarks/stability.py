@@ -85,7 +85,7 @@ def on_demo(ws: Workspace, world: Emitted, method: str, person: int, seed: int) 
                 ws,
                 Agent.named(AGENT),
                 "reward",
-                find_base(str(world.base), ws.home.cache),
+                find_base(world.app.base, ws.home.cache),
                 options=CLASSES | {"require_gain": False},
             ).reward_model
         )
@@ -93,7 +93,7 @@ def on_demo(ws: Workspace, world: Emitted, method: str, person: int, seed: int) 
     if method == "reward":
         options |= CLASSES
     result = train(
-        ws, Agent.named(AGENT), method, find_base(str(world.base), ws.home.cache), options=options
+        ws, Agent.named(AGENT), method, find_base(world.app.base, ws.home.cache), options=options
     )
     base, best = (result.metrics[name] or {} for name in ("dev_base", "dev_best"))
     row = {
@@ -109,7 +109,7 @@ def on_demo(ws: Workspace, world: Emitted, method: str, person: int, seed: int) 
             reward_models.folder(ws, reward_models.find(ws, AGENT, result.reward_model)),
             device="cpu",
         )
-        pairs = {"pairs_right": ranked(person, world.base, model)}
+        pairs = {"pairs_right": ranked(person, world.app.folder, model)}
         return (
             row | pairs | {"before": base.get("eval_accuracy"), "after": best.get("eval_accuracy")}
         )

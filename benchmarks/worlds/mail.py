@@ -11,6 +11,7 @@ import random
 from pathlib import Path
 from typing import ClassVar
 
+from thumbwheel.demo.app import tiny_app
 from thumbwheel.demo.base import ensure_base
 from thumbwheel.demo.emit import WORLD, EmitOptions, emit
 from thumbwheel.demo.person import Person
@@ -35,7 +36,9 @@ class MailWorld(World):
 
     def write(self, folder: Path, seed: int, ratings: int, base: Path) -> Files:
         """See `World.write`."""
-        emitted = emit(folder, EmitOptions(seed=seed, ratings=ratings, gold=GOLD), base.parent)
+        emitted = emit(
+            folder, EmitOptions(seed=seed, ratings=ratings, gold=GOLD), tiny_app(base.parent)
+        )
         truth = json.loads((folder / WORLD).read_text(encoding="utf-8"))
         person = Person(seed)
         options = EmitOptions(seed=seed, ratings=ratings)
@@ -59,7 +62,7 @@ class MailWorld(World):
             for line in read_lines(emitted.gold)
         ]
         return Files(
-            base=emitted.base,
+            base=emitted.app.folder,
             traces=emitted.traces,
             feedback=emitted.feedback,
             gold=emitted.gold,

@@ -17,6 +17,7 @@ from thumbwheel.core.config import Home, Sources, merge
 from thumbwheel.core.errors import ThumbwheelError
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.demo.app import tiny_app
 from thumbwheel.demo.emit import EmitOptions, emit
 from thumbwheel.demo.person import Person
 from thumbwheel.loop.cycle import run_cycle
@@ -77,7 +78,7 @@ def opened_mailbox(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         emit_options = EmitOptions(seed=person, ratings=pool // 2, noise=0.0, gold=GOLD)
-        emitted = emit(folder / "world", emit_options, base.parent)
+        emitted = emit(folder / "world", emit_options, tiny_app(base.parent))
         settings = Sources(merge(SETTINGS, options or {}), "bench", {})
         with Workspace.open(Home.at(folder / "home"), settings) as ws:
             ingest(ws, AGENT, "jsonl", emitted.traces)
@@ -87,7 +88,7 @@ def opened_mailbox(
             )
             yield Mailbox(
                 ws,
-                emitted.base,
+                emitted.app.folder,
                 folder,
                 list(read_lines(emitted.traces)),
                 [Person(person).filing(mail).text() for mail in mails],

@@ -90,7 +90,8 @@ def test_a_call_of_many_values_is_not_held_in_memory(gateway: GatewayWorld, part
 
 
 def status_of_part(gateway: GatewayWorld, method: str, path: str, key: str | None) -> int:
-    """Of the answer to a request that says that 10 MB come, and sends the first 200 kB."""
+    """Of the answer to a request that says that 10 MB come, and sends the first 200 kB; 0 if it
+    waits for the rest."""
     server = urlsplit(gateway.url)
     lines = [
         f"{method.upper()} {path} HTTP/1.1",
@@ -108,7 +109,7 @@ def status_of_part(gateway: GatewayWorld, method: str, path: str, key: str | Non
             answer = connection.recv(1024)
         except TimeoutError:
             return 0
-    return int(answer.split()[1])
+    return int(answer.split()[1]) if answer else 0
 
 
 def test_a_stranger_fills_no_memory_with_bodies(gateway: GatewayWorld) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.demo.app import tiny_app
 from thumbwheel.demo.emit import EmitOptions, emit
 from thumbwheel.demo.filer import Filer
 from thumbwheel.demo.person import Person
@@ -26,16 +27,16 @@ edits alone give 79 pairs."""
 def judge(ws: Workspace, seed: int, folder: Path) -> tuple[RewardModelRecord, Path]:
     """(reward model of person `seed`, from the labels of what they left behind; the base that
     answered)."""
-    files = emit(folder, EmitOptions(seed=seed, ratings=RATINGS, gold=1), base_cache())
+    files = emit(folder, EmitOptions(seed=seed, ratings=RATINGS, gold=1), tiny_app(base_cache()))
     import_world(ws, files)
     result = train(
         ws,
         Agent.named(AGENT),
         "reward",
-        find_base(str(files.base), ws.home.cache),
+        find_base(files.app.base, ws.home.cache),
         options={"loss_type": "classification", "token_budget": 4096},
     )
-    return reward_models.find(ws, AGENT, str(result.reward_model)), files.base
+    return reward_models.find(ws, AGENT, str(result.reward_model)), files.app.folder
 
 
 def true_pairs(

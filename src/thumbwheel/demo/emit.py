@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from thumbwheel.core.errors import InputError
-from thumbwheel.demo.base import NAME, BaseConfig, Progress, ensure_base
+from thumbwheel.demo.app import DemoApp
 from thumbwheel.demo.filer import Filer, FilerAnswer
 from thumbwheel.demo.mail import Mail
 from thumbwheel.demo.person import Person
-from thumbwheel.demo.world import Filing, messages, population_filing
+from thumbwheel.demo.world import Filing, population_filing
 
 WORLD = "world.json"
 START = datetime(2026, 1, 5, 8, 30, tzinfo=UTC)
 MOST_MESSAGES = 2_000
-CORRECTIONS, OUTCOMES = 0.14, 0.16  # per thumb
+OUTCOMES = 0.16  # per thumb
 TEMPERATURE = 1.0
 SECOND_RATER = 0.2  # of the thumbs come from somebody who shares the mailbox
 
@@ -40,6 +40,10 @@ class EmitOptions:
     flip: bool = False
     shuffle: bool = False
     gold: int = 800
+    corrections: float = 0.14
+    """Per thumb."""
+    mails: float = 2.0
+    """Mails that pass through the filer, per thumb."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.ratings <= MOST_MESSAGES:
@@ -54,8 +58,8 @@ class EmitOptions:
 
     @property
     def messages(self) -> int:
-        """Mails that pass through the filer: two per thumb, as far as the mailbox goes."""
-        return min(2 * self.ratings, MOST_MESSAGES)
+        """Mails that pass through the filer, as far as the mailbox goes."""
+        return min(round(self.mails * self.ratings), MOST_MESSAGES)
 
 
 class MailExchange(NamedTuple):
@@ -72,35 +76,27 @@ class MailExchange(NamedTuple):
 
 
 class Emitted(NamedTuple):
-    """Where the files lie, and the directory of the base that answered."""
+    """Where the files lie, and the app that answered."""
 
     traces: Path
     feedback: Path
     gold: Path
     world: Path
-    base: Path
+    app: DemoApp
 
 
-def emit(
-    directory: Path,
-    options: EmitOptions,
-    cache: Path,
-    base: BaseConfig | None = None,
-    progress: Progress | None = None,
-) -> Emitted:
-    """Write the four files into `directory` (made if missing); the base is taken from `cache` or
-    trained into it.
+def emit(directory: Path, options: EmitOptions, app: DemoApp) -> Emitted:
+    """Write the four files into `directory` (made if missing).
 
     Equal options give equal files on one machine. Raises InputError for options out of range.
     """
-    model = ensure_base(cache, base, progress)
     directory.mkdir(parents=True, exist_ok=True)
     person = Person(options.seed)
-    exchanges = _use(person, Filer(model), options)
+    exchanges = _use(person, app, options)
     gold = person.mails(random.Random(f"gold:{options.seed}"), options.gold, "fresh")
     cases = []
     for number, mail in enumerate(gold, start=1):
-        cases.append(_case(_case_id(number), mail, person.filing(mail)))
+        cases.append(_case(_case_id(number), app, mail, person.filing(mail)))
     truth = json.dumps(_truth(person, options, exchanges, gold), indent=1)
 
     files = Emitted(
@@ -108,22 +104,23 @@ def emit(
         feedback=directory / "feedback.jsonl",
         gold=directory / "gold.jsonl",
         world=directory / WORLD,
-        base=model,
+        app=app,
     )
-    _write(files.traces, map(_trace, exchanges))
+    _write(files.traces, (_trace(app, exchange) for exchange in exchanges))
     _write(files.feedback, _feedback(exchanges, options))
     _write(files.gold, cases)
     files.world.write_text(truth + "\n", encoding="utf-8")
     return files
 
 
-def _use(person: Person, filer: Filer, options: EmitOptions) -> list[MailExchange]:
+def _use(person: Person, app: DemoApp, options: EmitOptions) -> list[MailExchange]:
     """Pass the person's mails through the filer in sessions of four to twelve, two or three
     sessions a day."""
     rng = random.Random(f"use:{options.seed}")
     flip_rng = random.Random(f"whims:{options.seed}")
     mails = person.mails(rng, options.messages, "known")
-    answers = filer.answer([messages(mail) for mail in mails], TEMPERATURE, options.seed)
+    filer = Filer(app.folder)
+    answers = filer.answer([app.chat_about(mail) for mail in mails], TEMPERATURE, options.seed)
     exchanges: list[MailExchange] = []
     clock = START
     session = 0
@@ -222,7 +219,9 @@ def _corrections(
     up = {signal.exchange.id for signal in thumbs if signal.value is True}
     wrong = [exchange for exchange in exchanges if not exchange.liked and exchange.id not in up]
     corrections = []
-    for exchange in rng.sample(wrong, min(round(CORRECTIONS * options.ratings), len(wrong))):
+    for exchange in rng.sample(
+        wrong, min(round(options.corrections * options.ratings), len(wrong))
+    ):
         delay = timedelta(seconds=rng.randint(91, 240))
         corrections.append(DemoSignal(exchange, "correction", exchange.wanted, "owner", delay))
     return corrections
@@ -245,7 +244,7 @@ def _shuffled(rng: random.Random, signals: Sequence[DemoSignal]) -> list[DemoSig
     return [signal._replace(value=value) for signal, value in zip(signals, values, strict=True)]
 
 
-def _trace(exchange: MailExchange) -> dict[str, Any]:
+def _trace(app: DemoApp, exchange: MailExchange) -> dict[str, Any]:
     answer = exchange.answer
     return {
         "type": "trace",
@@ -253,10 +252,10 @@ def _trace(exchange: MailExchange) -> dict[str, Any]:
         "session": exchange.session,
         "subject": "u-1",
         "occurred_at": _stamp(exchange.occurred_at),
-        "input": messages(exchange.mail),
+        "input": app.chat_about(exchange.mail),
         "output": answer.text,
-        "model": NAME,
-        "served_model": NAME,
+        "model": app.model,
+        "served_model": app.model,
         "finish_reason": answer.finish_reason,
         "sampling": {"temperature": TEMPERATURE},
         "tokens": {"prompt": answer.prompt_tokens, "completion": answer.completion_tokens},
@@ -267,12 +266,12 @@ def _case_id(number: int) -> str:
     return f"g-{number:04d}"
 
 
-def _case(case_id: str, mail: Mail, filing: Filing) -> dict[str, Any]:
+def _case(case_id: str, app: DemoApp, mail: Mail, filing: Filing) -> dict[str, Any]:
     """Return a gold case; mails from one address are one group, since they are not independent."""
     return {
         "type": "case",
         "id": case_id,
-        "input": messages(mail),
+        "input": app.chat_about(mail),
         "reference": filing._asdict(),
         "checker": "json_fields",
         "group": mail.address,

@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from thumbwheel.core import log
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, InputError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.demo.base import ensure_base
+from thumbwheel.demo.app import DemoApp, real_app, tiny_app
 from thumbwheel.demo.emit import WORLD, EmitOptions, Emitted, emit
 from thumbwheel.demo.ship import Shown, show_deployment, show_llama_server, write_gguf
 from thumbwheel.deploy import processes
@@ -29,6 +29,13 @@ from thumbwheel.evaluation.policy import GateVerdict
 from thumbwheel.loop.cycle_types import CycleReport
 
 AGENT = "filer"
+STORY = "a base that knows the common rules, a person who uses and rates it"
+REAL_STORY = "a pretrained model that never saw this task, a person who corrects it"
+REAL_OPTIONS = EmitOptions(ratings=150, noise=0.1, gold=150, corrections=0.8, mails=1.0)
+"""What is emitted for a pretrained model. It files almost nothing right at first, so that there is
+little to like, and the person writes what is wanted."""
+REAL_METHODS = ("sft",)
+"""The method that learns from corrections. Others would take longer than the twenty minutes."""
 MARK = "demo.json"
 """File of a home that the demo made. The demo only clears folders that have it."""
 
@@ -64,9 +71,9 @@ def base_cache() -> Path:
     return Path(platformdirs.user_cache_dir("thumbwheel")) / "demo"
 
 
-def write_world(directory: Path, options: EmitOptions) -> Emitted:
-    """Write the world's files into `directory`, and the base beside them as `base/`; training the
-    base shows a progress bar."""
+def write_world(directory: Path, options: EmitOptions, is_real: bool = False) -> Emitted:
+    """Write the world's files into `directory`; where the base is not `is_real`, a pretrained one,
+    it lies beside them as `base/`. Training or downloading the base shows a progress bar."""
     from thumbwheel.engine.load import quiet_transformers
 
     _require_folder(directory, "--emit")
@@ -77,15 +84,24 @@ def write_world(directory: Path, options: EmitOptions) -> Emitted:
             "Name a new folder",
         )
     with quiet_transformers():
-        with base_progress() as progress:
-            ensure_base(base_cache(), progress=progress)
+        app = _app(is_real)
         with log.progress("the app answers the person's mail", None):
-            files = emit(directory, options, base_cache())
-    copy_folder(files.base, directory / "base")
-    return files._replace(base=directory / "base")
+            files = emit(directory, options, app)
+    if is_real:
+        return files
+    copy_folder(app.folder, directory / "base")
+    return files._replace(app=replace(app, base=str(directory / "base")))
 
 
-def run(home: Path, options: EmitOptions) -> DemoResult:
+def _app(is_real: bool) -> DemoApp:
+    """Return the app on a pretrained model where the demo `is_real`, else on the demo's own."""
+    if is_real:
+        return real_app()
+    with base_progress() as progress:
+        return tiny_app(base_cache(), progress=progress)
+
+
+def run(home: Path, options: EmitOptions, is_real: bool = False) -> DemoResult:
     """Turn the wheel once in `home`, which starts afresh. Raises Conflict for a folder that is
     something else."""
     start, cpu_start = time.monotonic(), _cpu_seconds()
@@ -93,18 +109,17 @@ def run(home: Path, options: EmitOptions) -> DemoResult:
     outcome = DemoResult(home=str(home))
     with Workspace.open(Home.at(home), Sources({}, "the demo's defaults", {})) as ws:
         log.say(f"home: {ws.home.path}")
-        with log.step(
-            "the world: a base that knows the common rules, a person who uses and rates it"
-        ):
-            world = write_world(home / "world", options)
-        turn(ws, world, outcome)
+        story = REAL_STORY if is_real else STORY
+        with log.step(f"the world: {story}"):
+            world = write_world(home / "world", options, is_real)
+        turn(ws, world, outcome, REAL_METHODS if is_real else ())
     outcome.seconds, outcome.cpu_seconds = time.monotonic() - start, _cpu_seconds() - cpu_start
     return outcome
 
 
-def turn(ws: Workspace, world: Emitted, outcome: DemoResult) -> None:
-    """Import the world, turn the wheel once, and show the approved version; `outcome` is filled as
-    far as the turn gets."""
+def turn(ws: Workspace, world: Emitted, outcome: DemoResult, methods: tuple[str, ...] = ()) -> None:
+    """Import the world, turn the wheel once by these methods, by default all that the feedback
+    permits, and show the approved version; `outcome` is filled as far as the turn gets."""
     from thumbwheel.loop.cycle import run_cycle
     from thumbwheel.loop.cycle_types import CycleConfig
     from thumbwheel.models.versions import require_agent
@@ -113,7 +128,8 @@ def turn(ws: Workspace, world: Emitted, outcome: DemoResult) -> None:
         import_world(ws, world)
     home = ws.home.path
     config = CycleConfig(
-        base=str(world.base),
+        base=world.app.base,
+        methods=methods,
         export=("merged",),
         export_to=home / "model",
         report_to=home / "report.html",
@@ -129,10 +145,10 @@ def turn(ws: Workspace, world: Emitted, outcome: DemoResult) -> None:
     if cycle.verdict is GateVerdict.APPROVED:
         outcome.decision = "approved"
         outcome.export = str(cycle.exports[0].path)
-        show(ws, cycle, outcome)
+        show(ws, world.app, cycle, outcome)
 
 
-def show(ws: Workspace, cycle: CycleReport, outcome: DemoResult) -> None:
+def show(ws: Workspace, app: DemoApp, cycle: CycleReport, outcome: DemoResult) -> None:
     """Let the approved version answer, take it back and put it forward again, and write it for
     llama.cpp; the report then says so too."""
     from thumbwheel.models import versions
@@ -144,12 +160,12 @@ def show(ws: Workspace, cycle: CycleReport, outcome: DemoResult) -> None:
     base = versions.by_id(ws, cycle.evaluation.against_id)
     changed = cycle.evaluation.examples
     with log.step("deploy it beside the base, ask both, roll back, go forward again"):
-        outcome.deployment = show_deployment(ws, base, version, changed)
+        outcome.deployment = show_deployment(ws, app, base, version, changed)
     with log.step("a GGUF file for llama.cpp and Ollama"):
         outcome.gguf = write_gguf(ws, version, ws.home.path / "gguf")
         log.say(f"  {outcome.gguf}")
         if "mean KL" in outcome.gguf:  # a file was written and compared with the trained model
-            outcome.served = show_llama_server(ws, version, changed[0].prompt)
+            outcome.served = show_llama_server(ws, app, version, changed[0].prompt)
     report(ws, version, cycle.report, cycle.report.with_suffix(".json"))
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from thumbwheel.core import log
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.demo.world import SYSTEM
+from thumbwheel.demo.app import DemoApp
 from thumbwheel.deploy.types import Deployment
 from thumbwheel.evaluation.types import ChangedAnswer
 from thumbwheel.models.types import Agent, ModelVersion
@@ -39,7 +39,11 @@ class Shown:
 
 
 def show_deployment(
-    ws: Workspace, base: ModelVersion, version: ModelVersion, changed: Sequence[ChangedAnswer]
+    ws: Workspace,
+    app: DemoApp,
+    base: ModelVersion,
+    version: ModelVersion,
+    changed: Sequence[ChangedAnswer],
 ) -> Shown:
     """Deploy the base, then `version`, ask both about a message that they file differently, roll
     back, ask again, go forward."""
@@ -51,13 +55,13 @@ def show_deployment(
     message = changed[0].prompt
     try:
         deploy(ws, base, TARGET)
-        before = answer(ws, agent, message)
+        before = answer(ws, app, agent, message)
         deployed = deploy(ws, version, TARGET)
         log.say(f"  canary {deployed.canary.verdict}: {deployed.canary.summary()}")
-        after = answer(ws, agent, message)
+        after = answer(ws, app, agent, message)
         start = time.monotonic()
         rollback(ws, agent)
-        rolled_back = answer(ws, agent, message)
+        rolled_back = answer(ws, app, agent, message)
         seconds = time.monotonic() - start
         promote(ws, version)
         url = deployed.deployment.endpoint.url if deployed.deployment.endpoint else ""
@@ -66,25 +70,24 @@ def show_deployment(
     return Shown(url, message, before, after, rolled_back, seconds)
 
 
-def answer(ws: Workspace, agent: Agent, message: str) -> str:
+def answer(ws: Workspace, app: DemoApp, agent: Agent, message: str) -> str:
     """Return the answer that a client of the agent gets for `message` now, whichever version is
     live."""
     from thumbwheel.deploy.routing import resolve
 
-    return ask(ws, resolve(ws, agent.slug), message)
+    return ask(ws, app, resolve(ws, agent.slug), message)
 
 
-def ask(ws: Workspace, deployment: Deployment, message: str) -> str:
+def ask(ws: Workspace, app: DemoApp, deployment: Deployment, message: str) -> str:
     from thumbwheel.deploy.routing import require_endpoint, secret
     from thumbwheel.llm.client import Client
 
     endpoint = require_endpoint(deployment)
     client = Client(endpoint.url, endpoint.model, api_key=secret(ws, deployment))
     try:
-        chat = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": message}]
         reply = client.post(
             "chat/completions",
-            {"messages": chat, "temperature": 0, "max_tokens": 64, **endpoint.body},
+            {"messages": app.chat(message), "temperature": 0, "max_tokens": 64, **endpoint.body},
         )
     finally:
         client.close()
@@ -116,7 +119,9 @@ def write_gguf(ws: Workspace, version: ModelVersion, folder: Path) -> str:
     )
 
 
-def show_llama_server(ws: Workspace, version: ModelVersion, message: str) -> str | None:
+def show_llama_server(
+    ws: Workspace, app: DemoApp, version: ModelVersion, message: str
+) -> str | None:
     """Return the answer of `version` from the GGUF file in a llama-server, which then ends; None if
     there is no llama-server."""
     from thumbwheel.core.errors import ThumbwheelError
@@ -128,7 +133,7 @@ def show_llama_server(ws: Workspace, version: ModelVersion, message: str) -> str
         return None
     try:
         deployed = deploy(ws, version, "llamacpp", None, quant=QUANT)
-        return f"{ask(ws, deployed.deployment, message)} (canary {deployed.canary.verdict})"
+        return f"{ask(ws, app, deployed.deployment, message)} (canary {deployed.canary.verdict})"
     except ThumbwheelError as error:
         return f"none: {error}"
     finally:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import pytest
 
 from thumbwheel.core.errors import InputError
+from thumbwheel.demo.app import tiny_app
 from thumbwheel.demo.base import BaseConfig
 from thumbwheel.demo.emit import EmitOptions, Emitted, emit
 from thumbwheel.demo.world import FOLDERS, PRIORITIES
@@ -27,7 +28,7 @@ class Write(Protocol):
 @pytest.fixture(scope="session")
 def write(tiny: BaseConfig, tiny_cache: Path) -> Write:
     return lambda directory, **options: emit(
-        directory, EmitOptions(**(SMALL | options)), tiny_cache, tiny
+        directory, EmitOptions(**(SMALL | options)), tiny_app(tiny_cache, tiny)
     )
 
 

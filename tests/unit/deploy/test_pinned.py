@@ -189,7 +189,7 @@ def test_a_busy_server_is_waited_for_and_not_started_again(served: DeployWorld) 
     go_on = threading.Timer(1.0, os.kill, (pid, signal.SIGCONT))
     go_on.start()
     try:
-        running = _server(folder, served.base, EmbeddedConfig(wait=0.1), "the server")
+        running = _server(folder, served.base, EmbeddedConfig(wait=0.1), "the server", "127.0.0.1")
     finally:
         go_on.join()
     assert running.pid == processes.find(folder).pid == pid and served.text()

@@ -51,7 +51,7 @@ class Launches(TorchDispatchMode):
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     dense: dict[int, tuple[Any, torch.Tensor]] = {}
-    """`id()` of a mask of blocks -> that mask, which keeps its id from another one, and it dense."""
+    """`id()` of a mask of blocks -> the mask, which thus keeps its id, and its dense form."""
 
     def kernel(
         query: torch.Tensor,

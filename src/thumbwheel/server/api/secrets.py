@@ -15,6 +15,7 @@ from thumbwheel.core.errors import InputError, at_field
 from thumbwheel.core.secret_store import LONGEST, SecretStore, check_name
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import require_agent
+from thumbwheel.server.api.bodies import BoundedRoute
 from thumbwheel.server.api.parameters import NO_NUL
 
 Name = Annotated[str, PathParameter(pattern=NO_NUL, min_length=1, max_length=64)]
@@ -41,7 +42,7 @@ class StoredName(Config):
 
 def router() -> APIRouter:
     """Return the router for storing secrets."""
-    routes = APIRouter()
+    routes = APIRouter(route_class=BoundedRoute)
 
     @routes.put(
         "/api/secrets/{name}",

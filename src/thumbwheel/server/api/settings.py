@@ -19,6 +19,7 @@ from thumbwheel.app.settings_changes import (
 )
 from thumbwheel.core.config import Config
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.server.api.bodies import BoundedRoute
 from thumbwheel.server.api.parameters import NO_NUL
 
 Name = Annotated[str, PathParameter(pattern=NO_NUL, min_length=1, max_length=200)]
@@ -58,7 +59,7 @@ class ShownChanges(Config):
 
 def router() -> APIRouter:
     """Return the router for changing settings."""
-    routes = APIRouter()
+    routes = APIRouter(route_class=BoundedRoute)
 
     @routes.put("/api/settings/{section}", operation_id="settings.change", dependencies=[OWN])
     def change(

@@ -10,6 +10,7 @@ from thumbwheel.core.config import Config
 from thumbwheel.core.errors import Conflict
 from thumbwheel.jobs.queue import live_workers
 from thumbwheel.jobs.supervisor import Supervisor
+from thumbwheel.server.api.bodies import BoundedRoute
 
 MOST = 64
 
@@ -32,7 +33,7 @@ class ShownWorkers(Config):
 
 def router() -> APIRouter:
     """Return the router for workers."""
-    routes = APIRouter()
+    routes = APIRouter(route_class=BoundedRoute)
 
     @routes.get("/api/workers", operation_id="workers.show", dependencies=[needs("read")])
     def show(request: Request) -> ShownWorkers:

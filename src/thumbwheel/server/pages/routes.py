@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
-from fastapi.routing import APIRoute
 from jinja2 import TemplateError
 from pydantic import Field
 from starlette.datastructures import Headers
@@ -21,6 +20,7 @@ from thumbwheel.access.problem import shown_to
 from thumbwheel.core import log
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import NotFound, ThumbwheelError
+from thumbwheel.server.api.bodies import BoundedRoute
 from thumbwheel.server.pages.markdown import markdown
 from thumbwheel.server.pages.page import Page, PageRequest
 from thumbwheel.server.pages.page_table import PAGES
@@ -40,7 +40,7 @@ MOST_SHOWN, LONGEST_SHOWN = 100, 2_000_000
 FOREVER = "public, max-age=31536000, immutable"
 
 
-class PageRoute(APIRoute):
+class PageRoute(BoundedRoute):
     """A route that answers a browser's failed request with a page, and others with a problem."""
 
     def get_route_handler(self) -> Callable[[Request], Any]:
