@@ -54,7 +54,7 @@ class Need:
     async def __call__(self, request: Request) -> None:
         """Check whether a request meets the need."""
         gate: AccessGate = request.app.state.gate
-        request.state.verb = self.verb
+        request.state.verb, request.state.need = self.verb, self
         if self.elsewhere is not None and self.elsewhere(bearer_of(request.headers)):
             request.state.principal = ANONYMOUS
             return
@@ -76,6 +76,20 @@ class Need:
         is_event = self.verb not in ("read", "call", None) and not self.ingest
         if changes and is_event and self.recorded:
             await run_in_threadpool(audit.record, gate.ws, _act(request, principal, agent))
+
+    def is_still_met(self, request: Request) -> bool:
+        """Return whether a request that was let through still would be: its answer may take longer
+        than its key, session, token or role is valid. The principal becomes the current one."""
+        gate: AccessGate = request.app.state.gate
+        identity = gate.identify(Credentials.of(request.headers))
+        if identity is None:
+            return False
+        request.state.principal = identity.principal
+        try:
+            self._check(identity.principal, _agent(request.path_params))
+        except Forbidden:
+            return False
+        return True
 
     def _check(self, principal: Principal, agent: str | None) -> None:
         if self.verb is None:

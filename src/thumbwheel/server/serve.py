@@ -51,6 +51,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.watch import DeploymentWatch
 from thumbwheel.gateway.application import Exchange, Gateway
 from thumbwheel.gateway.budget import Budgets, CallTimes
+from thumbwheel.gateway.patience import Patience, allow_many_files
 from thumbwheel.gateway.recorded_call import recorded_call
 from thumbwheel.gateway.recorder import Recorder
 from thumbwheel.gateway.settings import GatewayConfig
@@ -78,7 +79,6 @@ from thumbwheel.server.maintenance import Maintenance
 from thumbwheel.server.metrics import PREFIX, Metrics, MetricSample
 from thumbwheel.server.metrics import router as metrics_router
 from thumbwheel.server.notifier import Notifier
-from thumbwheel.server.patience import Patience
 from thumbwheel.server.uvicorn_server import HomeServer
 
 GRACE = 30
@@ -380,6 +380,7 @@ def serve(
     server leaves once this one answers. SIGUSR2 starts such a successor.
     """
     require_fit(ws)
+    allow_many_files()
     handover = take(ws.home.path, host, port) if takes_over else None
     passed = passed_socket() if handover is None else None
     is_passed = handover.is_passed if handover is not None else passed is not None

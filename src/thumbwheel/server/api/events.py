@@ -20,13 +20,13 @@ from pydantic import Field
 from starlette.types import Receive, Scope, Send
 
 from thumbwheel.access.gate import AccessGate
-from thumbwheel.access.needs import needs
+from thumbwheel.access.needs import Need, needs
 from thumbwheel.access.problem import problem
 from thumbwheel.access.route import AGENT
 from thumbwheel.access.types import Principal
 from thumbwheel.app.job_paths import shown_event
 from thumbwheel.core import present
-from thumbwheel.core.errors import Busy, InputError
+from thumbwheel.core.errors import Busy, Forbidden, InputError, NotFound
 from thumbwheel.core.ids import slug_of
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.decision_log import decisions_after
@@ -130,7 +130,13 @@ async def _stream(
         if time.monotonic() - quiet_since > QUIET:
             yield b": still here\n\n"
             quiet_since = time.monotonic()
-        news = await run_in_threadpool(look, after)
+        need: Need = request.state.need
+        if not need.is_still_met(request):
+            return  # a client that comes back is told why
+        try:
+            news = await run_in_threadpool(look, after)
+        except (Forbidden, NotFound):
+            return
 
 
 def _bytes(event: ServerEvent) -> bytes:
