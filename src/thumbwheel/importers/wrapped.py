@@ -37,6 +37,26 @@ BLOCKS = frozenset({"text", "tool_use", "tool_call", "thinking", "redacted_think
 HISTORIES = ("chat_history", "history")
 
 
+def is_request(value: Any) -> bool:
+    """Return whether an object is a request of a model's API, by the chat in it."""
+    if not isinstance(value, dict):
+        return False
+    return any(is_chat(unpacked(value.get(key))) for key in ("messages", "contents", "input"))
+
+
+def is_reply(value: Any) -> bool:
+    """Return whether an object is a reply of a model's API."""
+    if not isinstance(value, dict):
+        return False
+    if any(isinstance(value.get(key), list) for key in ("choices", "candidates", "generations")):
+        return True
+    return _is_message(value) or _is_message(value.get("message"))
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and {"role", "content"} <= value.keys()
+
+
 def prompt_in(value: Any) -> Messages:
     """Return the chat in an input of any framework; an unknown input becomes a message with its
     JSON."""
@@ -57,6 +77,8 @@ def _asked(value: Any) -> Messages:
         return _asked(unpacked(value[0]))
     if not isinstance(value, dict):
         return []
+    if _is_message(value):
+        return chat([value])
     for key in ASKED:
         inner = unpacked(value.get(key))
         messages = _asked(inner) if inner else []
