@@ -580,3 +580,102 @@ def test_several_objects_of_feedback_are_asked_about(tmp_path: Path) -> None:
     one = {**row, "feedback": said[:1]}
     assert "a column of its own" in str(error_of(written(tmp_path / "two.jsonl", row)))
     assert signals(written(tmp_path / "one.jsonl", one)) == [DOWN]
+
+
+# chats in short forms
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [["user", ASKED], ["assistant", BAD]],
+        [("human", ASKED), ("ai", BAD)],
+        [{"user": ASKED}, {"assistant": BAD}],
+        [{"Human": ASKED}, {"Bot": BAD}],
+    ],
+    ids=["lists", "langchain", "objects", "other names"],
+)
+@pytest.mark.parametrize("key", ["messages", "conversation"])
+def test_messages_of_a_role_and_a_text(key: str, messages: Any, tmp_path: Path) -> None:
+    file = written(tmp_path / "rows.jsonl", {key: messages, "feedback": "down"})
+    (trace,) = traces(file)
+    assert (trace.input, trace.output, signals(file)) == ([QUESTION], BAD, [DOWN])
+
+
+def test_pairs_of_questions_and_answers_stay_pairs(tmp_path: Path) -> None:
+    file = written(tmp_path / "rows.jsonl", {"messages": [[ASKED, GOOD], ["And hats?", "Yes."]]})
+    assert answers(file) == [GOOD, "Yes."]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": {"user": ASKED, "assistant": GOOD}},
+        {"prompt": {"title": "a", "text": "b"}, "response": GOOD, "thumb": "up"},
+    ],
+    ids=["messages", "prompt"],
+)
+def test_an_unknown_object_is_no_prompt(row: dict[str, Any], tmp_path: Path) -> None:
+    file = written(tmp_path / "rows.jsonl", row)
+    assert "--column prompt=COLUMN." in refusals(file)[1]
+
+
+@pytest.mark.parametrize("row", SHAPES, ids=SHAPE_NAMES)
+def test_white_space_is_no_good_answer(row: dict[str, Any], tmp_path: Path) -> None:
+    text = json.dumps(row).replace(json.dumps(BAD), '" \\n"')
+    (reason,) = refusals(written(tmp_path / "rows.jsonl", json.loads(text))).values()
+    assert "empty" in reason or "no text" in reason
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"c1": chat(GOOD), "c2": chat(BAD, feedback="down")}, "jq -c"),
+        ({"role": "user", "content": ASKED, "session": "s1"}, "single messages"),
+    ],
+    ids=["by name", "single"],
+)
+def test_chats_in_pieces_are_named_with_the_way(
+    row: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    assert words in str(error_of(written(tmp_path / "rows.jsonl", row)))
+
+
+# pictures and thoughts beside an answer
+
+
+@pytest.mark.parametrize("key", ["image", "image_url", "image_path", "img", "screenshot"])
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": ASKED, "response": GOOD, "thumb": "up"},
+        {"prompt": ASKED, "completion": GOOD},
+        {"instruction": ASKED, "input": "", "output": GOOD},
+        chat(GOOD),
+        {"prompt": ASKED, "chosen": GOOD, "rejected": BAD},
+    ],
+    ids=["table", "trl", "alpaca", "openai", "preference"],
+)
+def test_a_picture_beside_a_question_stays(row: dict[str, Any], key: str, tmp_path: Path) -> None:
+    """A model of texts is not taught an answer that only the picture gives."""
+    trace = traces(written(tmp_path / "rows.jsonl", {**row, key: "https://x/a.png"}))[0]
+    assert [part["type"] for part in trace.input[0]["content"]] == ["image_url", "text"]
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "thinking", "Complex_CoT"])
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"question": ASKED, "response": GOOD, "thumb": "up"},
+        {"prompt": ASKED, "completion": GOOD},
+        {"instruction": ASKED, "input": "", "output": GOOD},
+    ],
+    ids=["table", "trl", "alpaca"],
+)
+def test_thoughts_beside_an_answer_are_a_step(
+    row: dict[str, Any], key: str, tmp_path: Path
+) -> None:
+    (trace,) = traces(written(tmp_path / "rows.jsonl", {**row, key: "Look it up."}))
+    thought = trace.steps[0]
+    assert (thought.kind, thought.output) == ("reasoning", "Look it up.")
+    assert trace.output == GOOD

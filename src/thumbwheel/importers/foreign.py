@@ -162,6 +162,15 @@ def _is_discord(row: Row) -> bool:
     return {"guild", "channel", "messageCount"} <= row.keys()
 
 
+def _is_single_message(row: Row) -> bool:
+    return "content" in row and isinstance(row.get("role"), str) and "messages" not in row
+
+
+def _is_by_name(row: Row) -> bool:
+    rows = list(row.values())
+    return bool(rows) and all(isinstance(part, dict) and "messages" in part for part in rows)
+
+
 def _is_rasa(row: Row) -> bool:
     return {"sender_id", "events"} <= row.keys()
 
@@ -291,6 +300,18 @@ FOREIGN: tuple[tuple[Callable[[Row], bool], str, str], ...] = (
         "Write a line for each answer of the bot: the message that it refers to, the answer, the "
         "reaction (👍 or 👎); then: thumbwheel import csv FILE --column prompt=... --column "
         "response=... --column thumb=...",
+    ),
+    (
+        _is_by_name,
+        "chats in one object, each under its name",
+        "Write them as lines: jq -c '.[]' FILE > chats.jsonl; then: thumbwheel import openai "
+        "chats.jsonl",
+    ),
+    (
+        _is_single_message,
+        "single messages, of which nobody knows which belong to the same chat",
+        'Write each chat as one line, {"messages": [...]}, with its rating beside it or in the '
+        "message that it is about; then: thumbwheel import openai FILE",
     ),
     (
         _is_rasa,

@@ -43,7 +43,14 @@ from thumbwheel.importers.marks import (
     read_mark,
     reading_of,
 )
-from thumbwheel.importers.messages import answer_fields, chat, converted, is_chat, with_media
+from thumbwheel.importers.messages import (
+    answer_fields,
+    chat,
+    converted,
+    is_chat,
+    with_media,
+    with_thoughts,
+)
 from thumbwheel.importers.pairs import (
     NOT_ASKED,
     Verdict,
@@ -68,7 +75,13 @@ from thumbwheel.importers.types import (
     TraceRecord,
     Unreadable,
 )
-from thumbwheel.importers.wrapped import is_reply, is_request, known_answer, prompt_in
+from thumbwheel.importers.wrapped import (
+    is_reply,
+    is_request,
+    known_answer,
+    known_prompt,
+    prompt_in,
+)
 
 MEANINGS: Mapping[str, tuple[str, ...]] = {
     "prompt": (
@@ -253,7 +266,7 @@ LIKELY: Mapping[str, re.Pattern[str]] = {
     "response": re.compile(
         r"(ai|bot|llm|model|assistant|agent|chatbot|gpt|generated|final|actual|predicted|"
         r"original|fin)-(answer|"
-        r"response|reply|output|message|completion|text)|bot|a|outputs|answer-text|choices|candidates"
+        r"response|reply|output|message|completion|text)|bot|gpt|chatgpt|llm|ai|a|outputs|answer-text|choices|candidates"
     ),
 }
 """What a column can be -> names that are tried where none of its usual names is there."""
@@ -330,6 +343,8 @@ class TableColumns:
 
     named: Mapping[str, str]
     """Meaning -> column, as a person says."""
+    has_header: bool = False
+    """Whether a first line names the columns."""
     marks: dict[str, MarkColumn | None] = field(default_factory=dict)
     """Every column in order, with its values where they may be marks."""
     first: Mapping[str, Any] = field(default_factory=dict)
@@ -426,7 +441,7 @@ def map_columns(table: TableColumns, scales: Scales, where: str) -> ColumnMappin
     if "thumb" not in named:
         _demote_free_text(columns, named, table, scales, where)
     if not any(needed <= columns.keys() for needed in ASKED):
-        if len(names) == 1:
+        if len(names) == 1 and table.has_header:
             raise InputError(
                 where,
                 f"its only column is called {names[0]!r}",
@@ -531,8 +546,8 @@ def _demand_answer(
         may_be = texts[0] if texts else "COLUMN"
         raise InputError(
             where,
-            f"none of its columns {', '.join([*others, *marks][:20])} is known to contain "
-            "the answer",
+            f"none of its columns {', '.join([*dict.fromkeys([*others, *marks])][:20])} is known "
+            "to contain the answer",
             f"Name it, for example: {column_option('response', may_be)}; for two answers: "
             "--column chosen=... --column rejected=...; or say what is none: "
             f"{column_option(LEFT_OUT, may_be)}",
@@ -821,7 +836,7 @@ def row_records(row: Mapping[str, Any], mapping: ColumnMapping) -> list[AnyRecor
         "metadata": rest or None,
     }
     call = {"served_model": name_of(values.get("model"))}
-    fields |= answer_fields(_answer(values["response"]), call)
+    fields |= answer_fields(with_thoughts(_answer(values["response"]), rest), call)
     trace = TraceRecord.model_validate(fields | common)
     shared = {
         "targets": [trace.as_target()],
@@ -915,6 +930,11 @@ def _prompt(values: Mapping[str, Any], row: Mapping[str, Any]) -> list[dict[str,
     if prompt is None:
         raise Unreadable("its prompt is empty")
     if isinstance(prompt, dict):
+        if not known_prompt(prompt):
+            raise Unreadable(
+                f"its prompt is an object of which nobody knows what was asked; name what is in "
+                f"it, for example --column prompt=COLUMN.{next(iter(prompt), 'KEY')}"
+            )
         messages = with_media(prompt_in(prompt), row)
         return with_system(messages, values.get("system"))
     if not isinstance(prompt, str | list):

@@ -453,6 +453,8 @@ def judged_answer(
     if not is_learned or marks.are_there:
         return answered(prompt, answer, signals, metadata)
     beside_it = {key: value for key, value in row.items() if key not in ANSWERED}
+    if not answer.get("tool_calls") and is_blank(content):
+        raise Unreadable("its answer is empty")
     if difference := marks.difference(beside_it, content):
         return Records(answered(prompt, answer, [], metadata), [difference])
     return answered(prompt, answer, [GOOD], metadata)
@@ -532,7 +534,7 @@ def chat_records(
             continue
         if not signals and is_learned:
             signals = [GOOD]
-        if signals and not message.get("tool_calls") and not message["content"]:
+        if signals and not message.get("tool_calls") and is_blank(message["content"]):
             raise Unreadable("its last answer is empty")
         trace_name = name if is_last or name is None else f"{name}/{index}"
         prompt = without_old_thoughts(messages[:index])
@@ -552,6 +554,11 @@ def _demand_marks_of_answers(others: Iterable[tuple[Row, Row]], marks: RowMarks)
                 f"an opinion stands at a message of the {message['role']} that answers no "
                 "question: nobody can say which answer is meant; write it into that answer"
             )
+
+
+def is_blank(content: Any) -> bool:
+    """Return whether a content says nothing."""
+    return not content or (isinstance(content, str) and not content.strip())
 
 
 def _can_be_answer(message: Row) -> bool:

@@ -60,15 +60,19 @@ def _is_message(value: Any) -> bool:
 def prompt_in(value: Any) -> Messages:
     """Return the chat in an input of any framework; an unknown input becomes a message with its
     JSON."""
-    messages = _asked(unpacked(value))
+    messages = known_prompt(value)
     if messages:
         return messages
     text = value if isinstance(value, str) else json.dumps(unpacked(value), ensure_ascii=False)
     return [{"role": "user", "content": text}]
 
 
-def _asked(value: Any) -> Messages:
+def known_prompt(value: Any) -> Messages:
     """Return the messages in a value; [] if it contains none in a known form."""
+    return _asked(unpacked(value))
+
+
+def _asked(value: Any) -> Messages:
     if isinstance(value, str):
         return [{"role": "user", "content": value}] if value else []
     if is_chat(value):
