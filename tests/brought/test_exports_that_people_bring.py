@@ -438,7 +438,7 @@ def test_scores_of_a_trace_without_a_session_are_no_metadata(tmp_path: Path) -> 
 
 
 def test_marks_in_a_list_of_objects_are_asked_about(tmp_path: Path) -> None:
-    row = {"question": "a?", "answer": "x", "ratings": [{"by": "u", "stars": 1}]}
+    row = {"question": "a?", "answer": "x", "ratings": [{"stars": 1}, {"stars": 5}]}
     with pytest.raises(InputError, match="--column thumb=ratings"):
         detect(written(tmp_path / "rows.jsonl", row))
 
@@ -499,6 +499,7 @@ def test_times_are_right_in_utc_or_refused() -> None:
         "D?": "2026-01-05 08:00:00.123000+00:00",
         "E?": "2026-01-04 23:00:00+00:00",
         "F?": "2026-01-05 09:00:00+00:00",
+        "G?": "2026-01-05 08:00:00+00:00",
         "J?": "2026-03-29 01:30:00+00:00",
         "K?": "2026-10-25 00:30:00+00:00",
     }

@@ -89,6 +89,8 @@ class DataPlan:
     """Problems of the rewards of the ledger, if they say how good answers are."""
     read_as: list[str] = field(default_factory=list)
     """For a file: the source that read it, and the meanings of its columns."""
+    read_notes: list[str] = field(default_factory=list)
+    """For a file: remarks on its lines."""
 
     @property
     def eligible(self) -> list[str]:
@@ -140,6 +142,8 @@ def _read(plan: DataPlan) -> Iterator[str]:
     if plan.read_as:
         first, *columns = plan.read_as
         yield f"Read as {first}." + (f" Columns: {'; '.join(columns)}." if columns else "")
+    for note in plan.read_notes:
+        yield f"Note: {note}."
 
 
 def _feedback(plan: DataPlan) -> Iterator[str]:

@@ -159,7 +159,7 @@ def plan_file(
     ):
         report = ingest(ws, agent, chosen.source, path, options=options)
         plan = data_plan(ws, agent, learners, config)
-    plan = replace(plan, read_as=[chosen.words(), *chosen.mapping, *report.words()])
+    plan = replace(plan, read_as=[chosen.words(), *chosen.mapping], read_notes=report.words())
     if not report.refused:
         return plan
     first = report.refusals[0]

@@ -29,10 +29,10 @@ from thumbwheel.importers.mapping import (
     MEANINGS,
     ColumnMapping,
     map_columns,
-    proposed_columns,
     with_inner_keys,
 )
 from thumbwheel.importers.marks import SEVERAL, Words
+from thumbwheel.importers.proposals import proposed_columns
 from thumbwheel.importers.rowfile import read_rows
 from thumbwheel.importers.source import Item, LeftOut, Line, Tabular
 from thumbwheel.importers.types import AnyRecord, CaseRecord, FeedbackRecord
@@ -216,7 +216,7 @@ def preview_file(
             columns = mapping.columns
         except InputError as error:
             preview.problem = _problem(error, "columns")
-            columns = proposed_columns(table) | dict(options.columns)
+            columns = proposed_columns(table.first) | dict(options.columns)
     first_rows, values = _first_rows(path, names) if names else ({}, {})
     preview.columns = _columns(names, columns, options, values)
     preview.marks = _marks(columns, mapping, options)

@@ -1,5 +1,5 @@
-"""Better answers beside an answer: what somebody wrote in its place (`edited_response`), and what
-was expected of it (`expected_output`).
+"""Better answers beside an answer: what somebody wrote in its place (`edited_response`), what was
+expected of it (`expected_output`), and texts that may be either (`human_answer`).
 
 An answer that somebody corrected is no good one, and one that differs from the expected answer is
 not known to be one. Not here: marks (`marks.py`), cases of an evaluation (`sources/`).
@@ -7,7 +7,8 @@ not known to be one. Not here: marks (`marks.py`), cases of an evaluation (`sour
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -42,21 +43,31 @@ WRITERS = frozenset(
     {"agent", "annotator", "assistant", "bot", "expert", "final", "human", "manual", "model"}
 )
 """Words beside them that say whose it is."""
+RIGHT = frozenset(
+    {"correct", "expected", "gold", "golden", "ideal", "reference", "right", "target", "true"}
+)
+"""Words for what an answer should have been, beside a word for an answer."""
 EXPECTED = frozenset(
     {
         "expected",
-        "expected-answer",
-        "expected-output",
-        "gold-answer",
-        "gold-response",
-        "golden-answer",
+        "gold",
+        "golden",
+        "ground-truth",
+        "human-reference",
         "ideal",
-        "reference-answer",
-        "reference-output",
-        "reference-response",
+        "reference",
+        "target",
     }
 )
-"""Names of what an answer should have been."""
+"""Names of what an answer should have been, without such a word."""
+REPLIES = frozenset({"answer", "completion", "reply", "response"})
+"""Words that can only mean what a model or a person answers."""
+NOT_INSTEAD = frozenset(
+    {"api", "client", "customer", "earlier", "example", "last", "previous", "prior", "tool", "user"}
+)
+"""Words that say that an answer is none to the question of its row."""
+VERSION = re.compile(r"v?\d{1,2}|[a-z]|old|new|text")
+"""Words after that for an answer, of which there are then several."""
 
 
 @lru_cache(maxsize=1024)
@@ -68,7 +79,7 @@ def is_correction_name(name: str) -> bool:
     >>> is_correction_name("edited_at"), is_correction_name("ideal"), is_correction_name("answer")
     (False, False, False)
     """
-    if plain(name) in EXPECTED:
+    if is_expected_name(name):
         return False
     words = set(plain(name).split("-"))
     rest = words - BETTER - WRITERS - {"text"}
@@ -82,14 +93,11 @@ def correction_in(name: str, value: Any) -> str | None:
     none. A word of an opinion is none."""
     if not is_correction_name(name):
         return None
-    opened = unpacked(value)
-    messages = [opened] if isinstance(opened, dict) else opened
-    if is_chat(messages):
-        value = _last_content(messages)
-    if not isinstance(value, str) or not value.strip():
+    text = text_in(value)
+    if text is None:
         return None
-    is_word = len(value) <= LONGEST_WORD and read_mark(value) is not None
-    return None if is_word else value
+    is_word = len(text) <= LONGEST_WORD and read_mark(text) is not None
+    return None if is_word else text
 
 
 def _last_content(messages: list[dict[str, Any]]) -> str | None:
@@ -100,17 +108,90 @@ def _last_content(messages: list[dict[str, Any]]) -> str | None:
         return None
 
 
-def differs_from_expected(row: Mapping[str, Any], answer: Any) -> bool:
-    """Return whether a row says what its answer should have been, and the answer does not hold
-    it."""
+@lru_cache(maxsize=1024)
+def is_expected_name(name: str) -> bool:
+    """Return whether a text of this name is what the answer beside it should have been.
+
+    >>> is_expected_name("goldAnswer"), is_expected_name("ground_truth"), is_expected_name("target")
+    (True, True, True)
+    >>> is_expected_name("expected_response"), is_expected_name("correct")
+    (False, False)
+    """
+    word = plain(name)
+    if word in EXPECTED:
+        return True
+    words = set(word.split("-"))
+    if words == {"expected", "response"}:
+        return False  # a person's edit, in the tables of raters
+    return bool(words & RIGHT and words & ANSWER) and words <= RIGHT | ANSWER
+
+
+def differs_from_expected(
+    row: Mapping[str, Any],
+    answer: Any,
+    skip: Collection[str] = (),
+    named: Collection[str] = (),
+) -> str | None:
+    """Return the key under which a row says what its answer should have been, if the answer does
+    not hold it; else None. `skip` are keys that say nothing of the answer, `named` further keys of
+    the right answer."""
     if not isinstance(answer, str):
-        return False
+        return None
     for name, value in row.items():
-        if plain(str(name)) not in EXPECTED or not isinstance(value, str) or not value.strip():
+        if name in skip or not (name in named or is_expected_name(str(name))):
             continue
-        if _folded(value) not in _folded(answer):
-            return True
-    return False
+        expected = text_in(value)
+        if expected and _folded(expected) not in _folded(answer):
+            return str(name)
+    return None
+
+
+def other_answer(row: Mapping[str, Any], answer: Any, skip: Collection[str] = ()) -> str | None:
+    """Return the key of a text that may be another answer to the same question, which nobody says
+    to be better or worse; None if there is none."""
+    if not isinstance(answer, str):
+        return None
+    for name, value in row.items():
+        if name in skip or not may_be_other_answer(str(name)):
+            continue
+        text = text_in(value)
+        if not text or not is_sentence(text):
+            continue
+        if _folded(answer) not in _folded(text) and _folded(text) not in _folded(answer):
+            return str(name)
+    return None
+
+
+@lru_cache(maxsize=1024)
+def may_be_other_answer(name: str) -> bool:
+    """Return whether a text of this name may be another answer than the one beside it.
+
+    >>> may_be_other_answer("human_answer"), may_be_other_answer("response_v2")
+    (True, True)
+    >>> may_be_other_answer("response_format"), may_be_other_answer("previous_answer")
+    (False, False)
+    """
+    if is_expected_name(name) or is_correction_name(name):
+        return False
+    words = plain(name).split("-")
+    while len(words) > 1 and VERSION.fullmatch(words[-1]):
+        words.pop()
+    return words[-1] in REPLIES and not NOT_INSTEAD.intersection(words)
+
+
+def is_sentence(text: str) -> bool:
+    """Return whether somebody wrote more than a word or two."""
+    return len(text) > 20 or text.strip().count(" ") > 1
+
+
+def text_in(value: Any) -> str | None:
+    """Return a text, or that of the last message of a chat; None for anything else, and for a text
+    without words."""
+    opened = unpacked(value)
+    messages = [opened] if isinstance(opened, dict) else opened
+    if is_chat(messages):
+        value = _last_content(messages)
+    return value if isinstance(value, str) and value.strip() else None
 
 
 def _folded(text: str) -> str:

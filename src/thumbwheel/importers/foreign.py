@@ -81,6 +81,8 @@ def _is_librechat_message(row: Row) -> bool:
 
 def _is_phoenix_annotation(row: Row) -> bool:
     has_span = bool({"span_id", "context.span_id"} & row.keys())
+    if "annotator_kind" in row and has_span and isinstance(row.get("result"), dict):
+        return True
     return has_span and bool({"result.label", "result.score", "annotation_name"} & row.keys())
 
 
@@ -103,7 +105,8 @@ def _is_pandas(row: Row) -> bool:
 
 
 def _is_stored_completion(row: Row) -> bool:
-    return row.get("object") == "chat.completion" and "messages" not in row
+    asked = {"messages", "input", "request", "prompt"} & row.keys()
+    return row.get("object") == "chat.completion" and not asked
 
 
 def _is_chatbot_ui(row: Row) -> bool:
@@ -149,6 +152,35 @@ def _is_flowise(row: Row) -> bool:
 def _is_posthog(row: Row) -> bool:
     event = row.get("event")
     return isinstance(event, str) and event.startswith("$ai_")
+
+
+def _is_batch_request(row: Row) -> bool:
+    return "custom_id" in row and bool({"body", "params"} & row.keys())
+
+
+def _is_discord(row: Row) -> bool:
+    return {"guild", "channel", "messageCount"} <= row.keys()
+
+
+def _is_single_message(row: Row) -> bool:
+    return "content" in row and isinstance(row.get("role"), str) and "messages" not in row
+
+
+def _is_by_name(row: Row) -> bool:
+    rows = list(row.values())
+    return bool(rows) and all(isinstance(part, dict) and "messages" in part for part in rows)
+
+
+def _is_rasa(row: Row) -> bool:
+    return {"sender_id", "events"} <= row.keys()
+
+
+def _is_zendesk(row: Row) -> bool:
+    return "satisfaction_rating" in row or isinstance(row.get("tickets"), list)
+
+
+def _is_tensorzero_feedback(row: Row) -> bool:
+    return {"target_id", "metric_name", "value"} <= row.keys()
 
 
 def _is_honeyhive(row: Row) -> bool:
@@ -255,6 +287,51 @@ FOREIGN: tuple[tuple[Callable[[Row], bool], str, str], ...] = (
         "the results of a batch, which hold answers without their questions",
         "Put each beside its request, which is in the batch's input file, as "
         '{"messages": [...], "response": ...} with a rating; then: thumbwheel import table FILE',
+    ),
+    (
+        _is_batch_request,
+        "the requests of a batch, which hold questions without their answers",
+        "Put beside each its result, which is in the batch's output file, as "
+        '{"messages": [...], "response": ...} with a rating; then: thumbwheel import table FILE',
+    ),
+    (
+        _is_discord,
+        "a channel of Discord, of which question, answer and reaction are three",
+        "Write a line for each answer of the bot: the message that it refers to, the answer, the "
+        "reaction (👍 or 👎); then: thumbwheel import csv FILE --column prompt=... --column "
+        "response=... --column thumb=...",
+    ),
+    (
+        _is_by_name,
+        "chats in one object, each under its name",
+        "Write them as lines: jq -c '.[]' FILE > chats.jsonl; then: thumbwheel import openai "
+        "chats.jsonl",
+    ),
+    (
+        _is_single_message,
+        "single messages, of which nobody knows which belong to the same chat",
+        'Write each chat as one line, {"messages": [...]}, with its rating beside it or in the '
+        "message that it is about; then: thumbwheel import openai FILE",
+    ),
+    (
+        _is_rasa,
+        "conversations of Rasa, of which question, answer and rating are three events",
+        "Write a line for each answer: the text of the user event, that of the bot event after it, "
+        "and the value of the slot or event that rates it; then: thumbwheel import csv FILE "
+        "--column prompt=... --column response=... --column thumb=...",
+    ),
+    (
+        _is_zendesk,
+        "tickets of Zendesk, whose rating is about a whole ticket and whose answers are comments",
+        "Write a line for each ticket: the description, the public comment that answers it, and "
+        "satisfaction_rating.score (good or bad); then: thumbwheel import csv FILE --column "
+        "prompt=... --column response=... --column thumb=...",
+    ),
+    (
+        _is_tensorzero_feedback,
+        "feedback of TensorZero without the inferences that it judges",
+        "Join it to ChatInference by target_id = id, so that input, output and value stand in a "
+        "row; then: thumbwheel import table FILE --column thumb=value",
     ),
     (
         _is_segments,

@@ -72,7 +72,9 @@ class ImportReport:
     def words(self) -> list[str]:
         """Return messages for a person in addition to the counts, one line each."""
         lines = list(self.warnings)
-        lines += [f"{count} lines: {remark}" for remark, count in self.remarks.items()]
+        for remark, count in self.remarks.items():
+            noun = "line" if count == 1 else "lines"
+            lines.append(f"{count} {noun}: {remark}")
         if self.left_table:
             names = ", ".join(self.left_table[:SHOWN])
             more = " and more" if len(self.left_table) > SHOWN else ""

@@ -11,21 +11,27 @@ in MEANINGS, and in `row_records`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from thumbwheel.core.errors import InputError
 from thumbwheel.core.plugins import nearest
 from thumbwheel.core.present import shortened
-from thumbwheel.importers.corrections import is_correction_name
+from thumbwheel.importers.corrections import is_correction_name, is_sentence
 from thumbwheel.importers.fields import moment, name_of, unpacked
 from thumbwheel.importers.marks import (
     AGAINST,
+    DENIED,
+    FAULTS,
+    OPPOSITES,
     RATINGS,
+    RATINGS_ELSEWHERE,
     SCORES,
     SEVERAL,
     THUMBS,
+    WORDS,
     MarkColumn,
     Reading,
     Scales,
@@ -37,7 +43,14 @@ from thumbwheel.importers.marks import (
     read_mark,
     reading_of,
 )
-from thumbwheel.importers.messages import answer_fields, chat, converted, is_chat, with_media
+from thumbwheel.importers.messages import (
+    answer_fields,
+    chat,
+    converted,
+    is_chat,
+    with_media,
+    with_thoughts,
+)
 from thumbwheel.importers.pairs import (
     NOT_ASKED,
     Verdict,
@@ -52,6 +65,7 @@ from thumbwheel.importers.pairs import (
     with_remark,
     with_system,
 )
+from thumbwheel.importers.proposals import column_option, proposed_options
 from thumbwheel.importers.types import (
     SCALES,
     AnyRecord,
@@ -61,7 +75,13 @@ from thumbwheel.importers.types import (
     TraceRecord,
     Unreadable,
 )
-from thumbwheel.importers.wrapped import known_answer, prompt_in
+from thumbwheel.importers.wrapped import (
+    is_reply,
+    is_request,
+    known_answer,
+    known_prompt,
+    prompt_in,
+)
 
 MEANINGS: Mapping[str, tuple[str, ...]] = {
     "prompt": (
@@ -81,6 +101,8 @@ MEANINGS: Mapping[str, tuple[str, ...]] = {
         "messages",
         "input-text",
         "text-input",
+        "model-input",
+        "chat-input",
     ),
     "history": ("history", "chat-history", "conversation-history", "previous-messages"),
     "context": ("context", "input"),
@@ -120,6 +142,8 @@ MEANINGS: Mapping[str, tuple[str, ...]] = {
         "accepted",
         "accepted-response",
         "winning-response",
+        "chosen-conversations",
+        "chosen-messages",
     ),
     "rejected": (
         "rejected",
@@ -137,6 +161,8 @@ MEANINGS: Mapping[str, tuple[str, ...]] = {
         "losing-response",
         "dispreferred-output",
         "dispreferred-outputs",
+        "rejected-conversations",
+        "rejected-messages",
     ),
     "thumb": THUMBS,
     "against": AGAINST,
@@ -212,15 +238,35 @@ MEANINGS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """What a column can be -> the names by which it is known, as `plain` spells them."""
+ELSEWHERE: Mapping[str, str] = {
+    "prompt": (
+        "frage anfrage nutzerfrage kundenfrage eingabe pregunta consulta pergunta domanda "
+        "richiesta vraag pytanie otázka dotaz fråga spørgsmål spørsmål kysymys soru kérdés "
+        "întrebare вопрос запрос питання 问题 問題 提问 提問 質問 질문 سؤال שאלה प्रश्न"
+    ),
+    "response": (
+        "antwort botantwort ausgabe réponse reponse respuesta resposta risposta antwoord "
+        "odpowiedź odpověď svar vastaus cevap yanıt válasz răspuns ответ відповідь "
+        "回答 回复 回覆 答案 답변 답 응답 جواب إجابة תשובה उत्तर"
+    ),
+    "comment": (
+        "kommentar bemerkung anmerkung commentaire remarque comentario comentário commento "
+        "opmerking komentarz комментарий 备注 備註 评论 評論 コメント 의견 코멘트"
+    ),
+    "occurred_at": "datum zeitpunkt zeit fecha дата 日期 时间 時間 日時 날짜 tarih",
+    "correction": "korrektur corrección correção correzione correctie исправление 更正 修正 정정",
+}
+"""What a column can be -> what other languages call it. A German `Note` is none: its 1 is the best,
+and in English it is a remark."""
 LIKELY: Mapping[str, re.Pattern[str]] = {
     "prompt": re.compile(
         r"(initial-)?(user|customer|client|human|visitor|caller)-(message|question|query|input|prompt|text|"
-        r"request)|message|q"
+        r"request|utterance)|message|q|inputs|chat|conversation|utterance"
     ),
     "response": re.compile(
         r"(ai|bot|llm|model|assistant|agent|chatbot|gpt|generated|final|actual|predicted|"
         r"original|fin)-(answer|"
-        r"response|reply|output|message|completion|text)|bot|a"
+        r"response|reply|output|message|completion|text)|bot|gpt|chatgpt|llm|ai|a|outputs|answer-text|choices|candidates"
     ),
 }
 """What a column can be -> names that are tried where none of its usual names is there."""
@@ -234,6 +280,14 @@ PYTHON_CHAT = re.compile(r"\s*\[\s*\{'(role|content|from|value)':")
 """How a chat begins that was written as a text by Python."""
 LEFT_OUT = "metadata"
 """How a person says that a column says nothing."""
+QUESTIONS = frozenset({"input", "messages", "prompt", "query", "question", "user_input"})
+"""Names of the only argument of a function that answers a question."""
+FLATTENED = ("prompt", "response", "chosen", "rejected")
+"""What a key of an object can be that was flattened to columns: `inputs.question`."""
+SLASHED = re.compile(r"(\d{1,2})/(\d{1,2})/(\d{4})(?!\d)")
+"""A date of which either number may be the day."""
+DAYS_OF_EXCEL = re.compile(r"[34]\d{4}([.,]\d+)?|5[0-4]\d{3}([.,]\d+)?")
+"""A day of the years 1982 to 2050 as Excel counts it."""
 ABOUT = ("metadata", "meta", "extra", "info")
 """Columns of objects about a row."""
 INSIDE = ("thumb", "against", "rating", "score", "comment", "correction")
@@ -259,6 +313,10 @@ class ColumnMapping:
     guessed: frozenset[str]
     readings: Mapping[str, Reading]
     """Meaning -> how its marks are read."""
+    unread: tuple[str, ...] = ()
+    """Columns that may be marks, too, and are not read."""
+    is_day_first: bool | None = None
+    """Whether the day stands before the month in its dates with slashes; None: nobody knows."""
 
     def words(self) -> list[str]:
         """Return one line per column, for people."""
@@ -273,6 +331,9 @@ class ColumnMapping:
             elif meaning in SCALES:
                 how += ", read as up or down by its values"
             lines.append(f"{meaning} <- {column} ({how})")
+        for column in self.unread:
+            option = column_option("thumb", column)
+            lines.append(f"not read: {column}, which may be feedback, too (to read it: {option})")
         return lines
 
 
@@ -282,6 +343,8 @@ class TableColumns:
 
     named: Mapping[str, str]
     """Meaning -> column, as a person says."""
+    has_header: bool = False
+    """Whether a first line names the columns."""
     marks: dict[str, MarkColumn | None] = field(default_factory=dict)
     """Every column in order, with its values where they may be marks."""
     first: Mapping[str, Any] = field(default_factory=dict)
@@ -296,29 +359,47 @@ class TableColumns:
     """Columns that hold objects or lists of which nobody knows what they say."""
     sentences: set[str] = field(default_factory=set)
     """Columns in which anybody wrote more than a word or two."""
+    yes_or_no: set[str] = field(default_factory=set)
+    """Columns in which a yes or no stands, in any word."""
+    not_yes_or_no: set[str] = field(default_factory=set)
+    """Columns in which anything else stands."""
+    day_first: dict[str, set[bool]] = field(default_factory=dict)
+    """Column -> whether the day stands first, by its dates of which only one number can be it."""
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Record the columns and values of a row."""
         self.first = self.first or row
-        for name, value in with_inner_keys(row).items():
+        for name, value in with_inner_keys(row, self.named.values()).items():
             if name not in self.marks:
                 self.marks[name] = MarkColumn() if self._may_be_mark(name) else None
             column = self.marks[name]
             is_inside = isinstance(value, list | dict) and isinstance(_mark_in(value), list | dict)
             if column is not None and is_inside and value:
                 self.nested.add(name)
-            if isinstance(value, dict):
+            if isinstance(_only_object(value), dict):
                 self.objects.add(name)
             elif column is not None:
                 column.add(_mark_in(value))
-            text = _mark_in(value)
-            if isinstance(text, str) and (len(text) > 20 or text.strip().count(" ") > 1):
-                self.sentences.add(name)
-            elif isinstance(value, list) and value and column is None:
-                self.sentences.add(name)  # content blocks
+            self._add_text(name, value)
             if value not in (None, "") and name not in self.other_words:
                 words = self.opinion_words if is_opinion_word(value) else self.other_words
                 words.add(name)
+
+    def _add_text(self, name: str, value: Any) -> None:
+        """Record whether a value is a yes or no, a sentence, or a date."""
+        text = _mark_in(value)
+        if isinstance(text, str | bool) and text != "":
+            mark = read_mark(text)
+            is_yes_or_no = mark is not None and mark.thumb is not None
+            (self.yes_or_no if is_yes_or_no else self.not_yes_or_no).add(name)
+        if isinstance(text, str) and (date := SLASHED.match(text)):
+            first, second = int(date[1]), int(date[2])
+            if max(first, second) > 12:
+                self.day_first.setdefault(name, set()).add(first > 12)
+        if isinstance(text, str) and is_sentence(text):
+            self.sentences.add(name)
+        elif isinstance(value, list) and value and self.marks[name] is None:
+            self.sentences.add(name)  # content blocks
 
     def _may_be_mark(self, name: str) -> bool:
         named_columns = [column for meaning, column in self.named.items() if meaning in MARKS]
@@ -327,6 +408,16 @@ class TableColumns:
         is_asked = name.strip().endswith("?")  # the question of a form
         is_likely = kind is not None or is_asked or plain_name in MEANINGS["comment"]
         return name in named_columns or is_likely
+
+    def is_flattened(self, name: str) -> bool:
+        """Return whether a column is the key of an object that has no column of its own, and holds
+        texts."""
+        return name.rpartition(".")[0] not in self.marks and name in self.sentences
+
+    def has_marks_alone(self, name: str) -> bool:
+        """Return whether nobody wrote anything into a column but marks."""
+        column = self.marks.get(name)
+        return column is not None and column.count > 0 and not column.unknown
 
     def verdicts(self) -> Iterator[str]:
         """Yield the columns whose values are all marks, or all opinion words."""
@@ -350,10 +441,16 @@ def map_columns(table: TableColumns, scales: Scales, where: str) -> ColumnMappin
     if "thumb" not in named:
         _demote_free_text(columns, named, table, scales, where)
     if not any(needed <= columns.keys() for needed in ASKED):
+        if len(names) == 1 and table.has_header:
+            raise InputError(
+                where,
+                f"its only column is called {names[0]!r}",
+                "The first line has to name the columns: delete what stands above it",
+            )
         raise InputError(
             where,
             f"none of its columns {', '.join(names[:20])} is known to contain the prompt",
-            f"Name it, for example: {_proposal(table)}",
+            f"Name it, for example: {proposed_options(table.first)}",
         )
     _demand_pair(columns, where)
     others = [name for name in names if name not in columns.values()]
@@ -372,8 +469,25 @@ def map_columns(table: TableColumns, scales: Scales, where: str) -> ColumnMappin
             if stated is None and set(names) >= HELPSTEER and column == "helpfulness":
                 stated = (0.0, 4.0)
             stated_scales = {meaning: stated} if stated else {}
-            readings[meaning] = reading_of(meaning, meaning, table.marks[column], stated_scales)
-    return ColumnMapping(in_order, frozenset(columns) - set(named), readings)
+            readings[meaning] = reading_of(
+                meaning, meaning, table.marks[column], stated_scales, _name_of_column(column)
+            )
+    days_first = table.day_first.get(columns.get("occurred_at", ""), set())
+    return ColumnMapping(
+        in_order,
+        frozenset(columns) - set(named),
+        readings,
+        tuple(_unread(table, columns, others)) if "response" in columns else (),
+        next(iter(days_first)) if len(days_first) == 1 else None,
+    )
+
+
+def _unread(table: TableColumns, columns: Mapping[str, str], others: list[str]) -> list[str]:
+    """Return the columns beside an answer that may say how good it is, and are not read."""
+    parents = {name.partition(".")[0] for name in columns.values()}
+    may_judge = {*table.verdicts(), *(table.yes_or_no - table.not_yes_or_no)}
+    unread = [name for name in others if name in may_judge and may_be_of_answer(name)]
+    return [name for name in unread if name not in parents and "." not in name]
 
 
 def _checked(named: Mapping[str, str], names: list[str], where: str) -> list[str]:
@@ -415,8 +529,8 @@ def _demand_pair(columns: Mapping[str, str], where: str) -> None:
         raise InputError(
             where,
             f"its column {columns[side]} is one answer of a pair, and no other is known",
-            f"Name it: --column {other}=COLUMN; or say that it is none: --column "
-            f"{LEFT_OUT}={columns[side]}",
+            f"Name it: --column {other}=COLUMN; or say that it is none: "
+            f"{column_option(LEFT_OUT, columns[side])}",
         )
 
 
@@ -432,10 +546,11 @@ def _demand_answer(
         may_be = texts[0] if texts else "COLUMN"
         raise InputError(
             where,
-            f"none of its columns {', '.join([*others, *marks][:20])} is known to contain "
-            "the answer",
-            f"Name it, for example: --column response={may_be}; for two answers: --column "
-            f"chosen=... --column rejected=...; or say what is none: --column {LEFT_OUT}={may_be}",
+            f"none of its columns {', '.join([*dict.fromkeys([*others, *marks])][:20])} is known "
+            "to contain the answer",
+            f"Name it, for example: {column_option('response', may_be)}; for two answers: "
+            "--column chosen=... --column rejected=...; or say what is none: "
+            f"{column_option(LEFT_OUT, may_be)}",
         )
 
 
@@ -447,17 +562,17 @@ def _demand_nothing_lost(table: TableColumns, others: list[str], where: str) -> 
         raise InputError(
             where,
             f"its column {verdict} may be people's feedback on the answers",
-            f"Say it: --column thumb={verdict} (or rating=, score=); or that it is nothing of "
-            f"the kind: --column {LEFT_OUT}={verdict} (or comment=)",
+            f"Say it: {column_option('thumb', verdict)} (or rating=, score=); or that it is "
+            f"nothing of the kind: {column_option(LEFT_OUT, verdict)} (or comment=)",
         )
     answer = next((name for name in others if _is_another_answer(name, table)), None)
     if answer is not None:
         raise InputError(
             where,
             f"its column {answer} may be another answer to the same prompt",
-            f"Say which: --column correction={answer} (somebody wrote it in place of the "
+            f"Say which: {column_option('correction', answer)} (somebody wrote it in place of the "
             f"other), reference={answer} (the right answer), rejected={answer}; or that it is "
-            f"nothing of the kind: --column {LEFT_OUT}={answer}",
+            f"nothing of the kind: {column_option(LEFT_OUT, answer)}",
         )
 
 
@@ -483,17 +598,41 @@ def _mark_in(value: Any) -> Any:
     return value if isinstance(opened, list | dict) else opened
 
 
-def with_inner_keys(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row, with the keys of objects that may contain a mark as additional columns:
-    `feedback.rating`."""
+def with_inner_keys(row: Mapping[str, Any], named: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the row, with the keys of objects that may contain a mark as additional columns
+    (`feedback.rating`), and those that a person named by their path (`sample.output_text`)."""
     inner: dict[str, Any] = {}
     for name, value in row.items():
+        value = _only_object(value)
         if not isinstance(value, dict):
             continue
         kind = kind_of_name(_name_of_column(name), in_training_data=True)
         if kind is not None or name.casefold() in ABOUT:
             inner |= {f"{name}.{key}": part for key, part in value.items()}
+    for path in named:
+        if "." in path and path not in row and (value := _at(row, path)) is not None:
+            inner[path] = value
     return {**row, **inner}
+
+
+def _only_object(value: Any) -> Any:
+    """Return the only object of a list; any other value unchanged."""
+    is_one = isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict)
+    return value[0] if is_one else value
+
+
+def _at(value: Any, path: str) -> Any:
+    """Return the value at a path of keys and positions, such as `choices.0.text`; None if it is not
+    there."""
+    for key in path.split("."):
+        value = unpacked(value)
+        if isinstance(value, Mapping):
+            value = value.get(key)
+        elif isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            return None
+    return value
 
 
 def _scale_in(column: str) -> tuple[float, float] | None:
@@ -506,9 +645,9 @@ def _scale_in(column: str) -> tuple[float, float] | None:
 
 def _name_of_column(column: str) -> str:
     """Return a header in the form of `plain`, without the text in brackets after it."""
-    whole = plain((column.partition("(")[0] or column).strip(" ?!:*"))
+    whole = plain((column.partition("(")[0] or column).strip(" ?!:*")).removesuffix("/value")
     outer, _, inner = whole.rpartition(".")
-    return outer if inner == "value" and outer else inner
+    return outer.rpartition(".")[2] if inner == "value" and outer else inner
 
 
 def _guessed(
@@ -533,10 +672,14 @@ def _guessed(
             raise InputError(
                 where,
                 f"its columns {' and '.join(fits)} could both mean {meaning}",
-                f"Say which: --column {meaning}={fits[0]}",
+                f"Say which: {column_option(meaning, fits[0])}",
             )
         columns[meaning] = (exact or fits)[0]
     _settle_guesses(columns, named, by_name, table)
+    if "against" in columns and not {"thumb"} & {*columns, *named}:
+        for good, bad in OPPOSITES.items():
+            if bad == plain(columns["against"]) and good in by_name:
+                columns["thumb"] = by_name[good]
     return columns
 
 
@@ -581,13 +724,20 @@ def _demote_free_text(
         return
     if not values.count == values.unknown > 0:
         return
+    if thumbs in table.nested:
+        raise InputError(
+            where,
+            f"its column {thumbs} holds several objects, of which nobody knows what they say",
+            f"Write what was said into a column of its own; or leave it out: "
+            f"{column_option(LEFT_OUT, thumbs)}",
+        )
     if thumbs not in table.sentences:
         raise InputError(
             where,
             f"its column {thumbs} contains unknown words, such as "
             f"{shortened(repr(table.first.get(thumbs)))}",
             f"Say what they mean, from the worst to the best: --scale {thumbs}=WORST:BEST; or that "
-            f"people wrote what they think: --column comment={thumbs}",
+            f"people wrote what they think: {column_option('comment', thumbs)}",
         )
     del columns["thumb"]
     if "comment" not in named:
@@ -596,11 +746,19 @@ def _demote_free_text(
 
 def _fitting(meaning: str, free: list[str], table: TableColumns) -> list[str]:
     """Return the columns whose names suggest this meaning."""
+    elsewhere = set(ELSEWHERE.get(meaning, "").split())
+    if meaning == "rating":
+        elsewhere = {*RATINGS_ELSEWHERE.split()}
     fits = [name for name in free if _name_of_column(name) in MEANINGS[meaning]]
-    inner = [name for name in fits if "." in name]
+    fits = fits or [name for name in free if _name_of_column(name) in elsewhere]
+    inner = [name for name in fits if "." in name and _is_of_answer(name)]
     fits = [name for name in fits if "." not in name]
     if meaning in INSIDE:
         fits = [name for name in fits if name not in table.objects] or inner
+    elif meaning in FLATTENED:
+        fits = fits or [name for name in inner if table.is_flattened(name)]
+    if meaning == "comment":
+        fits = [name for name in fits if not table.has_marks_alone(name)]
     if not fits and meaning == "correction":
         return [name for name in free if _is_correction(name, table)]
     if not fits and meaning in LIKELY:
@@ -610,6 +768,13 @@ def _fitting(meaning: str, free: list[str], table: TableColumns) -> list[str]:
     if meaning == "history":
         return [name for name in fits if not isinstance(table.first.get(name), str)]
     return fits
+
+
+def _is_of_answer(path: str) -> bool:
+    """Return whether nothing on the path to a key says that it is about something else than how
+    good an answer is: `eval.hallucination.score`, `input.rating`."""
+    words = {word for key in path.split(".")[:-1] for word in plain(key).split("-")}
+    return not words & (FAULTS | DENIED | WORDS["against"])
 
 
 def _is_another_answer(name: str, table: TableColumns) -> bool:
@@ -626,37 +791,11 @@ def _is_correction(name: str, table: TableColumns) -> bool:
     return is_correction_name(_name_of_column(name)) and name in table.sentences
 
 
-def _proposal(table: TableColumns) -> str:
-    """Return the options that name the columns which look like a prompt, an answer and a mark."""
-    proposed = proposed_columns(table)
-    if "response" not in proposed:
-        return "--column prompt=COLUMN --column response=COLUMN --column rating=COLUMN"
-    return " ".join(f"--column {meaning}={name}" for meaning, name in proposed.items())
-
-
-def proposed_columns(table: TableColumns) -> dict[str, str]:
-    """Return meaning -> column for the columns whose values look like a prompt, an answer and a
-    mark."""
-    texts, marks = [], []
-    for name, value in table.first.items():
-        is_id = NOT_ASKED.fullmatch(name.casefold()) is not None
-        mark = read_mark(value)
-        is_word = mark is None or mark.thumb is not None
-        if isinstance(value, str) and is_word and not is_id:
-            texts.append(name)
-        elif value is not None and mark is not None and not mark.says_nothing and not is_id:
-            marks.append(name)
-    proposed = dict(zip(("prompt", "response"), texts, strict=False))
-    if marks:
-        proposed["rating"] = marks[0]
-    return proposed
-
-
 def row_records(row: Mapping[str, Any], mapping: ColumnMapping) -> list[AnyRecord]:
     """Return the records of a row: those of a pair; or a trace with its feedback, a case for a
     reference, or both; or a trace of a prompt alone. Raises Unreadable."""
     values = {}
-    whole_row = with_inner_keys(row)
+    whole_row = with_inner_keys(row, mapping.columns.values())
     for meaning, column in mapping.columns.items():
         if whole_row.get(column) not in (None, ""):
             values[meaning] = whole_row[column]
@@ -665,7 +804,7 @@ def row_records(row: Mapping[str, Any], mapping: ColumnMapping) -> list[AnyRecor
     common = {
         "session": name_of(values.get("session")),
         "subject": name_of(values.get("subject")),
-        "occurred_at": moment(values.get("occurred_at")),
+        "occurred_at": _moment(values.get("occurred_at"), mapping),
     }
     rater_id = name_of(values.get("rater"))
     rater = Rater(id=rater_id) if rater_id else None
@@ -697,7 +836,7 @@ def row_records(row: Mapping[str, Any], mapping: ColumnMapping) -> list[AnyRecor
         "metadata": rest or None,
     }
     call = {"served_model": name_of(values.get("model"))}
-    fields |= answer_fields(_answer(values["response"]), call)
+    fields |= answer_fields(with_thoughts(_answer(values["response"]), rest), call)
     trace = TraceRecord.model_validate(fields | common)
     shared = {
         "targets": [trace.as_target()],
@@ -707,6 +846,30 @@ def row_records(row: Mapping[str, Any], mapping: ColumnMapping) -> list[AnyRecor
     signals = _signals(values, mapping)
     feedback = [FeedbackRecord.model_validate(shared | signal) for signal in signals]
     return [trace, *feedback] if case is None else [case, trace, *feedback]
+
+
+def _moment(value: Any, mapping: ColumnMapping) -> datetime | str | None:
+    """Return the time of a row, as `moment` does. Raises Unreadable, with the way out, for a date
+    of which nobody knows the day, and for Excel's number of a day."""
+    text = value.strip() if isinstance(value, str) else str(value)
+    option = column_option(LEFT_OUT, mapping.columns.get("occurred_at", ""))
+    date = SLASHED.match(text)
+    if date is None:
+        if DAYS_OF_EXCEL.fullmatch(text):
+            raise Unreadable(
+                f"its time {text} is Excel's number of a day; format the column as a date, or "
+                f"leave it out: {option}"
+            )
+        return moment(value)
+    day, month = date[1], date[2]
+    if int(month) > 12 or mapping.is_day_first is False:
+        day, month = month, day
+    elif int(day) <= 12 and mapping.is_day_first is None:
+        raise Unreadable(
+            f"its time {text!r} may have the day or the month first; write it as "
+            f"{date[3]}-{date[1]:0>2}-{date[2]:0>2}, or leave the column out: {option}"
+        )
+    return f"{day}.{month}.{date[3]}{text[date.end() :]}"
 
 
 def _pair(
@@ -732,13 +895,23 @@ def _pair(
 
 
 def _chat_in(value: Any) -> Any:
-    """Return the messages if `value` is a text of JSON messages, else `value` itself."""
-    if isinstance(value, str) and value.lstrip().startswith(("[{", '{"role"')):
-        opened = unpacked(value)
-        messages = opened if isinstance(opened, list) else [opened]
-        if is_chat(messages):
-            return messages
-    return value
+    """Return the messages if `value` is a text of JSON messages, the object if it is one of a
+    request or a reply of a model's API, else `value` itself."""
+    if not isinstance(value, str) or not value.lstrip().startswith(("[{", "{")):
+        return value
+    opened = unpacked(value)
+    messages = opened if isinstance(opened, list) else [opened]
+    if is_chat(messages) and (isinstance(opened, list) or "role" in opened):
+        return messages
+    return opened if is_request(opened) or is_reply(opened) else value
+
+
+def _inputs_in(value: Any) -> Any:
+    """Return the arguments of a function whose only one is the question, if `value` is their JSON,
+    as tables of evaluations have them; else `value` itself."""
+    opened = unpacked(value)
+    is_question = isinstance(opened, dict) and len(opened) == 1 and opened.keys() <= QUESTIONS
+    return opened if is_question else value
 
 
 def _side(value: Any) -> Any:
@@ -753,10 +926,15 @@ def _side(value: Any) -> Any:
 
 
 def _prompt(values: Mapping[str, Any], row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    prompt = _chat_in(values.get("prompt"))
+    prompt = _inputs_in(_chat_in(values.get("prompt")))
     if prompt is None:
         raise Unreadable("its prompt is empty")
     if isinstance(prompt, dict):
+        if not known_prompt(prompt):
+            raise Unreadable(
+                f"its prompt is an object of which nobody knows what was asked; name what is in "
+                f"it, for example --column prompt=COLUMN.{next(iter(prompt), 'KEY')}"
+            )
         messages = with_media(prompt_in(prompt), row)
         return with_system(messages, values.get("system"))
     if not isinstance(prompt, str | list):

@@ -50,6 +50,7 @@ THUMBS = (
     "thumb",
     "thumbs",
     "feedback",
+    "feedbacks",
     "user-feedback",
     "human-feedback",
     "vote",
@@ -119,7 +120,10 @@ RATINGS_ELSEWHERE = (
     "estrellas avaliação classificação estrelas valutazione stelle beoordeling waardering sterren "
     "ocena hodnocení betyg arvio puan оценка рейтинг 评分 评价 評分 評価 평점 평가 تقييم"
 )
-FEEDBACK_ELSEWHERE = "daumen rückmeldung retour opinión отзыв 反馈 回饋 피드백 フィードバック"
+FEEDBACK_ELSEWHERE = (
+    "daumen rückmeldung hilfreich nützlich zufrieden retour utile satisfait opinión útil "
+    "satisfecho satisfeito отзыв полезно 反馈 回饋 有用 有帮助 满意 피드백 フィードバック"
+)
 """What other languages call a rating, and feedback."""
 WORDS: Mapping[str, frozenset[str]] = {
     "rating": frozenset(
@@ -190,7 +194,9 @@ WORDS: Mapping[str, frozenset[str]] = {
             "correct",
             "desirable",
             "evaluation",
+            "fb",
             "feedback",
+            "feedbacks",
             "good",
             "grade",
             "happy",
@@ -212,6 +218,7 @@ WORDS: Mapping[str, frozenset[str]] = {
             "preference",
             "preferred",
             "reaction",
+            "reactions",
             "resolved",
             "safe",
             "satisfaction",
@@ -254,6 +261,19 @@ FAULTS = frozenset(
     {"bias", "error", "errors", "harm", "harmfulness", "penalty", "risk", "toxicity", "violation"}
 )
 """Words for what is wrong with an answer: a number of them may count in either direction."""
+QUALITIES = frozenset(
+    {
+        "accuracy",
+        "correctness",
+        "harmlessness",
+        "helpfulness",
+        "nps",
+        "quality",
+        "truthfulness",
+        "usefulness",
+    }
+)
+"""Words for scores which people give from 1 to 5 as often as from 0 to 1."""
 RANKS = frozenset({"rank", "ranking"})
 """Words for a place among other answers, which may stand in another row."""
 NUMBERED = frozenset({"rating", "score"})
@@ -422,6 +442,8 @@ def read_mark(value: Any) -> Mark | None:
     """
     if value is None or isinstance(value, bool):
         return Mark(thumb=value)
+    if value in ([], {}):
+        return Mark()  # a list of marks that nobody gave
     if isinstance(value, int | float):
         if math.isnan(value):
             return Mark()
@@ -582,6 +604,10 @@ class MarkColumn:
         return bool(self.distinct)
 
 
+ONLY_ONE = (
+    "{name} has no other number than 1, which is the worst of 1 to 5 and the best of 0 and 1; say "
+    "which: --scale {name}=1:5 or --scale {name}=0:1"
+)
 UNREADABLE: Mapping[str, str] = {
     "unclear": "may speak for the answer or against it; write up or down beside each answer",
     "count": "counts votes, and nobody says how many are many; write up or down beside each answer",
@@ -691,16 +717,23 @@ class Reading:
 
 
 def reading_of(
-    name: str, kind: str, column: MarkColumn | None, scales: Scales | None = None
+    name: str,
+    kind: str,
+    column: MarkColumn | None,
+    scales: Scales | None = None,
+    column_name: str = "",
 ) -> Reading:
-    """Return how the marks called `name` are read, judging by all their values. A scale from a
-    person takes precedence."""
+    """Return how the marks called `name` are read, judging by all their values; `column_name` if
+    their column has another one. A scale from a person takes precedence."""
     scales = scales or {}
     stated = scales.get(name) or scales.get(kind)
     if isinstance(stated, Words):
         reading = _by_numbers(name, kind, column, None)
         return replace(reading, stated_words=tuple(map(plain, stated.words)))
     reading = _by_numbers(name, kind, column, stated)
+    words = set(plain(column_name or name).rpartition(".")[2].split("-"))
+    if stated is None and words & QUALITIES and column is not None and column.distinct == {1}:
+        reading = Reading(name, kind, problem=ONLY_ONE.format(name=name))
     return replace(reading, are_letters_grades=column is not None and column.has_other_letters)
 
 
@@ -736,11 +769,7 @@ def _two_valued(name: str, kind: str, values: set[float]) -> Reading:
         return Reading(name, kind, SCALES[kind])
     if kind == "thumb" or 0 in values:
         return Reading(name, "thumb")
-    problem = (
-        f"{name} has no other number than 1, which is the worst of 1 to 5 and the best of 0 and 1; "
-        f"say which: --scale {name}=1:5 or --scale {name}=0:1"
-    )
-    return Reading(name, kind, problem=problem)
+    return Reading(name, kind, problem=ONLY_ONE.format(name=name))
 
 
 def _numbers_of_thumbs(name: str, column: MarkColumn) -> Reading:

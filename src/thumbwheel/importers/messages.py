@@ -102,6 +102,16 @@ _THOUGHT_KEYS = (
     "thoughts",
     "reasoning_details",
 )
+BESIDE_ANSWERS = (
+    "reasoning_content",
+    "thinking",
+    "cot",
+    "Complex_CoT",
+    "complex_cot",
+    "chain_of_thought",
+)
+"""Keys of what a model thought, beside its answer in a row. `reasoning` is none: judges write
+theirs there."""
 _ITEM_ROLES: Mapping[Any, str] = {
     "function_call": "assistant",
     "function_call_output": "tool",
@@ -110,6 +120,26 @@ _ITEM_ROLES: Mapping[Any, str] = {
 """Type of an item between messages -> the role of the message that it is."""
 _ATTACHED = ("experimental_attachments", "attachments", "files")
 """Keys of files that a user sent beside a text."""
+_MEDIA_KEYS: Mapping[str, tuple[str, ...]] = {
+    "image": (
+        "images",
+        "image",
+        "image_url",
+        "image_urls",
+        "image_path",
+        "image_paths",
+        "image_file",
+        "img",
+        "picture",
+        "pictures",
+        "photo",
+        "photos",
+        "screenshot",
+    ),
+    "video": ("videos", "video", "video_url", "video_path"),
+    "audio": ("audios", "audio", "audio_url", "audio_path"),
+}
+"""Word of a placeholder -> keys of a row under which its files stand."""
 _MEDIA = {"image": "image_url", "video": "video_url", "audio": "audio_url"}
 """Word of a placeholder -> type of the part that it stands for."""
 _WRITTEN_RESULT = ("<tool_response>", "</tool_response>")
@@ -166,7 +196,10 @@ ANSWERED_IN_PAIRS = ("assistant", "bot", "gpt", "output", "answer", "response")
 
 def turns_of_pairs(value: Any) -> list[dict[str, Any]] | None:
     """Return the turns of a list of pairs, [question, answer] or {"user": ..., "assistant": ...},
-    or None if it is not such a list."""
+    or of a list of messages in a short form, ["user", text] or {"user": text}; None if it is no
+    such list."""
+    if messages := _short_messages(value):
+        return messages
     turns: list[dict[str, Any]] = []
     for pair in value if isinstance(value, list) else ():
         texts: list[Any] = []
@@ -180,6 +213,23 @@ def turns_of_pairs(value: Any) -> list[dict[str, Any]] | None:
         turns.append({"role": "user", "content": texts[0]})
         turns.append({"role": "assistant", "content": texts[1]})
     return turns or None
+
+
+def _short_messages(value: Any) -> list[dict[str, Any]]:
+    """Return the messages of a list of pairs of a role and a text; [] if it is none."""
+    messages: list[dict[str, Any]] = []
+    for pair in value if isinstance(value, list) else ():
+        if isinstance(pair, dict) and len(pair) == 1:
+            ((role, text),) = pair.items()
+        elif isinstance(pair, list) and len(pair) == 2:
+            role, text = pair
+        else:
+            return []
+        name = role.strip().casefold() if isinstance(role, str) else ""
+        if _ROLES.get(name, name) not in ROLES or not isinstance(text, str):
+            return []
+        messages.append({"role": name, "content": text})
+    return messages
 
 
 def chat(values: Iterable[Mapping[str, Any]]) -> Messages:
@@ -561,12 +611,12 @@ def without_nulls(value: Any) -> Any:
 
 
 def with_media(messages: Messages, row: Mapping[str, Any]) -> Messages:
-    """Return the messages with the files of a row (`images`, `videos`, `audios`) in place of
-    <image> and similar placeholders, and files without a placeholder in the user's first
+    """Return the messages with the files of a row (`images`, `image_url`, `videos`, ...) in place
+    of <image> and similar placeholders, and files without a placeholder in the user's first
     message."""
     media: dict[str, list[Any]] = {}
     for word in _MEDIA:
-        files = next((row[key] for key in (f"{word}s", word) if row.get(key)), None)
+        files = next((row[key] for key in _MEDIA_KEYS[word] if row.get(key)), None)
         media[word] = files if isinstance(files, list) else [files] if files else []
     if not any(media.values()):
         return messages
@@ -617,6 +667,17 @@ def _file_part(word: str, file: Any) -> dict[str, Any]:
         file = f"data:{word};base64,{file}" if ":" not in file[:LONGEST_PATH] else file
     kind = _MEDIA[word]
     return dict(without_data({"type": kind, kind: {"url": str(file)}}))
+
+
+def with_thoughts(message: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an answer with the thoughts that stand beside it in its row, unless it has its own."""
+    if message.get("reasoning_content"):
+        return message
+    for key in BESIDE_ANSWERS:
+        thoughts = row.get(key)
+        if isinstance(thoughts, str) and thoughts.strip():
+            return {**message, "reasoning_content": thoughts.strip()}
+    return message
 
 
 def without_old_thoughts(messages: Sequence[dict[str, Any]]) -> Messages:

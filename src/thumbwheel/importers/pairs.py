@@ -37,7 +37,14 @@ Message = Mapping[str, Any]
 Answers = tuple[str | Message, str | Message]
 PROMPTS = ("prompt", "instruction", "question", "query", "input", "user_message", "user_input")
 """Names of the prompt of a row, the surest first."""
-CHATS = ("messages", "conversations", "conversation")
+CHATS = (
+    "messages",
+    "conversations",
+    "conversation",
+    "context_messages",
+    "prompt_messages",
+    "context",
+)
 """Names of a chat that a row's answers go on with."""
 SYSTEMS = ("system", "system_prompt")
 NO_INPUT = "<noinput>"
@@ -135,6 +142,22 @@ def _essence(message: Message) -> tuple[Any, Any]:
     """Return (content, calls) of an answer, as a reader would see it."""
     content = message.get("content")
     return content.strip() if isinstance(content, str) else content, message.get("tool_calls")
+
+
+def rejected_answers(rejected: Any) -> list[Any]:
+    """Return the answers that were rejected for one: each text of a list, else the one that is
+    there."""
+    answers = unpacked(rejected)
+    if isinstance(answers, list) and answers and all(isinstance(text, str) for text in answers):
+        return answers
+    return [rejected]
+
+
+def distinct_records(records: Iterable[AnyRecord], remarks: Iterable[str] = ()) -> Records:
+    """Return the records without those that occur again, as the better answer of several pairs
+    does."""
+    distinct = {record.name_and_fingerprint(): record for record in records}
+    return Records(distinct.values(), dict.fromkeys(remarks))
 
 
 def has_side(row: Mapping[str, Any]) -> bool:

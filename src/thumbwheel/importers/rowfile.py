@@ -42,6 +42,8 @@ WRAPPERS = (
     "chats",
     "sessions",
     "interactions",
+    "testCases",
+    "test_cases",
     "logs",
     "train",
 )

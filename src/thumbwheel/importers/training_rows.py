@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from thumbwheel.core.errors import InputError
-from thumbwheel.importers.corrections import correction_in, differs_from_expected
+from thumbwheel.importers.corrections import (
+    correction_in,
+    differs_from_expected,
+    is_expected_name,
+    is_sentence,
+    may_be_other_answer,
+    other_answer,
+    text_in,
+)
 from thumbwheel.importers.fields import content_text
 from thumbwheel.importers.lines import OnPosition, ignore_position
 from thumbwheel.importers.loss_marks import is_message_learned, is_row_learned, loss_marks
@@ -52,6 +60,8 @@ GOOD: dict[str, Any] = {"kind": "label", "name": "good", "value": True}
 """What a file of training data says of an answer without a mark."""
 KINDS = ("thumb", "rating", "score")
 """Kinds of marks that a person can name."""
+CORRECTION, REFERENCE = "correction", "reference"
+"""How a person says that a key holds a better answer, or what an answer should have been."""
 IGNORED = "metadata"
 """How a person says that a key is no mark."""
 
@@ -93,7 +103,16 @@ POINTERS = frozenset(
 """Keys of a mark that say which message of a chat it is about."""
 NOT_HEARD = frozenset({"system", "developer", "tool", "function"})
 """Roles at whose messages no opinion stands: a tool says `success` of itself."""
-UNEXPECTED = "some answers differ from the expected answer beside them and are not learned as good"
+UNEXPECTED = (
+    "the answer differs from {key} beside it and is not learned as good; if {key} says nothing of "
+    "the answer: --column metadata={key}"
+)
+UNCLEAR = (
+    "its key {key} may be another answer to the same question. Say what it is: --column "
+    "correction={key} (somebody wrote it in place of the other), reference={key} (the right "
+    "answer), or metadata={key} (it is nothing of the kind); where the other is the worse one, "
+    "write the two as chosen and rejected"
+)
 CONTENTS = frozenset(
     {
         "role",
@@ -135,6 +154,8 @@ FORMAT = frozenset(
 """Keys of rows that are no marks, whatever they hold."""
 
 
+ANSWERED = FORMAT - {"answer", "response"}
+"""Keys of rows with one answer that are no other answer than that."""
 SIDES = frozenset({"chosen", "rejected"})
 """Keys of the answers of a pair; true and false there are marks."""
 DECISIONS = frozenset({"accept", "reject", "ignore"})
@@ -163,8 +184,8 @@ def marks_at(
             continue
         elif key in TAGS and isinstance(value, list):
             yield from (MarkAt(key, "thumb", tag) for tag in value if is_opinion_word(tag))
-        elif correction_in(key, value) is not None:
-            continue  # a better answer, not a mark
+        elif correction_in(key, value) is not None or _is_answer(key, value):
+            continue  # another answer, not a mark
         elif key in HOLDERS or kind_of_name(key, in_training_data=True) is not None:
             kind = kind_of_name(key, in_training_data=True)
             marks = list(_marks_under(key, kind, value, skip))
@@ -194,6 +215,14 @@ def _is_of_format(key: str, value: Any) -> bool:
     if key in SIDES and isinstance(value, bool):
         return False
     return key in FORMAT or key in NOT_OF_ANSWER
+
+
+def _is_answer(key: str, value: Any) -> bool:
+    """Return whether a text is an answer beside the one of its row, by its name: preferred_answer,
+    correct_response."""
+    if not isinstance(value, str) or is_opinion_word(value):
+        return False
+    return is_expected_name(key) or (may_be_other_answer(key) and is_sentence(value))
 
 
 def _is_decision(key: str, value: Any) -> bool:
@@ -315,6 +344,10 @@ class RowMarks:
     named: Mapping[str, str] = field(default_factory=dict)
     have_corrections: bool = False
     """Whether a better answer stands beside any answer of the file."""
+    corrected: frozenset[str] = frozenset()
+    """Keys of better answers, as a person says."""
+    expected: frozenset[str] = frozenset()
+    """Keys of the right answers, as a person says."""
 
     @property
     def are_there(self) -> bool:
@@ -326,9 +359,22 @@ class RowMarks:
         signals = []
         for key, value in row.items():
             better = None if key in self.skip else correction_in(key, value)
+            if key in self.corrected:
+                better = text_in(value)
             if better is not None and better != answer:
                 signals.append({"kind": "correction", "value": better})
         return signals
+
+    def difference(self, row: Row, answer: Any) -> str:
+        """Return why an answer is not known to be good, by another answer beside it; an empty text
+        if it may be one. Raises Unreadable for another answer of which nobody says what it is."""
+        key = differs_from_expected(row, answer, self.skip, self.expected)
+        if key is not None:
+            return UNEXPECTED.format(key=key)
+        key = other_answer(row, answer, {*self.skip, *self.expected, *self.corrected})
+        if key is not None:
+            raise Unreadable(UNCLEAR.format(key=key))
+        return ""
 
     def signals(self, row: Row) -> list[dict[str, Any]]:
         """Return the signals of the marks of a row, or of a message. Raises Unreadable."""
@@ -355,8 +401,12 @@ def marks_of_rows(
     skip: Collection[str] = (),
     scales: Scales | None = None,
     named: Mapping[str, str] | None = None,
+    answers: Mapping[str, frozenset[str]] | None = None,
 ) -> RowMarks:
-    """Return the marks of these rows, and how they are read."""
+    """Return the marks of these rows, and how they are read. `answers` has the keys of further
+    answers by what a person says that they are."""
+    answers = answers or {}
+    corrected, expected = (answers.get(meaning, frozenset()) for meaning in (CORRECTION, REFERENCE))
     columns: dict[str, MarkColumn] = {}
     kinds: dict[str, str] = {}
     words = _Words()
@@ -375,7 +425,8 @@ def marks_of_rows(
     columns |= {key: MarkColumn() for key in worded}
     named = {**worded, **(named or {})}
     readings = {key: reading_of(key, kinds[key], column, scales) for key, column in columns.items()}
-    return RowMarks(readings, frozenset(skip), named, have_corrections)
+    have_corrections = have_corrections or bool(corrected)
+    return RowMarks(readings, frozenset(skip), named, have_corrections, corrected, expected)
 
 
 def _has_correction(row: Row, skip: Collection[str]) -> bool:
@@ -401,8 +452,11 @@ def judged_answer(
     is_learned = is_row_learned(row) and is_message_learned(raw or {})
     if not is_learned or marks.are_there:
         return answered(prompt, answer, signals, metadata)
-    if differs_from_expected(row, content):
-        return Records(answered(prompt, answer, [], metadata), [UNEXPECTED])
+    beside_it = {key: value for key, value in row.items() if key not in ANSWERED}
+    if not answer.get("tool_calls") and is_blank(content):
+        raise Unreadable("its answer is empty")
+    if difference := marks.difference(beside_it, content):
+        return Records(answered(prompt, answer, [], metadata), [difference])
     return answered(prompt, answer, [GOOD], metadata)
 
 
@@ -461,7 +515,7 @@ def chat_records(
     said_of_row = marks.signals(row)
     said_of_row += marks.corrections(row, pairs[turns[-1]][0]["content"])
     may_be_good = is_row_learned(row) and not marks.are_there
-    is_expected = not differs_from_expected(row, pairs[turns[-1]][0]["content"])
+    difference = marks.difference(row, pairs[turns[-1]][0]["content"]) if may_be_good else ""
     records: list[AnyRecord] = []
     for index in turns:
         message, raw = pairs[index]
@@ -473,19 +527,19 @@ def chat_records(
         ]
         if is_last:
             signals += [signal for signal in said_of_row if signal not in signals]
-        is_learned = is_message_learned(raw) and may_be_good and (is_expected or not is_last)
+        is_learned = is_message_learned(raw) and may_be_good and not (is_last and difference)
         if not is_last and not signals and not is_learned:
             continue
         if not is_last and not _can_be_answer(message):
             continue
         if not signals and is_learned:
             signals = [GOOD]
-        if signals and not message.get("tool_calls") and not message["content"]:
+        if signals and not message.get("tool_calls") and is_blank(message["content"]):
             raise Unreadable("its last answer is empty")
         trace_name = name if is_last or name is None else f"{name}/{index}"
         prompt = without_old_thoughts(messages[:index])
         records += answered(prompt, message, signals, metadata, trace_name)
-    return Records(records, [UNEXPECTED]) if may_be_good and not is_expected else records
+    return Records(records, [difference]) if difference else records
 
 
 def _demand_marks_of_answers(others: Iterable[tuple[Row, Row]], marks: RowMarks) -> None:
@@ -500,6 +554,11 @@ def _demand_marks_of_answers(others: Iterable[tuple[Row, Row]], marks: RowMarks)
                 f"an opinion stands at a message of the {message['role']} that answers no "
                 "question: nobody can say which answer is meant; write it into that answer"
             )
+
+
+def is_blank(content: Any) -> bool:
+    """Return whether a content says nothing."""
+    return not content or (isinstance(content, str) and not content.strip())
 
 
 def _can_be_answer(message: Row) -> bool:
@@ -553,14 +612,15 @@ class TrainingRows(JsonLines):
     def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> TrainingRows:
         """Return the same source with the meanings and scales that a person gave for its marks.
         Raises InputError for an unknown meaning."""
-        unknown = columns.keys() - {*KINDS, IGNORED}
+        unknown = columns.keys() - {*KINDS, CORRECTION, REFERENCE, IGNORED}
         if unknown:
             meaning = sorted(unknown)[0]
             raise InputError(
                 f"--column {meaning}={columns[meaning]}",
-                "the rows of this source have their own keys; only their marks can be named",
-                f"Known: {', '.join(KINDS)}, {IGNORED}; or read it as a table: thumbwheel import "
-                "csv FILE",
+                "the rows of this source have their own keys; only the marks and further answers "
+                "beside them can be named",
+                f"Known: {', '.join(KINDS)}, {CORRECTION}, {REFERENCE}, {IGNORED}; or read it as a "
+                "table: thumbwheel import csv FILE",
             )
         return replace(self, columns=columns, scales=scales)
 
@@ -573,11 +633,12 @@ class TrainingRows(JsonLines):
         """Yield the items of `rows`, with their marks read in the light of `all_rows`."""
         assert self.parse_marked is not None  # noqa: S101 - set by `of`
         named: dict[str, str] = {}
-        ignored: list[str] = []
+        about: dict[str, frozenset[str]] = {}
         for meaning, keys in self.columns.items():
-            if meaning == IGNORED:
-                ignored += keys.split(SEVERAL)
-            else:
+            if meaning in KINDS:
                 named |= dict.fromkeys(keys.split(SEVERAL), meaning)
-        marks = marks_of_rows(all_rows, {*self.skip, *ignored}, self.scales, named)
+            else:
+                about[meaning] = frozenset(keys.split(SEVERAL))
+        skip = {*self.skip, *about.pop(IGNORED, ())}
+        marks = marks_of_rows(all_rows, skip, self.scales, named, about)
         yield from self.items(rows, partial(self.parse_marked, marks=marks))

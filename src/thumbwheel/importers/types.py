@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
@@ -94,6 +94,13 @@ def naive_times(zone: tzinfo | None) -> Iterator[NaiveTimes]:
         _NAIVE.reset(before)
 
 
+_POINTED_DATE = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})(?!\d)")
+_YEAR_FIRST = re.compile(r"\d{4}/\d{1,2}/\d{1,2}(?!\d)")
+_DATES = ("%Y-%m-%d", "%b %d %Y", "%B %d %Y", "%d %b %Y", "%d %B %Y", "%d-%b-%Y", "%d-%B-%Y")
+_CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p", " %I:%M%p")
+"""Dates and times of the day as people and spreadsheets write them."""
+
+
 def parse_time(value: Any) -> datetime:
     """Return an aware UTC time from a datetime, or from ISO 8601 with T or space (naive means UTC,
     or see `naive_times`). Raises Unreadable.
@@ -120,8 +127,9 @@ def parse_time(value: Any) -> datetime:
 
 
 def _read_time(text: str) -> datetime:
-    """Return a time from ISO 8601, also with the word UTC or GMT after it, or from the format of
-    mails and HTTP. Raises ValueError."""
+    """Return a time from ISO 8601, also with the word UTC or GMT after it, from the format of mails
+    and HTTP, with points (31.12.2025) or the name of its month. Raises ValueError for any other,
+    such as 1/2/2026, of which nobody knows the day."""
     for word in (" UTC", " GMT"):
         if text.endswith(word) and text[:4].isdigit():
             text = f"{text.removesuffix(word)}+00:00"
@@ -130,7 +138,17 @@ def _read_time(text: str) -> datetime:
     except ValueError:
         if _MAIL_TIME.match(text):
             return parsedate_to_datetime(text)
-        raise
+    text = " ".join(text.replace(",", " ").split())
+    if match := _POINTED_DATE.match(text):
+        day, month, year = match.groups()
+        text = f"{year}-{month:0>2}-{day:0>2}{text[match.end() :]}"
+    elif _YEAR_FIRST.match(text):
+        text = text.replace("/", "-", 2)
+    for time in _CLOCKS:
+        for date in _DATES:
+            with suppress(ValueError):
+                return datetime.strptime(text, f"{date}{time}")
+    raise ValueError(text)
 
 
 def _name(value: Any) -> Any:

@@ -37,18 +37,42 @@ BLOCKS = frozenset({"text", "tool_use", "tool_call", "thinking", "redacted_think
 HISTORIES = ("chat_history", "history")
 
 
+def is_request(value: Any) -> bool:
+    """Return whether an object is a request of a model's API, by the chat in it."""
+    if not isinstance(value, dict):
+        return False
+    return any(is_chat(unpacked(value.get(key))) for key in ("messages", "contents", "input"))
+
+
+def is_reply(value: Any) -> bool:
+    """Return whether an object is a reply of a model's API."""
+    if not isinstance(value, dict):
+        return False
+    if any(isinstance(value.get(key), list) for key in ("choices", "candidates", "generations")):
+        return True
+    return _is_message(value) or _is_message(value.get("message"))
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and {"role", "content"} <= value.keys()
+
+
 def prompt_in(value: Any) -> Messages:
     """Return the chat in an input of any framework; an unknown input becomes a message with its
     JSON."""
-    messages = _asked(unpacked(value))
+    messages = known_prompt(value)
     if messages:
         return messages
     text = value if isinstance(value, str) else json.dumps(unpacked(value), ensure_ascii=False)
     return [{"role": "user", "content": text}]
 
 
-def _asked(value: Any) -> Messages:
+def known_prompt(value: Any) -> Messages:
     """Return the messages in a value; [] if it contains none in a known form."""
+    return _asked(unpacked(value))
+
+
+def _asked(value: Any) -> Messages:
     if isinstance(value, str):
         return [{"role": "user", "content": value}] if value else []
     if is_chat(value):
@@ -57,6 +81,8 @@ def _asked(value: Any) -> Messages:
         return _asked(unpacked(value[0]))
     if not isinstance(value, dict):
         return []
+    if _is_message(value):
+        return chat([value])
     for key in ASKED:
         inner = unpacked(value.get(key))
         messages = _asked(inner) if inner else []

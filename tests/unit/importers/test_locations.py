@@ -207,7 +207,7 @@ class TestPieces:
             "a solution is labelled right, and its final answer is not the reference": 1,
         }
         _, _, err = command_line("import", "graded", str(path), "--agent", "b")
-        assert "note: 1 lines: a solution is labelled wrong" in err
+        assert "note: 1 line: a solution is labelled wrong" in err
 
     def test_the_labels_of_gsm8k_contradict_nothing(self) -> None:
         path = public_data("math/gsm8k-model-solutions-graded.jsonl")

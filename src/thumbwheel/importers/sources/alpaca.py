@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from thumbwheel.importers.fields import answer_at
-from thumbwheel.importers.messages import converted, tools_of, with_media
+from thumbwheel.importers.messages import converted, tools_of, with_media, with_thoughts
 from thumbwheel.importers.pairs import given_prompt, has_side
 from thumbwheel.importers.source import Row
 from thumbwheel.importers.training_rows import (
@@ -47,6 +47,7 @@ def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
     tools = tools_of(row.get("tools"))
     if tools:
         metadata["tools"] = tools
+    answer = with_thoughts(answer, row)
     return judged_answer(row, marks, with_media(prompt, row), answer, metadata)
 
 

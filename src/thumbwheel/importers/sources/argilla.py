@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from thumbwheel.importers.fields import unpacked
+from thumbwheel.importers.messages import is_chat
 from thumbwheel.importers.record_table import RecordTable
 from thumbwheel.importers.source import Row
 from thumbwheel.importers.types import Unreadable
@@ -23,6 +24,8 @@ SUBMITTED = "submitted"
 FLAT = ".responses"
 """How the column of the answers to a question ends."""
 RATER = "rater"
+NUMBERED = re.compile(r"(.+?)[-_ ]?([0-9ab])")
+"""Names of one of several answers: response1, response-b."""
 EXAMPLE = (
     '{"id": "r1", "fields": {"prompt": "Open?", "response": "Until six."}, "metadata": {}, '
     '"suggestions": {}, "responses": {"rating": [{"value": 4, "user_id": "u1"}]}}'
@@ -83,11 +86,64 @@ def rows_of(record: Row) -> list[dict[str, Any]]:
     answers: dict[str, dict[str, Any]] = {}
     for user, question, value in _answers(responses):
         answers.setdefault(user, {})[question] = value
-    common = {**fields, "id": record.get("id") or record.get("external_id")}
-    rows = [
-        {**common, **user_answers, RATER: user or None} for user, user_answers in answers.items()
-    ]
+    common = {**_asked_and_answered(fields), "id": record.get("id") or record.get("external_id")}
+    rows = []
+    for user, user_answers in answers.items():
+        row = {**common, RATER: user or None}
+        for question, value in user_answers.items():
+            row = _with_answer(row, question, value)
+        rows.append(row)
     return rows or [common]
+
+
+def _asked_and_answered(fields: Row) -> dict[str, Any]:
+    """Return the fields with a chat that ends in an answer as its prompt and its response."""
+    asked: dict[str, Any] = {}
+    for name, value in fields.items():
+        messages = unpacked(value)
+        is_answered = is_chat(messages) and messages[-1].get("role") == "assistant"
+        if is_answered and not {"prompt", "response"} & fields.keys():
+            asked |= {"prompt": messages[:-1], "response": messages[-1]}
+        else:
+            asked[name] = value
+    return asked
+
+
+def _with_answer(row: dict[str, Any], question: str, value: Any) -> dict[str, Any]:
+    """Return the row with what somebody answered to a question; one that compares two of the fields
+    makes them the better and the worse answer. Raises Unreadable if it prefers neither."""
+    places = _places(value, row)
+    if places is None:
+        return {**row, question: value}
+    (first, place), (second, other_place) = places.items()
+    if place == other_place:
+        raise Unreadable(f"{question} prefers neither {first} nor {second}")
+    better, worse = (first, second) if place < other_place else (second, first)
+    rest = {name: part for name, part in row.items() if name not in places}
+    return {**rest, "chosen": row[better], "rejected": row[worse]}
+
+
+def _places(value: Any, row: Row) -> dict[str, int] | None:
+    """Return the place of each of two answers in a ranking of them, or in a choice of one; None if
+    it is neither. Raises Unreadable for a ranking of more answers."""
+    ranked = [value] if isinstance(value, dict) else value
+    if isinstance(ranked, list) and all(isinstance(part, dict) for part in ranked):
+        places = {str(part.get("value")): part.get("rank") for part in ranked}
+        if not places or not places.keys() <= row.keys():
+            return None
+        if len(places) > 2 or not all(type(place) is int for place in places.values()):
+            raise Unreadable("it ranks more than two answers; write them as responses and ranks")
+        if len(places) == 1:
+            value = next(iter(places))
+        else:
+            return {name: int(str(place)) for name, place in places.items()}
+    (choice,) = value if isinstance(value, list) and len(value) == 1 else [value]
+    numbered = NUMBERED.fullmatch(choice) if isinstance(choice, str) else None
+    if numbered is None or choice not in row:
+        return None
+    stem = numbered[1]
+    names = [name for name in row if (match := NUMBERED.fullmatch(name)) and match[1] == stem]
+    return {name: int(name != choice) for name in names} if len(names) == 2 else None
 
 
 def _answers(responses: Any) -> Iterator[tuple[str, str, Any]]:

@@ -43,6 +43,7 @@ class Columns:
         table = TableColumns(self.columns)
         container = container_of(path)
         if container != "json":
+            table.has_header = True
             table.add(dict.fromkeys(columns_of(path, container)))
             table.first = {}
         for row in read_rows(path, ignore_position):

@@ -405,6 +405,8 @@ def _scores(value: Any) -> list[dict[str, Any]]:
             named += [_score_named(name, value) for value in part["values"] if value is not None]
         elif isinstance(part, dict):
             named.append({"name": name, **part})
+        elif isinstance(part, list):
+            named += [_score_named(name, value) for value in part if value is not None]
         else:
             named.append(_score_named(name, part))
     return named

@@ -21,7 +21,15 @@ from thumbwheel.importers.messages import (
     turns_of_pairs,
     with_media,
 )
-from thumbwheel.importers.pairs import Verdict, has_side, messages_of, pair_records, split_pair
+from thumbwheel.importers.pairs import (
+    Verdict,
+    distinct_records,
+    has_side,
+    messages_of,
+    pair_records,
+    rejected_answers,
+    split_pair,
+)
 from thumbwheel.importers.source import Row
 from thumbwheel.importers.training_rows import (
     RowMarks,
@@ -139,20 +147,30 @@ def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
 
 
 def _rejected(row: Row, metadata: dict[str, Any] | None) -> list[AnyRecord]:
-    """Return the chat's last answer and the answer that was rejected for it as a pair. Raises
-    Unreadable if the rejected answer is neither a text nor messages."""
+    """Return the chat's last answer and every answer that was rejected for it as a pair. Raises
+    Unreadable if a rejected answer is neither a text nor messages."""
     pairs = messages_of_chat(row, objects_at(row, "messages"))
     prompt, chosen = split_answer([message for message, _ in pairs], "the chat")
     rejected: Any = next((row[key] for key in REJECTED[::-1] if row.get(key) is not None), None)
-    if isinstance(rejected, str):
-        rejected = [{"role": "assistant", "content": rejected}]
-    elif isinstance(rejected, dict):
-        rejected = [rejected]
-    if not is_chat(rejected):
-        raise Unreadable("its rejected answer is neither a text nor messages")
-    _, _, other = split_pair(prompt, [*prompt, chosen], with_media(chat(rejected), row))
     verdicts: list[Verdict] = [(None, [[0], [1]])]
-    return pair_records(prompt, (chosen, other), verdicts, {}, metadata=metadata)
+    records: list[AnyRecord] = []
+    for answer in rejected_answers(rejected):
+        turns = _rejected_turns(answer)
+        _, _, other = split_pair(prompt, [*prompt, chosen], with_media(chat(turns), row))
+        records += pair_records(prompt, (chosen, other), verdicts, {}, metadata=metadata)
+    return distinct_records(records)
+
+
+def _rejected_turns(answer: Any) -> list[Any]:
+    """Return a rejected answer as messages. Raises Unreadable."""
+    turns: Any = answer
+    if isinstance(answer, str):
+        turns = [{"role": "assistant", "content": answer}]
+    elif isinstance(answer, dict):
+        turns = [answer]
+    if not is_chat(turns):
+        raise Unreadable("its rejected answer is neither a text nor messages")
+    return list(turns)
 
 
 def _tools(row: Row, keys: set[str]) -> dict[str, Any] | None:

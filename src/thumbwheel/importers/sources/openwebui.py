@@ -34,7 +34,7 @@ from thumbwheel.importers.fields import (
     object_at,
 )
 from thumbwheel.importers.lines import OnPosition
-from thumbwheel.importers.messages import Messages
+from thumbwheel.importers.messages import Messages, is_chat
 from thumbwheel.importers.openwebui_messages import read_turn, user_message
 from thumbwheel.importers.openwebui_server import (
     MODEL,
@@ -97,11 +97,32 @@ EXAMPLE = (
 def claims(row: Row) -> bool:
     """Return whether the row is feedback about a message of a chat, or a chat with its history."""
     meta, chat = row.get("meta"), row.get("chat")
-    if isinstance(chat, dict) and isinstance(chat.get("history"), dict):
+    if isinstance(chat, dict) and (isinstance(chat.get("history"), dict) or _are_listed(chat)):
         return True
     if not isinstance(meta, dict) or not {"message_id", "chat_id", "arena"} & meta.keys():
         return False
     return "data" in row and "type" in row
+
+
+def _are_listed(chat: Row) -> bool:
+    """Return whether a chat has its messages as a list, as the first versions wrote them."""
+    messages = chat.get("messages")
+    return isinstance(messages, list) and is_chat(messages) and "models" in chat
+
+
+def _listed(messages: list[Row]) -> dict[str, Any]:
+    """Return a list of messages as the history that later versions have: each after the one before
+    it, and its rating as an annotation."""
+    history: dict[str, Any] = {}
+    parent = None
+    for position, message in enumerate(messages):
+        name = str(message.get("id") or position)
+        linked = {**message, "id": name, "parentId": parent}
+        if linked.get("rating") is not None:
+            linked.setdefault("annotation", {"rating": linked["rating"]})
+        history[name] = linked
+        parent = name
+    return history
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
@@ -159,6 +180,8 @@ class _Chat:
         """Read a chat in its stored form. Raises Unreadable."""
         chat = object_at(stored, "chat")
         messages = object_at(object_at(chat, "history"), "messages")
+        if not messages and _are_listed(chat):
+            messages = _listed(chat["messages"])
         for key, message in messages.items():
             if not isinstance(message, dict):
                 raise Unreadable(f"message {key!r} of the history is no object")

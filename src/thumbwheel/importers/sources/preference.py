@@ -13,19 +13,20 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from thumbwheel.importers.fields import unpacked
 from thumbwheel.importers.messages import tools_of
 from thumbwheel.importers.pairs import (
     CHATS,
     PROMPTS,
     SYSTEMS,
     Verdict,
+    distinct_records,
     pair_of_row,
     pair_records,
+    rejected_answers,
     with_context,
 )
 from thumbwheel.importers.source import JsonLines, Row
-from thumbwheel.importers.types import AnyRecord, Rater, Records, Unreadable
+from thumbwheel.importers.types import AnyRecord, Rater, Unreadable
 
 ANNOTATOR = re.compile(r"annotator_?\d+")
 USED = frozenset(
@@ -64,20 +65,11 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
     about = {"metadata": {"tools": tools}} if tools else {}
     records: list[AnyRecord] = []
     remarks: list[str] = []
-    for rejected in _texts(row["rejected"]):
+    for rejected in rejected_answers(row["rejected"]):
         prompt, answers, remark = pair_of_row(row, row["chosen"], rejected)
         records += pair_records(prompt, answers, [(None, [[0], [1]])], rest, **about)
         remarks += [remark] if remark else []
-    distinct = {record.name_and_fingerprint(): record for record in records}
-    return Records(distinct.values(), dict.fromkeys(remarks))
-
-
-def _texts(rejected: Any) -> list[Any]:
-    """Return the rejected answers: each text of a list, else the one that is there."""
-    answers = unpacked(rejected)
-    if isinstance(answers, list) and answers and all(isinstance(text, str) for text in answers):
-        return answers
-    return [rejected]
+    return distinct_records(records, remarks)
 
 
 def _pandalm(row: dict[str, Any]) -> list[AnyRecord]:

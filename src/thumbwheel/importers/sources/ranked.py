@@ -70,7 +70,7 @@ MARKS = (
 """What tells the order of answers, the surest first: of UltraFeedback's scores the one that is made
 of four is, because some of its overall scores are known to be wrong."""
 STEM = re.compile(
-    r"(response|answer|completion|output|conversation|human_ref|generation|summary|reply)"
+    r"(response|answer|completion|output|conversation|human_ref|generation|summary|reply|candidate)"
     r"[-_ ]?(a|b|0|1|2|left|right)",
     re.IGNORECASE,
 )

@@ -13,7 +13,13 @@ from typing import Any
 
 from thumbwheel.importers.fields import name_of, objects_at
 from thumbwheel.importers.messages import chat, split_answer, tools_of
-from thumbwheel.importers.pairs import has_side, pair_records
+from thumbwheel.importers.pairs import (
+    Verdict,
+    distinct_records,
+    has_side,
+    pair_records,
+    rejected_answers,
+)
 from thumbwheel.importers.source import Row
 from thumbwheel.importers.training_rows import (
     RowMarks,
@@ -66,13 +72,16 @@ def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
     if row.get("chosen") is None:  # the conversation ends in it
         messages, chosen = split_answer(messages, "the conversation")
     else:
-        chosen = _answer(row, "chosen")
-    answers = chosen, _answer(row, "rejected")
-    return pair_records(messages, answers, [(None, [[0], [1]])], {}, metadata=metadata or None)
+        chosen = _answer(row["chosen"], "chosen")
+    records: list[AnyRecord] = []
+    for rejected in rejected_answers(row.get("rejected")):
+        answers = chosen, _answer(rejected, "rejected")
+        verdicts: list[Verdict] = [(None, [[0], [1]])]
+        records += pair_records(messages, answers, verdicts, {}, metadata=metadata or None)
+    return distinct_records(records)
 
 
-def _answer(row: Row, key: str) -> dict[str, Any]:
-    turn = row.get(key)
+def _answer(turn: Any, key: str) -> dict[str, Any]:
     if isinstance(turn, str):
         turn = {"from": "gpt", "value": turn}
     messages = chat([turn]) if isinstance(turn, dict) else []

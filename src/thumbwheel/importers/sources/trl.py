@@ -14,7 +14,7 @@ from typing import Any
 
 from thumbwheel.importers.fields import list_at
 from thumbwheel.importers.marks import thumb_of
-from thumbwheel.importers.messages import chat, is_chat, tools_of, with_media
+from thumbwheel.importers.messages import chat, is_chat, tools_of, with_media, with_thoughts
 from thumbwheel.importers.pairs import (
     given_prompt,
     has_side,
@@ -102,7 +102,7 @@ def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
     prompt = _prompt(row)
     if row.get("completion") is None:
         return [TraceRecord.model_validate({"input": prompt} | about)]
-    answer = _completion(row["completion"])
+    answer = with_thoughts(_completion(row["completion"]), row)
     message = row["completion"][0] if is_chat(row["completion"]) else None
     return judged_answer(row, marks, prompt, answer, metadata, message)
 
