@@ -1,5 +1,5 @@
-"""The checks of the Command Center's own tests: prompts, answers, files of pairs, the learner's
-buffer and the Modelfile."""
+"""The checks of the Command Center's own tests: settings, prompts, answers, files of pairs, the
+learner's buffer and the Modelfile."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 
 from thumbwheel.compat.command_center import (
+    DPO_CONFIG,
+    ONLINE_LEARNING_CONFIG,
+    QLORA_CONFIG,
+    CommandCenterDPOTrainer,
     DPOPair,
     OnlineLearner,
+    build_combined_dpo_pairs,
     build_fixture_dpo_pairs,
     build_widget_dpo_pairs,
     create_ollama_modelfile,
@@ -18,12 +23,21 @@ from thumbwheel.compat.command_center import (
     format_fixture_selection_response,
     format_widget_selection_prompt,
     format_widget_selection_response,
+    get_config,
     get_dataset_stats,
+    get_online_learner,
+    init_online_learner,
+    load_entries_from_file,
     load_pairs_from_jsonl,
+    load_ratings_from_file,
     merge_entries_with_ratings,
+    pairs_to_hf_dataset,
     pairs_to_jsonl,
+    shutdown_online_learner,
 )
-from thumbwheel.core.errors import InputError
+from thumbwheel.core.config import build
+from thumbwheel.core.errors import ConfigError, InputError
+from thumbwheel.training.algorithms.dpo import DpoConfig
 
 ENTRY = {"question_id": "q1", "question": "Is pump 4 fine?", "scenario": "kpi", "size": "hero"}
 
@@ -154,3 +168,85 @@ def test_create_ollama_modelfile() -> None:
     )
     for line in ("FROM /path/to/model.gguf", "PARAMETER temperature 0.1", "PARAMETER num_ctx 2048"):
         assert line in modelfile
+
+
+class TestConfig:
+    """Their own checks of `rl/config.py`, and what a script does with it."""
+
+    def test_get_config(self) -> None:
+        assert {"dpo", "qlora", "base_model"} <= get_config("default").keys()
+        assert get_config("small_gpu")["dpo"]["batch_size"] == 2
+        assert get_config("high_quality")["dpo"]["num_epochs"] == 5
+        assert {"lora_r", "lora_alpha", "learning_rate", "beta"} <= DPO_CONFIG.keys()
+        assert {"load_in_4bit", "bnb_4bit_compute_dtype"} <= QLORA_CONFIG.keys()
+        with pytest.raises(ConfigError, match="tiny"):
+            get_config("tiny")
+
+    def test_a_config_is_a_copy(self) -> None:
+        config = get_config("default")
+        config["dpo"]["lora_target_modules"].append("lm_head")
+        config["dpo"]["beta"] = 0.2
+        assert get_config("default")["dpo"]["beta"] == 0.1
+        assert "lm_head" not in DPO_CONFIG["lora_target_modules"]
+
+    def test_a_changed_config_goes_to_the_trainer(self, capsys: pytest.CaptureFixture[str]) -> None:
+        config = get_config("small_gpu")
+        config["dpo"] |= {"num_epochs": 5, "batch_size": 2, "learning_rate": 1e-5, "optim": "sgd"}
+        trainer = CommandCenterDPOTrainer(config)
+        assert trainer.base_model == "meta-llama/Llama-3.2-3B-Instruct"
+        options = trainer.options
+        assert (options["num_train_epochs"], options["batch_size"]) == (5, 16)
+        assert (options["learning_rate"], options["preset"]) == (1e-5, "small_gpu")
+        assert "dpo.optim does not exist here" in capsys.readouterr().err
+        with pytest.raises(ConfigError, match="num_epoch"):
+            CommandCenterDPOTrainer({"dpo": {"num_epoch": 5}})
+
+    def test_settings_of_dpo_alone(self) -> None:
+        trainer = CommandCenterDPOTrainer({"dpo": {"lora_r": 32}, "qlora": {"load_in_4bit": False}})
+        assert (trainer.options["lora_r"], trainer.options["beta"]) == (32, 0.1)
+        assert trainer.options["quantization"] == "none"
+        build(DpoConfig, trainer.options, "settings")
+
+
+def test_the_online_settings_make_a_learner(tmp_path: Path) -> None:
+    online = ONLINE_LEARNING_CONFIG
+    learner = init_online_learner(
+        min_samples=online["min_samples_to_retrain"],
+        max_buffer_size=2,
+        retrain_interval_hours=online["retrain_interval_hours"],
+        checkpoint_dir=str(tmp_path),
+        auto_export=online["auto_export"],
+        auto_deploy=online["auto_deploy"],
+    )
+    for number in range(3):
+        learner.add_feedback({"entry_id": f"e{number}", "rating": "up"})
+    assert [sample.entry_id for sample in learner.feedback_buffer] == ["e1", "e2"]
+    learner.force_save()
+    shutdown_online_learner()
+    assert get_online_learner() is not learner
+
+
+def test_files_become_a_dataset_step_by_step(tmp_path: Path) -> None:
+    entries = []
+    ratings = {}
+    for number in range(40):
+        for scenario, rating in (("kpi", "up"), ("trend", "down")):
+            entry = f"{scenario}{number}"
+            asked = {"question_id": f"q{number}", "question": f"How is pump {number}?"}
+            entries.append({"entry_id": entry, **asked, "scenario": scenario})
+            ratings[entry] = {"rating": rating, "tags": [], "notes": ""}
+    (tmp_path / "data.json").write_text(json.dumps({"run_id": "r", "entries": entries}))
+    (tmp_path / "ratings.json").write_text(json.dumps({"ratings": ratings}))
+    (tmp_path / "bare.json").write_text(json.dumps(ratings))
+
+    loaded = load_ratings_from_file(tmp_path / "ratings.json")
+    assert loaded == ratings == load_ratings_from_file(tmp_path / "bare.json")
+    rated = merge_entries_with_ratings(load_entries_from_file(tmp_path / "data.json"), loaded)
+    pairs = build_combined_dpo_pairs(rated, ["kpi", "trend"], {})
+    dataset = pairs_to_hf_dataset(pairs)
+    assert dataset["train"].column_names == ["prompt", "chosen", "rejected", "question_id"]
+    assert len(dataset["train"]) + len(dataset["validation"]) == len(pairs) == 40
+    assert not set(dataset["train"]["question_id"]) & set(dataset["validation"]["question_id"])
+    assert len(pairs_to_hf_dataset(pairs, val_split=0)) == 40
+    with pytest.raises(InputError, match=r"none\.json"):
+        load_entries_from_file(tmp_path / "none.json")

@@ -14,6 +14,15 @@ from thumbwheel.compat.lazy import lazy
 
 if TYPE_CHECKING:
     from thumbwheel.compat.command_center.ab_test import OllamaABTest
+    from thumbwheel.compat.command_center.config import (
+        DPO_CONFIG,
+        GGUF_CONFIG,
+        MODEL_CONFIG,
+        ONLINE_LEARNING_CONFIG,
+        QLORA_CONFIG,
+        TRAINING_DATA_CONFIG,
+        get_config,
+    )
     from thumbwheel.compat.command_center.exporting import (
         create_ollama_modelfile,
         export_to_ollama,
@@ -33,17 +42,28 @@ if TYPE_CHECKING:
         OnlineLearner,
         get_online_learner,
         init_online_learner,
+        shutdown_online_learner,
     )
     from thumbwheel.compat.command_center.pairs import (
         DPOPair,
+        build_combined_dpo_pairs,
         build_fixture_dpo_pairs,
         build_widget_dpo_pairs,
+        load_entries_from_file,
+        load_ratings_from_file,
+        pairs_to_hf_dataset,
         prepare_training_dataset,
     )
     from thumbwheel.compat.command_center.training import CommandCenterDPOTrainer, TrainingResult
     from thumbwheel.compat.exporting import ExportResult
 
 __all__ = [
+    "DPO_CONFIG",
+    "GGUF_CONFIG",
+    "MODEL_CONFIG",
+    "ONLINE_LEARNING_CONFIG",
+    "QLORA_CONFIG",
+    "TRAINING_DATA_CONFIG",
     "CommandCenterDPOTrainer",
     "DPOPair",
     "ExportResult",
@@ -51,6 +71,7 @@ __all__ = [
     "OllamaABTest",
     "OnlineLearner",
     "TrainingResult",
+    "build_combined_dpo_pairs",
     "build_fixture_dpo_pairs",
     "build_widget_dpo_pairs",
     "create_ollama_modelfile",
@@ -59,17 +80,23 @@ __all__ = [
     "format_fixture_selection_response",
     "format_widget_selection_prompt",
     "format_widget_selection_response",
+    "get_config",
     "get_dataset_stats",
     "get_online_learner",
     "init_online_learner",
+    "load_entries_from_file",
     "load_pairs_from_jsonl",
+    "load_ratings_from_file",
     "merge_entries_with_ratings",
+    "pairs_to_hf_dataset",
     "pairs_to_jsonl",
     "prepare_training_dataset",
+    "shutdown_online_learner",
 ]
 
 __getattr__ = lazy(
     __name__,
+    ".config",
     ".pairs",
     ".training",
     ".exporting",

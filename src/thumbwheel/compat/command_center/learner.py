@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from threading import Lock, Thread
 from typing import Any
 
+from thumbwheel.compat.command_center.config import ONLINE_LEARNING_CONFIG
 from thumbwheel.compat.command_center.exporting import export_to_ollama
 from thumbwheel.compat.command_center.pairs import (
     DPOPair,
@@ -68,15 +69,19 @@ class FeedbackSample:
 
 
 class OnlineLearner:
-    """Collects ratings below `checkpoint_dir` and trains on them. One run at a time."""
+    """Collects ratings below `checkpoint_dir` and trains on them. One run at a time.
+
+    `max_buffer_size` bounds what `feedback_buffer` shows; the file keeps every rating.
+    """
 
     def __init__(
         self,
-        min_samples: int = 100,
-        retrain_interval_hours: float = 24,
+        min_samples: int = ONLINE_LEARNING_CONFIG["min_samples_to_retrain"],
+        max_buffer_size: int = ONLINE_LEARNING_CONFIG["max_buffer_size"],
+        retrain_interval_hours: float = ONLINE_LEARNING_CONFIG["retrain_interval_hours"],
         checkpoint_dir: str | Path = OUTPUT,
-        auto_export: bool = True,
-        auto_deploy: bool = False,
+        auto_export: bool = ONLINE_LEARNING_CONFIG["auto_export"],
+        auto_deploy: bool = ONLINE_LEARNING_CONFIG["auto_deploy"],
         on_retrain_complete: Callable[[TrainingResult], None] | None = None,
         *,
         data_path: str | Path | None = None,
@@ -84,6 +89,7 @@ class OnlineLearner:
         trainer: CommandCenterDPOTrainer | None = None,
     ) -> None:
         self.min_samples = min_samples
+        self.max_buffer_size = max_buffer_size
         self.retrain_interval = timedelta(hours=retrain_interval_hours)
         self.checkpoint_dir = Path(checkpoint_dir)
         self.auto_export = auto_export
@@ -127,9 +133,12 @@ class OnlineLearner:
 
     @property
     def feedback_buffer(self) -> list[FeedbackSample]:
-        """The ratings that no run has learned from, the oldest first."""
+        """The newest `max_buffer_size` ratings that no run has learned from, the oldest first."""
         waiting = self._samples()[self._state().learned :]
-        return [_feedback_sample(sample) for sample in waiting]
+        return [_feedback_sample(sample) for sample in waiting[-self.max_buffer_size :]]
+
+    def force_save(self) -> None:
+        """Do nothing: a rating is on disk when `add_feedback` returns."""
 
     def clear_buffer(self) -> None:
         """Wait for new ratings before the next run. The file keeps all of them, and the next run
@@ -287,10 +296,17 @@ _learners: list[OnlineLearner] = []
 """The process's learner, where there is one."""
 
 
-def init_online_learner(min_samples: int = 100, **settings: Any) -> OnlineLearner:
+def init_online_learner(**settings: Any) -> OnlineLearner:
     """Make the learner of this process; `settings` are those of `OnlineLearner`."""
-    _learners[:] = [OnlineLearner(min_samples, **settings)]
+    _learners[:] = [OnlineLearner(**settings)]
     return _learners[0]
+
+
+def shutdown_online_learner() -> None:
+    """Forget the learner of this process, once a run that goes on has ended."""
+    for learner in _learners:
+        learner.wait()
+    _learners.clear()
 
 
 def get_online_learner() -> OnlineLearner:

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -81,6 +81,63 @@ def build_fixture_dpo_pairs(
     return _pairs_from_entries(
         entries, fixture_descriptions, "fixture", max_pairs_per_question or MAX_PAIRS
     )
+
+
+def build_combined_dpo_pairs(
+    entries: Iterable[Mapping[str, Any]],
+    all_scenarios: Sequence[str],
+    fixture_descriptions: Mapping[str, Mapping[str, str] | str],
+    max_pairs_per_question: int | None = None,
+) -> list[DPOPair]:
+    """Build the pairs of widgets, then those of fixtures."""
+    rows = list(entries)
+    widgets = build_widget_dpo_pairs(rows, all_scenarios, max_pairs_per_question)
+    return widgets + build_fixture_dpo_pairs(rows, fixture_descriptions, max_pairs_per_question)
+
+
+def load_entries_from_file(data_path: str | Path) -> list[dict[str, Any]]:
+    """Return the entries of an exhaustive_data.json. Raises InputError."""
+    content = _json_object(Path(data_path))
+    return list(content.get("entries", ()))
+
+
+def load_ratings_from_file(ratings_path: str | Path) -> dict[str, Any]:
+    """Return entry_id -> rating of a ratings.json, exported or bare. Raises InputError."""
+    content = _json_object(Path(ratings_path))
+    return dict(content.get("ratings", content))
+
+
+def pairs_to_hf_dataset(pairs: Iterable[DPOPair], val_split: float = VALIDATION) -> Any:
+    """Return pairs as a Hugging Face DatasetDict: train, and validation with about `val_split` of
+    the questions. With 0 it is one Dataset."""
+    from thumbwheel.datasets.split import share_of
+
+    try:
+        from datasets import Dataset, DatasetDict
+    except ImportError:
+        raise MissingExtra.of("a Hugging Face dataset", "datasets", "train") from None
+    split_pairs = []
+    for pair in pairs:
+        held_out = share_of(AGENT, pair.question_id) < val_split
+        split_pairs.append(replace(pair, split="validation" if held_out else "train"))
+    rows = rows_by_split(split_pairs)
+    if not val_split:
+        return Dataset.from_list(rows["train"])
+    dataset = DatasetDict()
+    for split, split_rows in rows.items():
+        if split_rows:
+            dataset[split] = Dataset.from_list(split_rows)
+    return dataset
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"file {str(path)!r}", str(error), "Name a JSON file") from None
+    if not isinstance(content, dict):
+        raise InputError(f"file {str(path)!r}", "it is not a JSON object", "Name another file")
+    return content
 
 
 def prepare_training_dataset(

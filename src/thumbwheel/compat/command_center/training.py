@@ -6,17 +6,16 @@ not here.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from thumbwheel.app.open import opener
+from thumbwheel.compat.command_center.config import get_config, training_options
 from thumbwheel.compat.training_rows import import_rows
 from thumbwheel.core import ids
 from thumbwheel.core.errors import (
-    ConfigError,
     Conflict,
     DataError,
     InputError,
@@ -26,40 +25,7 @@ from thumbwheel.core.errors import (
 
 AGENT = "widgets"
 """Prefix of the agents of a trainer's home: each set of pairs has its own agent."""
-BASE = "meta-llama/Llama-3.1-8B-Instruct"
-SMALL_BASE = "meta-llama/Llama-3.2-3B-Instruct"
-BASE_VARIABLE = "RL_BASE_MODEL"
 OUTPUT = "rl_checkpoints"
-SHARED: Mapping[str, Any] = {
-    "lora_r": 16,
-    "lora_alpha": 32,
-    "learning_rate": 5e-5,
-    "beta": 0.1,
-    "num_train_epochs": 3,
-    "batch_size": 16,
-    "max_length": 2048,
-    "warmup_ratio": 0.1,
-    "weight_decay": 0.01,
-    "max_grad_norm": 1.0,
-    "logging_steps": 10,
-    "save_steps": 100,
-    "eval_steps": 50,
-    "save_total_limit": 3,
-}
-"""Their settings as those of `thumbwheel train dpo`. A batch is what they accumulated: 4 times 4
-rows, or 2 times 8 on a small GPU.
-"""
-CONFIGS: Mapping[str, Mapping[str, Any]] = {
-    "default": {"preset": "default"},
-    "small_gpu": {"preset": "small_gpu"},
-    "high_quality": {
-        "preset": "high_quality",
-        "num_train_epochs": 5,
-        "lora_r": 32,
-        "lora_alpha": 64,
-    },
-}
-"""Config name -> what differs from `SHARED`."""
 
 
 @dataclass
@@ -77,8 +43,9 @@ class TrainingResult:
 
 
 class CommandCenterDPOTrainer:
-    """Trains a LoRA adapter by DPO. `config` has settings of `thumbwheel train dpo`, and
-    `base_model`; they win over those of the name. A name alone may stand in its place.
+    """Trains a LoRA adapter by DPO. `config` is what `get_config` returns, or has settings of
+    `thumbwheel train dpo` and `base_model`, which win over those of the name. A name alone may
+    stand in its place.
     """
 
     def __init__(
@@ -86,18 +53,17 @@ class CommandCenterDPOTrainer:
         config: Mapping[str, Any] | str | None = None,
         config_name: str = "default",
     ) -> None:
-        own_settings: Mapping[str, Any] = {}
+        own_settings: dict[str, Any] = {}
         if isinstance(config, str):
             config_name = config
-        elif config is not None:
-            own_settings = config
-        if config_name not in CONFIGS:
-            choices = f"Known: {', '.join(CONFIGS)}"
-            raise ConfigError(f"config {config_name!r}", "there is no such config", choices)
-        settings = {**SHARED, **CONFIGS[config_name], **own_settings}
-        default = SMALL_BASE if config_name == "small_gpu" else os.environ.get(BASE_VARIABLE, BASE)
-        self.base_model = str(settings.pop("base_model", default))
-        self.options = settings
+        settings = get_config(config_name)
+        if isinstance(config, Mapping):
+            if config.keys() & {"dpo", "qlora"}:
+                settings |= config
+            else:
+                own_settings = dict(config)
+        self.base_model = str(own_settings.pop("base_model", settings["base_model"]))
+        self.options = training_options(settings) | own_settings
 
     def load_base_model(self) -> CommandCenterDPOTrainer:
         """Check the settings and the base before anything is trained; raises ConfigError,
@@ -116,7 +82,7 @@ class CommandCenterDPOTrainer:
         self,
         train_dataset: Iterable[Mapping[str, Any]],
         eval_dataset: Iterable[Mapping[str, Any]] | None = None,
-        output_dir: str | Path = OUTPUT,
+        output_dir: str | Path | None = None,
     ) -> TrainingResult:
         """Train on rows of prompt, chosen, rejected and question_id; the adapter goes to `final` in
         `output_dir`.
@@ -126,7 +92,7 @@ class CommandCenterDPOTrainer:
         train_rows, eval_rows = list(train_dataset), list(eval_dataset or ())
         result = TrainingResult(False, train_samples=len(train_rows), eval_samples=len(eval_rows))
         try:
-            self._train(train_rows, eval_rows, Path(output_dir), result)
+            self._train(train_rows, eval_rows, Path(output_dir or OUTPUT), result)
             result.success = True
         except ThumbwheelError as error:
             result.error_message = str(error)
