@@ -148,6 +148,22 @@ def test_one_computes_with_models_while_imports_run_beside_and_an_agent_turns_on
     assert claim(empty_ws, config=two) is None
 
 
+def test_each_host_computes_with_models_while_an_agent_turns_once_in_all(
+    empty_ws: Workspace,
+) -> None:
+    for name, host in (("wrk_a", "one"), ("wrk_b", "one"), ("wrk_c", "other")):
+        worker(empty_ws, name, host)
+    for agent in ("a", "b", "c"):
+        queue.enqueue(empty_ws, "train", {}, agent=agent)
+    queue.enqueue(empty_ws, "turn", {}, agent="d")
+    queue.enqueue(empty_ws, "turn", {}, agent="d")
+    assert claimed(empty_ws, "wrk_a").kind == "train"
+    assert claimed(empty_ws, "wrk_b").kind == "turn"
+    assert claim(empty_ws, "wrk_b") is None
+    assert claimed(empty_ws, "wrk_c").kind == "train"
+    assert claim(empty_ws, "wrk_c") is None
+
+
 def test_cancel_resume_and_retry_say_what_they_are_for(empty_ws: Workspace) -> None:
     job = queue.enqueue(empty_ws, "import", {})
     assert queue.cancel(empty_ws, job.id).state is JobState.CANCELLED

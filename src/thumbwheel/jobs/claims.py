@@ -50,11 +50,12 @@ def claim(
 ) -> Job | None:
     """Claim the next job whose kind is in `needs`, whose resources are free and whose files are in
     the worker's `folder`; return it, or None if there is none."""
-    in_use = [
-        resource
-        for job in store.held(connection)
-        for resource in resources(job, needs.get(job.kind, ()))
-    ]
+    elsewhere = _workers_elsewhere(connection, worker_id)
+    in_use: list[str] = []
+    for job in store.held(connection):
+        held = resources(job, needs.get(job.kind, ()))
+        # every host computes with models by itself
+        in_use += [name for name in held if name != HEAVY or job.worker_id not in elsewhere]
     for job in store.in_turn(connection, CLAIMABLE, urgent):
         if job.kind not in needs or job.folder not in (None, folder):
             continue
@@ -76,6 +77,13 @@ def claim(
         )
         return store.by_id(connection, job.id)[0]
     return None
+
+
+def _workers_elsewhere(connection: sa.Connection, worker_id: str) -> set[str]:
+    """Return the ids of the workers of other hosts than the one of this worker."""
+    workers = store.all_workers(connection)
+    hosts = {worker.id: worker.host for worker in workers}
+    return {worker.id for worker in workers if worker.host != hosts.get(worker_id, worker.host)}
 
 
 def resources(job: Job, needs: Iterable[str]) -> list[str]:

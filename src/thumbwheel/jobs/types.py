@@ -196,8 +196,8 @@ class JobsConfig(Config):
     """Settings of jobs and workers."""
 
     heavy: int = Field(1, ge=1)
-    """Most jobs at a time that compute with models: train, evaluate, export, loop run. Others run
-    beside them, as far as there are workers."""
+    """Most jobs at a time on one host that compute with models: train, evaluate, export, loop run.
+    Others run beside them, as far as there are workers."""
     lease_seconds: float = Field(15.0, gt=0)
     """Seconds without a sign of life after which a worker counts as dead, and another takes its job
     over."""
