@@ -1,6 +1,7 @@
 """Several processes that train one model: each is a rank, and holds the whole of it.
 
-Every rank plans the same micro-batches, since a plan depends on the examples and the budget only.
+Every rank plans the same micro-batches, since a plan depends on the examples, the budget and the
+number of ranks only.
 It computes its share, and all get the results of all, so that whoever stands above the engine sees
 one engine (score.py). Gradients are summed and never averaged: a loss is divided by the totals of
 the whole optimiser batch before.

@@ -27,6 +27,8 @@ E = TypeVar("E")
 T = TypeVar("T")
 MIN_TOKENS = 256
 """Tokens of a micro-batch: with fewer, calling the operations costs more than computing them."""
+FEW_ROUNDS = 4
+"""With more batches than so many for each thread of a rank, their sizes matter little."""
 SLACK = 1.1
 """What a micro-batch may have beyond its even share, because examples are not cut to fit."""
 
@@ -46,14 +48,44 @@ def parallel_batches(rows: Sequence[int], tokens: int) -> int:
     return max(count for count in range(1, threads + 1) if threads % count == 0 and count <= most)
 
 
-def even_token_share(rows: Sequence[int], tokens: int, count: int) -> int:
-    """Return the tokens of a micro-batch that give each of `count` threads about the same work,
-    with at most `tokens` at once in all."""
-    if count == 1:
+def even_token_share(rows: Sequence[int], tokens: int, threads: int, ranks: int = 1) -> int:
+    """Return the tokens of a micro-batch that give each of `threads` in each of `ranks` about the
+    same work, with at most `tokens` at once in a rank."""
+    if threads * ranks == 1:
         return tokens
-    rounds = math.ceil(sum(rows) / tokens)
-    share = int(SLACK * sum(rows) / (rounds * count))
-    return min(tokens // count, max(MIN_TOKENS, share))
+    rounds = math.ceil(sum(rows) / (tokens * ranks))
+    count = rounds * threads * ranks
+    share = int(SLACK * sum(rows) / count)
+    if ranks > 1 and rounds <= FEW_ROUNDS:
+        # Threads take the next batch when they are free; the batches of a rank are set beforehand.
+        share = max(share, _even_capacity(rows, count))
+    return min(tokens // threads, max(MIN_TOKENS, share))
+
+
+def _even_capacity(rows: Sequence[int], count: int) -> int:
+    """Return the least rows of a batch with which examples of these `rows` fit into `count`
+    batches, packed largest first."""
+    low, high = math.ceil(sum(rows) / count), sum(rows)
+    while low < high:
+        capacity = (low + high) // 2
+        if _batches(rows, capacity) <= count:
+            high = capacity
+        else:
+            low = capacity + 1
+    return low
+
+
+def _batches(rows: Sequence[int], capacity: int) -> int:
+    """Return how many batches of so many rows the examples fill, packed largest first."""
+    filled: list[int] = []
+    for size in sorted(rows, reverse=True):
+        for number, taken in enumerate(filled):
+            if taken + size <= capacity:
+                filled[number] += size
+                break
+        else:
+            filled.append(size)
+    return len(filled)
 
 
 class Replicas(Generic[E]):

@@ -223,8 +223,9 @@ class ScoreEngine:
 
         On a CPU, first come large batches, each computed by all threads, then small ones, of which
         several are under way on threads of their own. The first error ends all. Batches and order
-        depend on the examples, the tokens and the number of torch's threads only. Of several ranks
-        each computes a share and gets the results of all.
+        depend on the examples, the tokens and the numbers of torch's threads and of ranks only. Of
+        several ranks each computes a share and gets the results of all; batches are smaller, if
+        that makes the shares more even.
         """
         yield from self._shared_out(self._plan(examples, tokens), work, lambda result: result)
 
@@ -330,13 +331,14 @@ class ScoreEngine:
         if not examples:
             return _Batches(1, [], [])
         rows = [example.rows(self.layout.kind) for example in examples]
-        threads = self.threads(rows, tokens)
+        threads, ranks = self.threads(rows, tokens), self.ranks.world
         if threads == 1:
-            return _Batches(1, plan(examples, tokens, self.layout), [])
+            share = even_token_share(rows, tokens, threads, ranks)
+            return _Batches(1, plan(examples, share, self.layout), [])
 
         # what fits into one thread's share of the budget is computed side by side
         small = [index for index, count in enumerate(rows) if count * threads <= tokens]
-        share = even_token_share([rows[index] for index in small], tokens, threads)
+        share = even_token_share([rows[index] for index in small], tokens, threads, ranks)
         parallel = self._plan_some(examples, small, share)
         if len(parallel) < 2:
             return _Batches(1, plan(examples, tokens, self.layout), [])

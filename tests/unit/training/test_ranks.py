@@ -25,6 +25,8 @@ from thumbwheel.core.hardware import Gpu, machine
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.base_check import find_base
 from thumbwheel.engine.ranks import LOST, Ranks
+from thumbwheel.engine.replicas import even_token_share
+from thumbwheel.engine.tree import Branch, Example, Layout, plan
 from thumbwheel.models.types import Agent
 from thumbwheel.training import launch, placement
 from thumbwheel.training.launch import Children
@@ -169,6 +171,29 @@ def test_work_is_shared_out_by_its_cost() -> None:
     assert ranks.owners([5, 1, 9, 4, 4]) == [1, 1, 0, 2, 2]
     assert Ranks().owners([5, 1]) == [0, 0]
     assert Ranks().exchange("alone", "a value") == ["alone"]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_micro_batches_are_cut_so_that_all_ranks_compute_alike(count: int) -> None:
+    """Eight rows fill one budget and half of another: a rank would get two thirds of them."""
+    examples = []
+    for number in range(8):
+        prompt = tuple(range(1000 * number, 1000 * number + 200))
+        examples.append(Example(prompt, (Branch((7,) * 75),), ""))
+    rows = [example.rows("tree") for example in examples]
+
+    def busiest(ranks: int) -> float:
+        tokens = even_token_share(rows, 1536, 1, ranks)
+        cells = [batch.cells for batch in plan(examples, tokens, Layout())]
+        owners = Ranks(0, count).owners(cells)
+        loads = [0] * count
+        for owner, cost in zip(owners, cells, strict=True):
+            loads[owner] += cost
+        return max(loads) / sum(cells)
+
+    assert busiest(1) > 0.62
+    assert busiest(count) < 1 / count + 0.05
+    assert even_token_share(rows, 1536, 1, 1) == 1536
 
 
 def test_equal_prompts_are_answered_by_one_rank() -> None:
