@@ -31,8 +31,11 @@ class ReplayedDecision(GateDecision):
     """A stored decision that was made again from its inputs."""
 
     id: str
+    """Id of the stored decision."""
     identical: bool
+    """True: the same inputs gave the same verdict again."""
     inputs: GateInputs
+    """All that the decision depends on besides the policy."""
 
 
 class EvaluationResult(Evaluation):

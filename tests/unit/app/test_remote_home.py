@@ -1,4 +1,4 @@
-"""`thumbwheel.connect`: the methods are those of an open home, the requests are those of the routes,
+"""`thumbwheel.connect`: the methods are those of an open home, the requests those of the routes,
 and a real server answers as the home itself does."""
 
 from __future__ import annotations
