@@ -33,7 +33,7 @@ result = filer.train("sft", base=world / "base", dataset=dataset, max_steps=30)
 evaluation = filer.evaluate(result.version or "latest")
 before, after = evaluation.primary.before, evaluation.primary.after
 print(f"{result.version}: {before:.1%} right before, {after:.1%} after")
-print(filer.gate(evaluation).decision.verdict)
+print(filer.gate(evaluation).verdict)
 
 # %% Close what is open
 home.close()

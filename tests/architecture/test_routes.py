@@ -16,6 +16,7 @@ from thumbwheel.server.api.routers import ROUTES, commands, operations
 
 OPERATIONS = operations()
 WITHOUT_A_COMMAND = {
+    "agents list",
     "whoami",
     "login",
     "logout",

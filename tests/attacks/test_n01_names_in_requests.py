@@ -19,7 +19,7 @@ IN_REQUESTS: Mapping[str, str] = {
     "an agent, and the gate asks what the sender may do to it": "agent of_agent",
     "the name or id of a row, looked up in the database below that agent": """
         after against alias arm case conflicts_of continue_from cursor dataset decision episode_id
-        id inference_id item job key last-event-id metric metric_name name names of
+        evaluation id inference_id item job key last-event-id metric metric_name name names of
         quarantine question queue replay resume retracts row run session sessionId subject
         supersedes trace traceId traces version""",
     "text or a value that is stored or searched, and never looked up": """

@@ -183,19 +183,29 @@ with thumbwheel.open("home") as home:
     reveal_type(desk.build("kto").counts)
     reveal_type(desk.train("kto", "base").version)
     reveal_type(desk.versions)
-    reveal_type(desk.gate(desk.evaluate()).decision)
+    reveal_type(desk.gate(desk.evaluate()).verdict)
+with thumbwheel.connect("http://127.0.0.1:8787", key="k") as served:
+    reveal_type(served.agents)
+    shop = served.agent("desk")
+    reveal_type(shop.import_("feedback.jsonl").stored)
+    reveal_type(shop.plan())
+    reveal_type(shop.build("kto").counts)
+    reveal_type(shop.train("kto", "base").version)
+    reveal_type(shop.versions)
+    reveal_type(shop.gate(shop.evaluate()).verdict)
+    reveal_type(shop.deploy().switch)
 reveal_type(thumbwheel.trace("desk", input="a", output="b"))
 """
-REVEALED = (
+OF_A_HOME = (
     "list[str]",
     "int",
     "DataPlan",
     "Mapping[str, int]",
     "str | None",
     "list[ModelVersion]",
-    "GateDecision",
-    "str",
+    "GateVerdict",
 )
+REVEALED = (*OF_A_HOME, *OF_A_HOME, "Switch | None", "str")
 """The types of APP, in order, without their modules."""
 
 

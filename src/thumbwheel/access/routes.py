@@ -35,13 +35,18 @@ from thumbwheel.access.shown import (
 from thumbwheel.access.types import ANY_AGENT, ApiKey, Principal, User
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import InputError
+from thumbwheel.core.field_words import describe_fields
 
 Text = Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=1024)]
 """Databases take no NUL in a text."""
 Password = Annotated[Text, Field(json_schema_extra={"format": "password"})]
 """A command line asks for it, and takes it from no argument."""
-Name = Annotated[str, Path(pattern=r"^[^\x00]+$", max_length=400)]
-"""In a path: of a key or a user."""
+KeyName = Annotated[
+    str, Path(pattern=r"^[^\x00]+$", max_length=400, description="The name of the key.")
+]
+UserName = Annotated[
+    str, Path(pattern=r"^[^\x00]+$", max_length=400, description="The name of the user.")
+]
 LARGEST = 2**31 - 1
 OWN = needs("own", by_row=True, recorded=False)
 """An owner of something; the route looks of what, and the verb writes the audit log."""
@@ -106,6 +111,8 @@ class PasswordRequest(Config):
 
 def router(gate: AccessGate) -> APIRouter:
     """Return the router for keys, users and the audit log."""
+    for answer in (ShownKey, ShownNewKey, ShownUser, ShownAuditEntry, ShownAuditVerdict):
+        describe_fields(answer)
     routes = APIRouter()
     _add_keys(routes, gate)
     _add_users(routes, gate)
@@ -161,7 +168,7 @@ def _add_keys(routes: APIRouter, gate: AccessGate) -> None:
         dependencies=[OWN],
         **ANSWERED,
     )
-    def revoke_key(request: Request, name: Name) -> Response:
+    def revoke_key(request: Request, name: KeyName) -> Response:
         """Forget a key; it opens nothing any more."""
         principal: Principal = request.state.principal
         for key in keys.listed(ws):
@@ -230,7 +237,7 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
         dependencies=[OWN],
         **ANSWERED,
     )
-    def set_role(request: Request, name: Name, asked: RoleRequest) -> Response:
+    def set_role(request: Request, name: UserName, asked: RoleRequest) -> Response:
         """Change what a user is for an agent."""
         principal: Principal = request.state.principal
         _require_own(principal, [asked.agent])
@@ -246,7 +253,7 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
         dependencies=[OWN_EVERYTHING],
         **ANSWERED,
     )
-    def set_password(request: Request, name: Name, asked: PasswordRequest) -> Response:
+    def set_password(request: Request, name: UserName, asked: PasswordRequest) -> Response:
         """Change a password; all sessions of the user end."""
         principal: Principal = request.state.principal
         user = users.set_password(ws, name, asked.password, actor=principal.id)
@@ -260,7 +267,7 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
         dependencies=[OWN_EVERYTHING],
         **ANSWERED,
     )
-    def remove_user(request: Request, name: Name) -> Response:
+    def remove_user(request: Request, name: UserName) -> Response:
         """Remove a user with their keys and sessions."""
         principal: Principal = request.state.principal
         user = users.remove(ws, name, actor=principal.id)
@@ -278,8 +285,10 @@ def _add_audit(routes: APIRouter, gate: AccessGate) -> None:
     )
     def list_audit(
         request: Request,
-        limit: Annotated[int, Query(ge=1, le=1000)] = 50,
-        before: Annotated[int | None, Query(ge=1, le=LARGEST)] = None,
+        limit: Annotated[int, Query(ge=1, le=1000, description="Most rows of the answer.")] = 50,
+        before: Annotated[
+            int | None, Query(ge=1, le=LARGEST, description="Only rows before this number.")
+        ] = None,
     ) -> Response:
         """List who did what, newest first."""
         return respond(request, audit_answer(gate.ws, limit, before))

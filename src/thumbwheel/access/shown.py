@@ -14,7 +14,9 @@ class ShownKey:
     """A key without the key itself."""
 
     id: str
+    """Id of the key, which the audit log names."""
     name: str
+    """Name by which it is listed and revoked."""
     user_id: str | None
     """Whose it is; None: the home's."""
     prefix: str
@@ -22,8 +24,11 @@ class ShownKey:
     grants: dict[str, list[str]]
     """Agent -> what it may do to it."""
     expires_at: str | None
+    """When it stops working (UTC); null if it does not expire."""
     used_at: str | None
+    """When it was last used, to the minute (UTC); null if never."""
     recorded_at: str
+    """When it was made (UTC)."""
 
     @classmethod
     def of(cls, key: ApiKey) -> Self:
@@ -36,6 +41,7 @@ class ShownNewKey(ShownKey):
     """A key that was just made, with the key itself."""
 
     secret: str = ""
+    """The key itself. It is shown this once and stored only as a hash."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +49,17 @@ class ShownUser:
     """A user with their roles."""
 
     id: str
+    """Id of the user, which the audit log names."""
     name: str
+    """Name that the user logs in with."""
     roles: dict[str, str]
     """Agent -> what they are for it."""
     has_password: bool
+    """Whether a password is set; a user of an identity provider has none."""
     provider: str | None
+    """Identity provider that the user logs in by; null for a password."""
     recorded_at: str
+    """When the user was added (UTC)."""
 
     @classmethod
     def of(cls, user: User) -> ShownUser:
@@ -61,12 +72,19 @@ class ShownAuditEntry:
     """A row of the audit log."""
 
     number: int
+    """Position in the log, from 1 on without gaps."""
     recorded_at: str
+    """When it was written (UTC)."""
     actor: str
+    """Id of the key or user that acted; `local` is the token of the home."""
     action: str
+    """Operation that was asked for, such as `models.alias`."""
     agent: str | None
+    """Agent that it was about; null where it was about the whole home."""
     content: dict[str, Any]
+    """Method and path of the request, and the ids of rows in it."""
     mac: str
+    """Keyed hash over this row and the one before it; a changed or missing row breaks the chain."""
 
     @classmethod
     def of(cls, entry: AuditEntry) -> ShownAuditEntry:
@@ -79,8 +97,11 @@ class ShownAuditVerdict:
     """The result of a check of the audit log's chain."""
 
     whole: bool
+    """Whether nothing was changed, removed or put between."""
     rows: int
+    """Rows that were checked."""
     problem: str | None
+    """First thing that is wrong; null if the log is whole."""
     beyond_head: int
     """Rows that are newer than the signed head."""
 

@@ -7,7 +7,7 @@ a child process, as everywhere, and a KeyboardInterrupt stops it at a checkpoint
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from thumbwheel.datasets.dataplan import DataPlan
     from thumbwheel.datasets.types import Dataset
-    from thumbwheel.deploy.deploy import DeployResult
-    from thumbwheel.evaluation.policy import StoredDecision
+    from thumbwheel.deploy.types import DeployedVersion
+    from thumbwheel.evaluation.result import PolicyDecision
     from thumbwheel.evaluation.types import Evaluation
     from thumbwheel.export.types import Export
     from thumbwheel.importers.import_report import ImportReport
@@ -108,13 +108,11 @@ class OpenAgent:
             InputError: No source can read it, or several can.
         """
         from thumbwheel.capture.jobs import ImportSpec, imported
-        from thumbwheel.importers.detect import Options, detect
         from thumbwheel.importers.location import path_or_address
 
         location = path_or_address(str(path))
         if source is None:
-            options = Options.parsed(list(columns), list(scales), gold=gold)
-            source = detect(location, options).source
+            source = detected_source(location, columns, scales, gold=gold)
         spec = ImportSpec(
             source=source,
             agent=self.name,
@@ -231,11 +229,12 @@ class OpenAgent:
         incumbent = None if against is None else self.version(against)
         return evaluate(self._ws, self.version(version), config, against=incumbent)
 
-    def gate(self, evaluation: Evaluation) -> StoredDecision:
+    def gate(self, evaluation: Evaluation) -> PolicyDecision:
         """Return the gate's decision by the agent's declared policy."""
         from thumbwheel.evaluation.gate import gate
+        from thumbwheel.evaluation.result import PolicyDecision
 
-        return gate(self._ws, evaluation)
+        return PolicyDecision.of(gate(self._ws, evaluation))
 
     def export(
         self,
@@ -265,14 +264,16 @@ class OpenAgent:
         *,
         alias: str = "live",
         **settings: Any,
-    ) -> DeployResult:
+    ) -> DeployedVersion:
         """Deploy a version on a target, and move the alias once a check has passed.
 
         `settings` belong to the target. Raises Conflict if the gate did not permit it.
         """
         from thumbwheel.deploy.deploy import deploy
+        from thumbwheel.deploy.types import DeployedVersion
 
-        return deploy(self._ws, self.version(version), target, alias, settings=settings)
+        result = deploy(self._ws, self.version(version), target, alias, settings=settings)
+        return DeployedVersion.of(result.deployment, result.switch)
 
 
 class FrozenDataset:
@@ -315,13 +316,28 @@ class FrozenDataset:
         Raises:
             MissingExtra: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError:
-            from thumbwheel.core.errors import MissingExtra
+        return data_frame(self.rows(split))
 
-            raise MissingExtra.of("a data frame", "pandas", "train") from None
-        return pandas.DataFrame(list(self.rows(split)))
+
+def data_frame(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
+    """Return rows as a data frame. Raises MissingExtra if pandas is not installed."""
+    try:
+        import pandas
+    except ImportError:
+        from thumbwheel.core.errors import MissingExtra
+
+        raise MissingExtra.of("a data frame", "pandas", "train") from None
+    return pandas.DataFrame(list(rows))
+
+
+def detected_source(
+    location: Path, columns: Sequence[str], scales: Sequence[str], *, gold: bool
+) -> str:
+    """Return the source that reads a file, folder or address. Raises InputError if none can, or
+    several can."""
+    from thumbwheel.importers.detect import Options, detect
+
+    return detect(location, Options.parsed(list(columns), list(scales), gold=gold)).source
 
 
 def _location(callback: str | type) -> str:

@@ -247,9 +247,9 @@ def root(
 
             ctx.obj = opener(home, config, log_level)
         else:
-            from thumbwheel.cli.remote import RemoteServer
+            from thumbwheel.cli.remote import RemoteCommands
 
             log.configure(log_level)
-            ctx.obj = RemoteServer.of_url(server, key_file, os.environ, home or sdk.home())
+            ctx.obj = RemoteCommands.of_url(server, key_file, os.environ, home or sdk.home())
         if ctx.invoked_subcommand not in ENDLESS:
             ctx.with_resource(log.working(ctx.invoked_subcommand))

@@ -21,9 +21,13 @@ class ShapePlan:
     warnings."""
 
     counts: dict[str, int]
+    """Split (train, dev, gate) -> rows."""
     origins: dict[str, int]
+    """Origin of the evidence -> rows."""
     drops: dict[str, int]
+    """Reason -> rows that are left out."""
     warnings: list[str]
+    """What a person should know before they build."""
     scores: ScoreStatistics | None = None
     """Statistics of the numbers in the rows, if the shape has any."""
 
@@ -39,10 +43,15 @@ class MethodPlan:
     few` (`missing` says of what)."""
 
     title: str
+    """Name of the method in words."""
     shape: str
+    """Shape of its rows."""
     rows: int
+    """Training rows that it would have."""
     readiness: str
+    """ready, usable or too few."""
     missing: dict[str, int]
+    """What it needs more of -> how many."""
 
     @property
     def eligible(self) -> bool:
@@ -57,8 +66,11 @@ class Power:
     the area under the ROC curve, by which good answers are ranked above bad ones."""
 
     n: int
+    """Groups of held-out items."""
     detectable: float | None
+    """Smallest gain that is seen four times out of five, a fraction of 1; null if none is."""
     area: bool = False
+    """Whether the gain is one of the area under the ROC curve, and not a share of answers."""
 
 
 @dataclass(frozen=True)
@@ -66,21 +78,36 @@ class DataPlan:
     """What the feedback of an agent, or of a file, permits; `to_words` puts it into sentences."""
 
     agent: str
+    """Agent whose feedback it is."""
     traces: int
+    """Recorded answers."""
     signals: list[Signal]
     reach: TargetCounts
+    """What the feedback is about, arrived and awaited."""
     shapes: dict[str, ShapePlan]
+    """Shape -> the dataset that a build would freeze."""
     labels: dict[str, int]
+    """desirable and undesirable -> training rows of the shape `labels`."""
     class_weights: dict[str, float]
+    """desirable and undesirable -> weight by which unequal classes are made equal."""
     methods: dict[str, MethodPlan]
+    """Method -> whether it is worth training."""
     drops: dict[str, int]
+    """Reason -> evidence that becomes no row."""
     notes: dict[str, int]
+    """Remark -> how often it applies, such as contradicting raters."""
     gold: int
+    """Cases that the owner reviewed."""
     held_cases: int
+    """Cases on feedback in the gate split."""
     power: dict[str, Power]
+    """Measure -> what an evaluation on the held-out rows can detect."""
     recommended: str | None
+    """Method that the feedback suits best; null where none has enough rows."""
     why: str
+    """Why it is recommended, or why none is."""
     rule: str = RULE
+    """How raters who contradict each other are resolved."""
     loudest: DominantRater | None = None
     """The rater who gave more than half of the feedback, if there is one."""
     marks: dict[str, int] = field(default_factory=dict)
@@ -338,6 +365,7 @@ class CountedSignal(Signal):
     """A kind of feedback, with what is neither good nor bad."""
 
     neither: int = 0
+    """Pieces that are neither good nor bad."""
 
 
 @dataclass(frozen=True)
@@ -345,11 +373,16 @@ class ConcludedPlan(DataPlan):
     """A data plan with what follows from it, as programs read it."""
 
     signals: list[CountedSignal]  # type: ignore[assignment]
+    """Feedback in force, by kind."""
     # plain defaults: a field without one would leave the property of the class above in its place
     ready: bool = False
+    """Whether a method is recommended."""
     eligible: tuple[str, ...] = ()  # type: ignore[assignment]
+    """Methods that can be trained, and compared with each other on dev."""
     missing: dict[str, dict[str, int]] | None = None  # type: ignore[assignment]
+    """Method -> what it needs more of, and how many; null where one is recommended."""
     words: tuple[str, ...] = ()
+    """The plan in sentences, one a line."""
 
     @classmethod
     def of(cls, plan: DataPlan) -> ConcludedPlan:

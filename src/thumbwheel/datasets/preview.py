@@ -55,8 +55,11 @@ class PreviewProblem:
     """Why the file cannot be imported as it is."""
 
     what: str
+    """What is wrong."""
     why: str
+    """Why it cannot work."""
     fix: str
+    """What to change."""
     field: str | None
     """`columns` where a person has to name columns, `source` where they have to name the format;
     None where the file itself is at fault."""
@@ -67,9 +70,11 @@ class PreviewColumn:
     """A column of a table."""
 
     name: str
+    """Heading of the column."""
     meaning: str | None
     """Key of MEANINGS, LEFT_OUT, or None where nobody knows: it becomes metadata."""
     is_guessed: bool
+    """Whether its meaning was guessed from its name and values."""
     values: Sequence[str]
     """Its different values, if they are few and short."""
 
@@ -79,10 +84,13 @@ class PreviewMark:
     """How a column of marks is read."""
 
     meaning: str
+    """What the column judges by: thumb, rating, score or label."""
     column: str
+    """Heading of the column."""
     worst: float | None
     """The ends of its numbers; None where they are read as up and down."""
     best: float | None
+    """Number that means best; null where the marks are words."""
     words: Sequence[str]
     """Its words from the worst to the best, as a person says."""
     problem: str
@@ -94,10 +102,13 @@ class PreviewRow:
     """A row of the file, and what it would become."""
 
     number: int
+    """Row of the file, from 1 on."""
     cells: Sequence[str | None]
     """In the order of the columns; empty for a file that is no table."""
     question: str
+    """What was asked."""
     answer: str
+    """What the app answered."""
     records: Sequence[str]
     """What people said of the answer, or the case, in words."""
     good: bool | None
@@ -113,24 +124,37 @@ class FilePreview:
     source: str | None = None
     """Which format it is; None if that is not known."""
     why: str = ""
+    """How the source was recognised."""
     columns: Sequence[PreviewColumn] = ()
+    """Columns of a table; empty for other files."""
     marks: Sequence[PreviewMark] = ()
+    """Columns that hold judgements, and how they are read."""
     meanings: Sequence[str] = (*MEANINGS, LEFT_OUT)
+    """Meanings that a column can be given."""
     rows: Sequence[PreviewRow] = ()
+    """First rows, and what each would become."""
     read: int = 0
+    """Rows that were looked at."""
     importable: int = 0
+    """Rows that could be stored."""
     refused: int = 0
+    """Rows that could not."""
     left_out: int = 0
+    """Rows that belong to somebody who was not asked for."""
     refusals: list[dict[str, Any]] = field(default_factory=list)
     """The first refused lines: number and reason."""
     good: int = 0
+    """Answers that feedback calls good."""
     bad: int = 0
+    """Answers that feedback calls bad."""
     neither: int = 0
     """Judgements that call the answer neither good nor bad: the middle of a scale, a comment."""
     records: Counter[str] = field(default_factory=Counter)
     """What would be stored, by noun."""
     notes: Sequence[str] = ()
+    """Remarks about the file."""
     problem: PreviewProblem | None = None
+    """Why it cannot be imported as it is; null if it can."""
 
 
 @dataclass

@@ -46,11 +46,17 @@ class ScoreStatistics:
     """Statistics of numbers on `scale`; the deviation is that of a population."""
 
     count: int
+    """How many numbers there are."""
     mean: float
+    """Their mean."""
     deviation: float
+    """Their standard deviation, as of a population."""
     least: float
+    """The smallest one."""
     most: float
+    """The largest one."""
     scale: list[float]
+    """Worst and best number of the scale."""
 
     @classmethod
     def of(cls, values: Sequence[float], scale: list[float]) -> ScoreStatistics:

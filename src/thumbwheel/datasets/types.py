@@ -435,11 +435,18 @@ class Dataset:
     health, rule, config, watermark."""
 
     id: str
+    """Id of the dataset, made from its content: equal rows give an equal id."""
     agent: str
+    """Agent whose feedback it is made of."""
     shape: str
+    """Shape of its rows: chats, pairs, labels, scored, prompts or groups."""
     fingerprint: str
+    """Hash of rows and settings."""
     manifest: dict[str, Any]
+    """Files by split with their hashes, counts, what was left out and why, origins, health,
+    settings."""
     recorded_at: datetime
+    """When it was frozen (UTC)."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -476,10 +483,15 @@ class Finding:
     """The result of one check. `rows` are the ids of the first of the `count` rows concerned."""
 
     check: str
+    """Name of the check."""
     verdict: str
+    """ok, warning or error; an error stops a build unless the settings allow it."""
     text: str
+    """What was found, in words."""
     count: int = 0
+    """Rows concerned."""
     rows: tuple[str, ...] = ()
+    """Ids of the first of them."""
 
 
 @dataclass(frozen=True)
@@ -487,7 +499,9 @@ class DatasetHealth:
     """Whether a dataset is fit for training."""
 
     id: str
+    """Id of the dataset."""
     findings: list[Finding]
+    """Results of the checks, one each."""
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,17 @@ class WrittenModelfile:
     """The parts of a Modelfile, and the variables with which `ollama serve` starts."""
 
     base: str
+    """Model or file that FROM names."""
     adapter: str | None
+    """File that ADAPTER names; null for a whole model."""
     template: str | None
+    """Chat template in Ollama's syntax; null where Ollama takes the model's own."""
     system: str | None
+    """System prompt; null without one."""
     parameters: dict[str, Any]
+    """Parameter of the Modelfile -> value."""
     environment: dict[str, str]
+    """Variable -> value with which `ollama serve` has to be started."""
 
 
 @options_of(ModelConfig)

@@ -88,7 +88,9 @@ class Endpoint:
     """Where a deployed version answers: OpenAI-compatible, `url` ends with /v1."""
 
     url: str
+    """Address of the server's API; it ends with /v1."""
     model: str
+    """Name of the model there."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """JSON that only the target reads; no secrets."""
     body: Mapping[str, Any] = field(default_factory=dict)
@@ -137,18 +139,31 @@ class Deployment:
     """A version on a target. Which one is live follows from the aliases."""
 
     id: str
+    """Id of the deployment."""
     agent: str
+    """Agent of the version."""
     version: str
+    """Version that answers (v3)."""
     version_id: str
+    """Id of that version."""
     tainted: bool
+    """Whether data that the version was trained on was erased; it is not called then."""
     export_id: str | None
+    """Export whose files are served; null where somebody else serves the model."""
     target: str
+    """embedded, llamacpp, ollama, vllm or remote."""
     name: str
+    """Name of the model at its server."""
     settings: Mapping[str, Any]
+    """Settings of the target."""
     endpoint: Endpoint | None
+    """Where it answers; null until it was started."""
     state: DeploymentState
+    """State of the deployment; only a warm one is called."""
     canary: Mapping[str, Any] | None
+    """Result of the check before it was accepted; null if there was none."""
     recorded_at: datetime
+    """When it was deployed (UTC)."""
     folder: str | None
     """The folder of the home (db/hosts.py) from which it was applied; None for one of before there
     were hosts, and for a server that somebody else runs."""
@@ -192,14 +207,19 @@ class DeployPlan:
     """What `deploy` would do."""
 
     version: str
+    """Version that would be deployed (v3)."""
     target: str
+    """Target that would serve it."""
     kind: str | None
     """The format of the files."""
     quant: str | None
+    """Precision of the files; null for the format's own."""
     export: str | None
     """The export that would be used again."""
     folder: Path | None
+    """Folder into which a new export would be written; null if an earlier one is used."""
     alias: str | None
+    """Alias that would be moved; null for none."""
     misfits: list[str]
     """Reasons why it would be refused."""
 
@@ -211,6 +231,7 @@ class ListedDeployment(Deployment):
     aliases: list[str]
     """Those that point at it."""
     alive: bool
+    """Whether it answers now."""
     why: str
     """Why it does not answer."""
 
@@ -220,7 +241,9 @@ class DeploymentHistory:
     """The deployments of an agent, and the moves of its aliases."""
 
     deployments: list[ListedDeployment]
+    """All deployments, also those that ended."""
     switches: list[Switch]
+    """Moves of the aliases, newest first."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +276,9 @@ class NamedSecret:
     """The name of a secret, and whose it is: the agent's, or the home's where that is None."""
 
     name: str
+    """Name by which a version or channel refers to it."""
     agent: str | None
+    """Agent whose secret it is; null for one of the home."""
 
 
 @dataclass(frozen=True)
@@ -261,5 +286,6 @@ class ListedSecret(NamedSecret):
     """A secret in the list."""
 
     stored: bool
+    """Whether a value is stored under this name."""
     needed_by: list[str]
     """Versions whose server wants it."""

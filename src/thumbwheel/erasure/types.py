@@ -49,16 +49,20 @@ class Erasure:
     datasets, versions and files."""
 
     agent: str
+    """Agent whose data it was."""
     state: str
     """planned, done, or already: it was done before and nothing has come since."""
     id: str | None = None
+    """Id of the erasure; null for a dry run."""
     rows: dict[str, int] = field(default_factory=dict)
     """Table -> rows."""
     datasets: dict[str, dict[str, int]] = field(default_factory=dict)
     """Dataset id -> split -> rows that go."""
     files: dict[str, int] = field(default_factory=dict)
+    """Kind of file -> how many were removed or rewritten."""
     tainted: dict[str, list[str]] = field(default_factory=dict)
     """Kind -> names."""
     retrain: list[str] = field(default_factory=list)
     """Commands that train what is tainted anew."""
     notes: list[str] = field(default_factory=list)
+    """What a person still has to do."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from thumbwheel.core import ids, log
-from thumbwheel.core.errors import DataError, InputError
+from thumbwheel.core.errors import DataError, InputError, NotFound
 from thumbwheel.datasets.split import prompt_key
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import of_agent
@@ -154,6 +154,19 @@ def evaluations(ws: Workspace, version: ModelVersion) -> list[Evaluation]:
     """Return the stored evaluations of a version, oldest first."""
     with ws.db.read() as connection:
         return store.find(connection, version.id)
+
+
+def evaluation_of(ws: Workspace, agent: Agent, evaluation_id: str) -> Evaluation:
+    """Return a stored evaluation of the agent. Raises NotFound if it has none with this id."""
+    with ws.db.read() as connection:
+        evaluation = store.evaluation_of(connection, evaluation_id)
+    if evaluation is None or evaluation.agent != agent.slug:
+        raise NotFound(
+            f"evaluation {evaluation_id!r}",
+            f"agent {agent.slug!r} has none with this id",
+            "Evaluate a version, and take the id of the result: thumbwheel evaluate --json",
+        )
+    return evaluation
 
 
 def incumbent_of(

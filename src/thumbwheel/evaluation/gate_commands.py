@@ -11,6 +11,7 @@ import typer
 from thumbwheel.core import present
 from thumbwheel.core.config import options as options_of
 from thumbwheel.evaluation.policy import Declaration, GatePolicy, GateState
+from thumbwheel.evaluation.result import PolicyDecision
 
 gate = typer.Typer()
 Agent = Annotated[str, typer.Option(help="The agent whose candidates the gate judges.")]
@@ -59,6 +60,31 @@ def show(ctx: typer.Context, agent: Agent) -> present.Answer[GateState]:
         return present.page(state, _declared_page(agent, declared))
     title = f"gate of {agent}: not declared; the first decision will declare these settings"
     return present.page(state, [_policy_table(title, policy)])
+
+
+@gate.command()
+def decide(
+    ctx: typer.Context,
+    evaluation: Annotated[str, typer.Argument(help="The id of the evaluation (evl_...).")],
+    agent: Agent,
+) -> present.Answer[PolicyDecision]:
+    """Decide on a version by an evaluation that is stored already, and store the decision.
+
+    `evaluate --no-gate` leaves the decision out. The same evaluation under the same policy gives
+    the same decision.
+
+    Example: thumbwheel gate decide evl_0f3k2m8v1 --agent support
+    """
+    from thumbwheel.evaluation import gate as gates
+    from thumbwheel.evaluation.evaluate import evaluation_of
+    from thumbwheel.models.versions import require_agent
+
+    with ctx.obj() as ws:
+        stored = gates.gate(ws, evaluation_of(ws, require_agent(ws, agent), evaluation))
+    decision = PolicyDecision.of(stored)
+    reasons = [(reason,) for reason in decision.reasons]
+    title = f"decision: {decision.verdict} ({decision.id})"
+    return present.page(decision, [present.Table(title, ("reasons",), reasons)])
 
 
 def _declared_page(agent: str, declared: list[Declaration]) -> Iterator[present.Part]:

@@ -84,22 +84,31 @@ class GateInputs(Config):
     """All that a decision depends on besides the policy."""
 
     basis: Basis
+    """Whether the cases were reviewed by the owner (gold), or stand on feedback."""
     fresh: bool
+    """Whether fresh answers were judged; otherwise recorded ones were ranked."""
     measure: str
+    """Name of the deciding measure."""
     suite: str | None = None
     """The suite that the measure is the main one of."""
     before: float
+    """Its value for what ran until then."""
     after: float
+    """Its value for the candidate."""
     gain: float
+    """after - before."""
     low: float
     """Lower end of the interval of the gain, at `level`."""
     level: float
+    """Confidence level of `low`, which rises with the number of looks."""
     clusters: int
+    """Groups of items behind the measure."""
     reads: int
     """Which look at these rows it is, counted over all candidates of the agent."""
     guards: tuple[Guard, ...]
     """With their intervals at 1 - alpha."""
     tainted: bool = False
+    """Whether data that the candidate was trained on was erased."""
     detectable: float | None = None
     """The true gain that would get past `level` four times out of five."""
     judges: tuple[str, ...] = ()
@@ -120,7 +129,9 @@ class GateDecision(Config):
     """The verdict with its reasons, in words."""
 
     verdict: GateVerdict
+    """approved, approved_for_canary or rejected."""
     reasons: tuple[str, ...]
+    """Why, one sentence each; those that decided come first."""
 
 
 class StoredDecision(Config):
@@ -140,17 +151,24 @@ class Declaration(Config):
     """A policy as somebody declared it for an agent, and why it was changed."""
 
     id: str
+    """Id of the declaration."""
     policy: GatePolicy
+    """What a candidate must show from then on."""
     reason: str
+    """Why it was changed; empty for the first one."""
     recorded_at: datetime
+    """When it was declared (UTC)."""
 
 
 class GateState(Config):
     """What the gate asks of an agent's candidates, and how that was changed."""
 
     agent: str
+    """Agent whose candidates are judged."""
     declared: bool
+    """Whether somebody declared the policy; otherwise the first decision declares the settings."""
     policy: GatePolicy
+    """Policy in force."""
     declarations: tuple[Declaration, ...]
     """The newest one last."""
 

@@ -29,5 +29,12 @@ ROUTES = (
         {"min_cases": 100, "reason": "More cases have come"},
         state="gate show",
     ),
+    Route(
+        "gate decide",
+        "POST",
+        f"{AGENT}/gate/decisions",
+        "run",
+        {"evaluation": "evl_0f3k2m8v1"},
+    ),
     Route("gate show", "GET", f"{AGENT}/gate", "read"),
 )

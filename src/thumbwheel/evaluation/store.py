@@ -212,6 +212,13 @@ def find(connection: sa.Connection, candidate_id: str) -> list[Evaluation]:
     return [evaluation for evaluation in records if evaluation is not None]
 
 
+def evaluation_of(connection: sa.Connection, evaluation_id: str) -> Evaluation | None:
+    """Return the evaluation with this id, which may be abbreviated; None if there is none."""
+    query = sa.select(evaluations).where(has_id(evaluations.c.id, evaluation_id)).limit(1)
+    row = connection.execute(query).mappings().first()
+    return None if row is None else _evaluation(row)
+
+
 def _evaluation(row: sa.RowMapping) -> Evaluation | None:
     """Return the evaluation of a row; None for a row that somebody edited so that it is no
     evaluation any more."""

@@ -194,11 +194,17 @@ class Spread(Config):
     `stats.types.Estimate`. `limit`: the largest possible difference."""
 
     centre: float
+    """The difference itself."""
     error: float | None
+    """Its standard error; null where it is not known."""
     degrees: float
+    """Degrees of freedom of the t distribution."""
     limit: float | None
+    """Largest possible difference; null if there is none."""
     drawn: float = 1.0
+    """Factor by which `centre` is pulled towards zero."""
     units: tuple[tuple[float, float, int], ...] = ()
+    """Total, size and count of the clusters of graded values; empty for right or wrong."""
 
     @classmethod
     def of(cls, estimate: Estimate) -> Spread:
@@ -228,15 +234,25 @@ class Measure(Config):
     by group."""
 
     name: str
+    """Name of the measure."""
     before: float
+    """Value of what ran until then."""
     after: float
+    """Value of the candidate on the same items."""
     gain: float
+    """after - before."""
     low: float
+    """Lower end of the gain's interval."""
     high: float
+    """Upper end of the gain's interval."""
     level: float
+    """Confidence level of the interval."""
     n: int
+    """Items."""
     clusters: int
+    """Groups of items; the interval counts these, not the items."""
     changed: int
+    """Items on which the two differ."""
     spread: Spread
     """Gives the interval at other levels."""
     p: float | None = None
@@ -251,9 +267,13 @@ class Guard(Config):
     measure (n = 0)."""
 
     name: str
+    """Name of the guard."""
     before: float | None
+    """Value of what ran until then; null where nothing was measured."""
     after: float | None
+    """Value of the candidate; null where nothing was measured."""
     n: int
+    """Items that it was measured on."""
     clusters: int | None = None
     """Groups of these items; None where every item is a group."""
     low: float | None = None
@@ -271,13 +291,19 @@ class ChangedAnswer(Config):
     """A case whose answer changed, with both answers."""
 
     case: str
+    """Id of the case."""
     prompt: str
+    """What was asked."""
     reference: Any
     """The right answer: a text or a JSON value."""
     before: str
+    """Answer of what ran until then."""
     after: str
+    """Answer of the candidate."""
     value_before: float
+    """How good the answer before is, from 0 to 1."""
     value_after: float
+    """How good the candidate's answer is, from 0 to 1."""
 
 
 class SuiteResult(Config):
@@ -285,18 +311,26 @@ class SuiteResult(Config):
     only this suite has."""
 
     name: str
+    """Name of the suite."""
     measures: tuple[Measure, ...]
+    """Its measures; the first one is its main one."""
     slices: tuple[Measure, ...] = ()
+    """The main measure on parts of the cases."""
     details: dict[str, Any] = Field(default_factory=dict)
+    """Figures that only this suite has."""
     dropped: dict[str, int] = Field(default_factory=dict)
+    """Reason -> items that were left out."""
 
 
 class Serving(Config):
     """Quality, tokens, time and price of one responder's answers; None where it was not counted."""
 
     side: str
+    """Version whose answers they are, or how it was served."""
     success: float
+    """Share of right answers, as far as they were judged."""
     answers: int
+    """Answers that were counted."""
     tokens: float | None
     """Mean tokens of an answer."""
     seconds: float | None
@@ -312,18 +346,26 @@ class Evaluation(Config):
     """A candidate compared with the incumbent, as stored."""
 
     id: str
+    """Id of the evaluation."""
     agent: str
+    """Agent of the candidate."""
     candidate_id: str
+    """Id of the version that was judged."""
     candidate: str
+    """Its name (v3)."""
     against_id: str
+    """Id of the version that it was compared with."""
     against: str
+    """Name of that version."""
     basis: Basis
     """Where the cases come from: reviewed by the owner (gold), or imported and rated (feedback)."""
     fresh: bool
     """Whether the primary measure judges fresh answers; otherwise recorded answers were only
     ranked."""
     primary: Measure
+    """The measure that decides."""
     preferences: tuple[Measure, ...]
+    """How well each model ranks answers that people preferred."""
     opinions: tuple[Measure, ...] = ()
     """Mean scores of fresh answers by reward models, in each model's units."""
     suites: tuple[SuiteResult, ...] = ()
@@ -334,8 +376,11 @@ class Evaluation(Config):
     serving: tuple[Serving, ...] = ()
     """Incumbent, then candidate: quality, tokens, seconds, price."""
     guards: tuple[Guard, ...]
+    """Measures that must not get worse."""
     slices: tuple[Measure, ...]
+    """The primary measure on parts of the cases."""
     examples: tuple[ChangedAnswer, ...]
+    """The answers that changed most."""
     reads: int
     """Which look at its held-out rows this is, counted over all candidates of the agent
     (spending.py)."""
@@ -357,7 +402,9 @@ class Evaluation(Config):
     detectable: float | None
     """The smallest true gain that is detected four times out of five with this many cases."""
     dropped: dict[str, int]
+    """Reason -> cases that were left out."""
     notes: tuple[str, ...]
+    """Remarks about the comparison."""
     aside: str = ""
     """Why the gate does not decide on it: it does not compare the version as trained with what runs
     today, with all guards."""
@@ -368,6 +415,7 @@ class Evaluation(Config):
     key: str
     """Fingerprint of all that the result depends on; equal keys mean the same evaluation."""
     config: EvaluationConfig
+    """Settings that it was made with."""
     weights: str | None = None
     """Fingerprint of the candidate's base and adapter files, as they were measured."""
     signature: str | None = None

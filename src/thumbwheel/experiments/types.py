@@ -181,6 +181,7 @@ class Arm(Config):
     name: str
     """`v3`."""
     version_id: str
+    """Id of the version that answers."""
     weights: str
     """Fingerprint of what the version is made of, at the start."""
 
@@ -189,7 +190,9 @@ class GuardPlan(Config):
     """A figure that must not get worse by more than `margin`."""
 
     name: Literal["error_rate", "latency_p95", "cost"]
+    """Figure that is watched."""
     margin: float = Field(gt=0)
+    """How much worse it may get."""
     threshold: float | None = None
     """Of latency_p95: seconds."""
 
@@ -198,8 +201,11 @@ class Plan(Config):
     """What was declared at the start."""
 
     arms: tuple[Arm, ...]
+    """Arms; the first one is the control."""
     guards: tuple[GuardPlan, ...] = ()
+    """Figures that must not get worse."""
     config: ExperimentConfig = ExperimentConfig()
+    """Settings of the experiment."""
     spend: int = 1
     """Which test this is on the agent's account of alpha (evaluation/spending.py)."""
     tuned_for: float = TUNED_FOR
@@ -226,9 +232,13 @@ class Stratum:
     """The shares of the arms from a moment on, until the next stratum."""
 
     number: int
+    """Position, from 1 on."""
     shares: Mapping[str, float]
+    """Arm -> share of units."""
     reason: str
+    """Why the shares were changed."""
     recorded_at: datetime
+    """From when on they hold (UTC)."""
 
 
 @dataclass(frozen=True)
@@ -238,6 +248,7 @@ class Collected:
     until: datetime | None = None
     """No call that was recorded an hour before it is read again."""
     calls: int = 0
+    """Recorded calls."""
     overridden: int = 0
     """Calls whose client asked for an arm."""
     fallbacks: int = 0
@@ -245,6 +256,7 @@ class Collected:
     without_unit: int = 0
     """Calls that name no unit."""
     held_out: int = 0
+    """Calls of units that the experiment leaves out."""
     moved: int = 0
     """Calls of units that a change of the shares moved to another arm."""
 
@@ -285,9 +297,13 @@ class Event:
     """What happened to an experiment."""
 
     number: int
+    """Position, from 1 on."""
     kind: str
+    """What happened, such as the state that it went into."""
     content: Mapping[str, Any]
+    """Details of the event."""
     recorded_at: datetime
+    """When it happened (UTC)."""
 
 
 @dataclass(frozen=True)
@@ -318,7 +334,9 @@ class ArmWords(Config):
     """What an arm came to: units with a word, and the mean over units."""
 
     units: int
+    """Units with a word."""
     mean: float
+    """Mean of the metric over them."""
 
 
 class SenderFigures(Config):
@@ -353,15 +371,25 @@ class ListedExperiment:
     """An experiment as programs read it."""
 
     id: str
+    """Id of the experiment."""
     agent: str
+    """Agent whose calls are assigned."""
     alias: str
+    """Alias whose calls are assigned."""
     state: State
+    """State of the experiment."""
     reason: str
+    """Why it is in this state."""
     plan: Plan
+    """Arms, guards and settings, as they were declared."""
     strata: tuple[Stratum, ...]
+    """Shares of the arms, from each change on."""
     collected: Collected
+    """Counts of the recorded calls that were read."""
     recorded_at: datetime
+    """When it was started (UTC)."""
     ended_at: datetime | None
+    """When it ended (UTC); null while it runs."""
 
     @classmethod
     def of(cls, experiment: Experiment) -> ListedExperiment:
@@ -378,13 +406,17 @@ class ArmFigures(Config):
     """An arm in figures."""
 
     name: str
+    """Name of the arm."""
     exposed: int
+    """Units (people or sessions) that got an answer of it."""
     answered: int
     """Units with an outcome."""
     counted: int = 0
     """Of these, the units that had time to answer; mean and variance are theirs."""
     mean: float | None
+    """Mean of the metric over the units with a word; null without any."""
     variance: float
+    """Variance of the metric over these units."""
     dead: bool = False
     """Whether its newest calls all failed."""
 
@@ -393,10 +425,15 @@ class GuardFigures(Config):
     """How much worse an arm is than the control: in the guard's units, with an interval."""
 
     name: str
+    """Name of the guard."""
     margin: float
+    """How much worse the arm may be."""
     control: float | None
+    """Value of the control; null without calls."""
     treatment: float | None
+    """Value of the arm; null without calls."""
     low: float | None
+    """Lower end of the interval of how much worse; null where nothing is known."""
     high: float | None
     """Upper end of the harm; None where nothing is known."""
 
@@ -415,16 +452,21 @@ class ArmComparison(Config):
     """An arm against the control. Ends are None where nothing is known."""
 
     arm: str
+    """Name of the arm."""
     gain: float | None
+    """Its mean less that of the control; null where nothing is known."""
     low: float | None
     """Lower end at this test's error."""
     high: float | None
+    """Upper end of the gain's interval; null where nothing is known."""
     method: Method
+    """How the interval was computed."""
     stop_high: float | None
     """Upper end at the looser error of the stop-loss."""
     fewest: int | None = None
     """Units that count, in the smaller arm of the two; None in verdicts of earlier releases."""
     guards: tuple[GuardFigures, ...] = ()
+    """How much worse the arm is by each guard."""
     response_p: float = 1.0
     """The p value that outcomes of both arms are in for the same people."""
     answering: tuple[float, float] | None = None
@@ -441,18 +483,26 @@ class Inputs(Config):
     """All that a decision depends on besides the plan."""
 
     as_of: datetime
+    """Moment of the figures (UTC); what came later does not count."""
     hours: float
     """Since the start."""
     arms: tuple[ArmFigures, ...]
+    """Figures of the arms, the control first."""
     comparisons: tuple[ArmComparison, ...]
+    """Each other arm against the control."""
     sample_ratio_p: float
+    """p value of the arms' sizes against the planned shares; a tiny one means that the assignment
+    is broken."""
     maturation_hours: float = 0.0
     """Hours after its exposure from which a unit counts."""
     answered_in_stratum: int = 0
     """Units with an outcome since the shares were changed last."""
     late: int = 0
+    """Statements that came too late to count."""
     flooded: int = 0
+    """Statements of raters who had spoken about as many units as count."""
     missing_names: dict[str, int] = Field(default_factory=dict)
+    """Name of a label or outcome that is not the metric's -> how often it was said."""
     units: str = ""
     """Fingerprint of the units behind it."""
     senders: SenderFigures | None = None
@@ -463,11 +513,13 @@ class Decision(Config):
     """The verdict with its reasons in words."""
 
     verdict: Verdict
+    """What the figures say at this moment."""
     arm: str | None = None
     """Of `won`: the winner."""
     dropped: tuple[str, ...] = ()
     """Arms that are to get no more units, of which the experiment goes on without."""
     reasons: tuple[str, ...]
+    """Why, one sentence each."""
 
 
 @dataclass(frozen=True)
@@ -477,12 +529,15 @@ class Forecast:
     rate: float
     """Mean outcome of the control so far, or `UNKNOWN_RATE`."""
     is_known: bool
+    """Whether the rate of feedback is known from recorded calls."""
     units: int | None
     """Units with an outcome after which a gain of `effect` is seen four times out of five."""
     effect: float
+    """Smallest gain that the plan is made to see."""
     units_a_day: float | None
     """Units with an outcome a day so far; None where nothing is known."""
     days: float | None
+    """Days until that is seen with 80 % probability; null where the rate is not known."""
     tuned_for: float
     """Units at which the interval will be tightest."""
     horizon_days: float
@@ -490,7 +545,9 @@ class Forecast:
     horizon_effect: float | None
     """The gain that is seen four times out of five within these days."""
     spend: int
+    """Which experiment of the agent it is; each has a smaller part of the error budget."""
     error: float
+    """Probability of a false winner that this experiment may spend."""
     veto: str
     """What earlier experiments say against it; empty for nothing."""
 
@@ -502,7 +559,9 @@ class StartedExperiment:
     experiment: str | None
     """Its id; None after a dry run."""
     plan: Plan
+    """What was declared."""
     forecast: Forecast
+    """How long it will take, as far as that is known."""
 
 
 @dataclass(frozen=True)
@@ -514,7 +573,9 @@ class ShownExperiment(ListedExperiment):
     decision: Decision
     """What they decide now."""
     events: list[Event]
+    """What happened to it, oldest first."""
     verdicts: list[TrafficVerdict]
+    """Verdicts on versions that it gave."""
     waiting: str | None
     """The decision of a person that its winner waits for."""
 

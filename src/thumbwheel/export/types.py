@@ -101,12 +101,15 @@ class TaskScore:
     """The scores of the exported and of the trained model on the same cases of the agent."""
 
     cases: int
+    """Cases that both answered."""
     score: float
+    """Share of right answers of the exported model."""
     trained: float
     """What the trained model itself scores."""
     low: float
     """Of the interval of the difference, exported less trained."""
     high: float
+    """Upper end of that interval."""
 
 
 @dataclass(frozen=True)
@@ -114,19 +117,24 @@ class Parity:
     """The exported folder, loaded without our code, against the trained model in float32."""
 
     prompts: int
+    """Prompts that were compared."""
     tokens: int
+    """Positions that were compared."""
     dtype: str
     """Precision of the exported weights."""
     max_abs_diff: float
     """Largest difference of two logits, after each position's mean was taken away (softmax does not
     see it)."""
     mean_kl: float
+    """Mean KL(trained || exported) a token, in nats."""
     top1: float
+    """Share of positions at which both name the same most likely token."""
     effect_kl: float | None
     """Nats of KL(trained || base): how much the adapter changes at all; None for a plain base."""
     same_prompts: bool
     """The exported tokenizer and chat template give the token ids that training saw."""
     limits: ParityLimits
+    """How far apart they may be."""
     base_kl: float | None = None
     """Nats of KL(base || exported): above `mean_kl` as long as what was trained survives."""
     same_text: bool = True
@@ -139,7 +147,9 @@ class Parity:
     tokens_per_second: float | None = None
     """Generated on this machine."""
     task: TaskScore | None = None
+    """Scores on cases of the agent; null where none were compared."""
     notes: tuple[str, ...] = ()
+    """Remarks about the comparison."""
 
     @property
     def failures(self) -> list[str]:
@@ -201,13 +211,21 @@ class Export:
     """One finished export. `files`: relative name -> {"sha256", "size"}."""
 
     id: str
+    """Id of the export."""
     agent: str
+    """Agent of the version."""
     version: str
+    """Version that was exported (v3)."""
     format: str
+    """adapter, merged, gguf, lora_gguf or onnx."""
     path: Path
+    """Folder with the files."""
     files: Mapping[str, Mapping[str, Any]]
+    """File name -> its `sha256` and `size` in bytes."""
     parity: Parity
+    """How near the files are to the trained model."""
     quant: str | None = None
+    """Precision, such as Q8_0; null for the format's own."""
     accepted: str | None = None
     """Who accepted a failed parity, and why ("name: reason"); None where nothing failed."""
     stops: tuple[str, ...] = ()
@@ -226,6 +244,7 @@ class CheckedExport(Export):
     """An export with what its parity permits, as programs read it."""
 
     deployable: bool = False
+    """Whether parity held, or somebody accepted the failure by name."""
 
     @classmethod
     def of(cls, export: Export) -> CheckedExport:

@@ -24,17 +24,24 @@ class ImportReport:
     stored when anything in it is new."""
 
     source: str
+    """Source that read it."""
     path: str
+    """File, folder or address that was read."""
     agent: str
+    """Agent that the rows belong to."""
     read: int = 0
+    """Lines that were read."""
     stored: int = 0
+    """Lines with something new in them."""
     duplicates: int = 0
+    """Lines of which everything was stored before."""
     erased: int = 0
     """Lines that would bring back what was erased; they are stored nowhere, the rejects
     included."""
     left_out: Counter[str] = field(default_factory=Counter)
     """Reason -> lines that belong to somebody who was not asked for."""
     refused: int = 0
+    """Lines that could not be taken; `refusals` has the first ones."""
     cases: int = 0
     """Lines that are a case, new or not."""
     refusals: list[dict[str, Any]] = field(default_factory=list)
@@ -100,8 +107,11 @@ class SampleRow:
     """What a row of a file would become: its records in words, or the reason why it is refused."""
 
     number: int
+    """Line of the file, from 1 on."""
     records: list[str] | None = None
+    """What it becomes, in words; null if it is refused."""
     refused: str | None = None
+    """Why it is refused; null if it is not."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +119,10 @@ class DetectedFile:
     """Which source reads a file, and what its first rows would become."""
 
     source: str
+    """Source that reads it."""
     why: str
+    """How it was recognised."""
     mapping: list[str]
     """What the columns of a table are taken for, in words."""
     rows: list[SampleRow]
+    """First rows, and what each would become."""

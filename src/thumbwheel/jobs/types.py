@@ -55,15 +55,25 @@ class Job:
     """A job as it is now."""
 
     id: str
+    """Id of the job."""
     kind: str
+    """Command that it does, such as `train`."""
     spec: dict[str, Any]
+    """Parameters of that command."""
     agent: str | None
+    """Agent that it is about; null for the whole home."""
     state: JobState
+    """State of the job."""
     key: str | None
+    """Idempotency key of the request; a repeated one gets this job."""
     priority: int
+    """Jobs with a higher number are taken first."""
     parent_id: str | None
+    """Job that asked for it; null without one."""
     schedule_id: str | None
+    """Schedule that asked for it; null without one."""
     asked_by: str | None
+    """Id of the key or user that asked for it; null for the server itself."""
     folder: str | None
     """The folder of the home (jobs/host.py) that has a file which it reads; None if any host may do
     it."""
@@ -72,18 +82,26 @@ class Job:
     crashes: int
     """Workers that died under it since it was last asked for."""
     fence: int
+    """How often it was claimed; a worker with an older number can write nothing."""
     worker_id: str | None
+    """Worker that does it; null while nobody does."""
     notes: dict[str, Any]
+    """What an attempt left for the next one, such as the run that it resumes."""
     progress: dict[str, Any] | None
     """what, done, total, unit, note."""
     result: Annotated[Any, Field(description="What its command answers; null until it is done.")]
     error: dict[str, str] | None
     """kind, what, why, fix."""
     last_event: int
+    """Number of its newest event."""
     recorded_at: datetime
+    """When it was asked for (UTC)."""
     started_at: datetime | None
+    """When its first attempt began (UTC); null before."""
     progressed_at: datetime | None
+    """When it last said how far it is (UTC)."""
     ended_at: datetime | None
+    """When it ended (UTC); null before."""
 
     @property
     def has_ended(self) -> bool:
@@ -96,6 +114,7 @@ class JobPage:
     """Jobs, the newest first."""
 
     jobs: list[Job]
+    """Jobs of this page."""
     next: str | None
     """The cursor of the next page; None on the last one."""
     workers: int
@@ -117,8 +136,11 @@ class JobEvent:
     number: int
     """From 1, without gaps."""
     kind: EventKind
+    """state, progress or log."""
     content: dict[str, Any]
+    """Details: the new state, how far it is, or a line of text."""
     recorded_at: datetime
+    """When it happened (UTC)."""
 
 
 @dataclass(frozen=True)
@@ -152,18 +174,29 @@ class Schedule:
     """A job that the clock asks for."""
 
     id: str
+    """Id of the schedule."""
     name: str
+    """Name by which it is paused and removed."""
     kind: str
+    """Command of the jobs, such as `reward pending`."""
     spec: dict[str, Any]
+    """Parameters of that command."""
     agent: str | None
+    """Agent that the jobs are about; null for the whole home."""
     cron: str
+    """When, as five fields: minute, hour, day, month, weekday."""
     timezone: str
+    """Zone of these times."""
     missed: Missed
+    """What becomes of times at which no server ran."""
     paused: bool
+    """Whether it asks for nothing at present."""
     asked_by: str | None
+    """Id of the key or user that added it."""
     next_at: datetime | None
     """None where the expression names no later time."""
     recorded_at: datetime
+    """When it was added (UTC)."""
 
 
 @dataclass(frozen=True)

@@ -111,9 +111,13 @@ class Candidate:
     """The result of training by one method: a version, or the reason why there is none."""
 
     method: str
+    """Method that was trained by."""
     version: str | None
+    """Version that came out (v3); null where none did."""
     run_id: str | None
+    """Id of the training run; null where none began."""
     reason: str | None = None
+    """Why there is no version; null where there is one."""
 
 
 @dataclass
@@ -166,8 +170,11 @@ class TurnEvaluation:
     """The evaluation of a turn: its id, and the measure that decides."""
 
     id: str
+    """Id of the evaluation."""
     against: str
+    """Version that the candidate was compared with."""
     primary: Measure
+    """The measure that decides."""
 
 
 @dataclass(frozen=True)
@@ -175,19 +182,33 @@ class TurnResult:
     """What a turn did, as `CycleReport` says."""
 
     agent: str
+    """Agent whose model learns."""
     plan: list[str]
+    """The data plan in sentences."""
     base: str | None
+    """Base that was trained on; null if it ended before."""
     candidates: list[Candidate]
+    """Results of all methods that were trained."""
     version: str | None
+    """Version that was chosen (v3); null where there is none."""
     evaluation: TurnEvaluation | None
+    """How it did against what runs today; null if it was not evaluated."""
     verdict: GateVerdict | None
+    """What the gate decided; null if it did not."""
     exports: list[Export]
+    """Exports that were written."""
     deployment: Deployment | None
+    """Deployment that was made; null without one."""
     experiment: str | None
+    """Experiment that was started; null without one."""
     waiting: list[str]
+    """Steps that wait for a person."""
     report: Path | None
+    """File of the report; null if none was written."""
     reasons: list[str]
+    """What was decided and why, in order."""
     changed_answers: list[str]
+    """Questions that it answers differently from what runs today."""
     method: str | None
     """The method of the chosen candidate."""
 
@@ -210,10 +231,15 @@ class BestCandidate:
     """The candidates of all methods, and the one that is best on the dev rows."""
 
     agent: str
+    """Agent whose model learns."""
     version: str | None
+    """Version that is best (v3); null where none is better than the base."""
     method: str | None
+    """Method that trained it."""
     candidates: list[Candidate]
+    """Results of all methods."""
     reasons: list[str]
+    """How the best one was chosen."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +247,9 @@ class CheckResult:
     """A look at whether a turn is due, and the turn where it was."""
 
     check: Check
+    """What the rules said."""
     turn: TurnResult | None = None
+    """The cycle that followed; null where none was due."""
     job: str | None = None
     """The job that makes the turn."""
 

@@ -35,12 +35,20 @@ class Quarantine:
     """Feedback of one speaker that is, or was, held."""
 
     id: str
+    """Id of the quarantine."""
     speaker: str | None
     """The rater's name in its source; None where the app names nobody."""
     source: str
+    """System that the feedback came from."""
     count: int
+    """Pieces of feedback that are held."""
     evidence: dict[str, Any]
+    """Figures that look unusual."""
     state: QuarantineState
+    """held, released or discarded."""
     decided_by: str | None
+    """Who decided; null while it is held."""
     recorded_at: datetime
+    """When it was held (UTC)."""
     decided_at: datetime | None
+    """When somebody decided (UTC); null while it is held."""

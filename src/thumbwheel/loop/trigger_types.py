@@ -157,13 +157,21 @@ class Check:
     is."""
 
     id: str
+    """Id of the check."""
     rule: Rule
+    """Rule that decided."""
     fired: bool
+    """Whether a cycle was due."""
     value: Mapping[str, Any]
+    """Numbers that the rule compared."""
     reason: str
+    """The decision in words."""
     next_at: datetime | None
+    """When the next check is (UTC); null while the loop is disabled."""
     recorded_at: datetime
+    """When it was made (UTC)."""
     cycle_id: str | None = None
+    """Cycle that it started; null without one."""
 
 
 class TurnState(StrEnum):
@@ -196,17 +204,25 @@ class Turn:
     """One recorded turn of the wheel."""
 
     id: str
+    """Id of the cycle."""
     trigger: str
+    """What started it: a rule, or a person."""
     state: TurnState
+    """State of the cycle."""
     reason: str | None
+    """Why it ended as it did; null while it runs."""
     heard_until: datetime
     """Feedback recorded by then is what it learned from."""
     informative: int | None
     """New informative events when it began; None where nobody counted."""
     version_id: str | None
+    """Id of the version that came out; null without one."""
     report: Mapping[str, Any] | None
+    """What it did, as `loop run` answers it; null while it runs."""
     recorded_at: datetime
+    """When it started (UTC)."""
     ended_at: datetime | None
+    """When it ended (UTC); null while it runs."""
 
 
 @dataclass(frozen=True)
@@ -240,17 +256,29 @@ class Pending:
     """A step of a turn that a person decides on."""
 
     id: str
+    """Id of the decision."""
     cycle_id: str | None
+    """Cycle that asks; null where an experiment does."""
     kind: Wish
+    """What would be done: export, deploy or promote."""
     version_id: str
+    """Id of the version that it is about."""
     version: str
+    """Its name (v3)."""
     question: str
+    """The question in words."""
     evidence: Mapping[str, Any]
+    """Figures that a person needs to answer it."""
     state: WishState
+    """waiting, approved, refused, or moot if another version went live meanwhile."""
     answered_by: str | None
+    """Who answered; null while it waits."""
     reason: str | None
+    """Why, in the words of whoever answered."""
     recorded_at: datetime
+    """When it was asked (UTC)."""
     answered_at: datetime | None
+    """When it was answered (UTC); null while it waits."""
 
 
 @dataclass
@@ -258,10 +286,15 @@ class DecisionOutcome:
     """What an answer did."""
 
     decision: str
+    """Id of the decision."""
     state: WishState
+    """State of the decision now."""
     exports: list[str] = field(default_factory=list)
+    """Ids of the exports that were written."""
     deployment: str | None = None
+    """Id of the deployment that was made; null without one."""
     live: str | None = None
+    """Version that is live now; null where nothing changed."""
     experiment: str | None = None
     """The experiment that began."""
     next_question: str | None = None
@@ -275,6 +308,7 @@ class NewEvents:
     events: int
     """Pieces of feedback in force."""
     informative: int
+    """Pieces of feedback that a method can learn from."""
     kinds: dict[str, int] = field(default_factory=dict)
     """What the informative ones are: good, bad, edit, number, comparison."""
     left_out: dict[str, int] = field(default_factory=dict)
@@ -290,10 +324,15 @@ class TriggerVerdict:
     """What the rules say."""
 
     rule: Rule
+    """Rule that decided."""
     fired: bool
+    """Whether a cycle is due."""
     reason: str
+    """The decision in words."""
     value: dict[str, Any]
+    """Numbers that the rule compared."""
     next_at: datetime | None
+    """When the next check is (UTC); null while the loop is disabled."""
 
 
 @dataclass(frozen=True)
@@ -301,9 +340,11 @@ class TrafficDecision:
     """What live traffic said of versions, or says by now."""
 
     experiment: str
+    """Id of the experiment."""
     arms: tuple[str, ...]
     """The control first."""
     state: str
+    """State of the experiment."""
     reason: str
     """Of one that has ended."""
 
@@ -313,13 +354,21 @@ class LoopStatus:
     """How a loop stands: `verdict` is what a check would say now."""
 
     agent: str
+    """Agent whose loop it is."""
     enabled: bool
+    """Whether it starts cycles by itself."""
     settings: Mapping[str, Any]
+    """Its settings, as it was enabled with."""
     new: NewEvents
+    """What came since the last cycle."""
     verdict: TriggerVerdict
+    """What a check would say now."""
     turns: list[Turn]
+    """Recorded cycles, newest first."""
     checks: list[Check]
+    """Recorded checks, newest first."""
     waiting: list[Pending]
+    """Steps that wait for a person."""
     experiments: list[TrafficDecision]
     """The newest ones, newest first."""
     gold: str | None

@@ -79,12 +79,19 @@ class Switch:
     what it is based on, and what it undoes."""
 
     id: str
+    """Id of the move."""
     alias: str
+    """Alias that was moved."""
     from_id: str | None
+    """Version that it pointed at before; null for a new alias."""
     to_id: str
+    """Version that it points at since."""
     reason: str
+    """Why it was moved."""
     evidence: dict[str, Any]
+    """What the move is based on, and the move that it undoes."""
     recorded_at: datetime
+    """When it was moved (UTC)."""
 
 
 @dataclass(frozen=True)
@@ -93,14 +100,23 @@ class RewardModelRecord:
     loss_type, dev and held_out figures."""
 
     id: str
+    """Id of the reward model."""
     agent: str
+    """Agent whose answers it judges."""
     number: int
+    """Number of the reward model, from 1 on."""
     run_id: str
+    """Training run that made it."""
     base: str
+    """Base model that it was trained on."""
     base_fingerprint: str
+    """Hash of the base's weights."""
     files: dict[str, str]
+    """File name -> SHA-256."""
     metrics: dict[str, Any]
+    """Loss, and how well it judges dev and held-out rows."""
     recorded_at: datetime
+    """When it was registered (UTC)."""
 
     @property
     def name(self) -> str:
@@ -173,18 +189,29 @@ class ModelVersion:
     its artifact."""
 
     id: str
+    """Id of the version."""
     agent: str
+    """Agent that it belongs to."""
     number: int
+    """Number of the version; 0 is what ran before any training."""
     state: VersionState
+    """candidate, approved, rejected or retired."""
     basis: Basis | None
     """What the approval is based on; `feedback` is approved for a canary only."""
     tainted: bool
+    """Whether data that it was trained on was erased; it is not served then."""
     base: str
+    """Base model: a folder, a Hugging Face id, or the model of an endpoint."""
     base_fingerprint: str | None
+    """Hash of the base's weights; null where somebody else serves it."""
     adapter: dict[str, str] | None
+    """File name -> SHA-256 of the adapter's files; null for a plain base."""
     parent_id: str | None
+    """Version whose adapter it started from; null where it started from the base."""
     run_id: str | None
+    """Training run that made it; null for a base, an endpoint or an adapter from elsewhere."""
     recorded_at: datetime
+    """When it was registered (UTC)."""
     endpoint: dict[str, Any] | None = None
     """Set for a version that somebody else serves: the fields of an EndpointAddress, and as
     `secret_of` whose the secret is (SECRET_OWNERS). Such a version has no weights here."""
@@ -266,6 +293,7 @@ class NamedVersion(ModelVersion):
     """A version with its name, as programs read it."""
 
     name: str = ""
+    """Name of the version (v3)."""
 
 
 @dataclass(frozen=True)
@@ -281,8 +309,11 @@ class NamedAlias:
     """The version that an alias points at."""
 
     alias: str
+    """Name that calls use, such as `live`."""
     version: str
+    """Version that it points at (v3)."""
     version_id: str
+    """Id of that version."""
 
 
 @dataclass(frozen=True)
@@ -290,3 +321,4 @@ class NamedRewardModel(RewardModelRecord):
     """A reward model with its name, as programs read it."""
 
     name: str = ""
+    """Name of the reward model (rm1)."""

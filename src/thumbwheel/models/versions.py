@@ -4,10 +4,10 @@ an alias at it."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -33,6 +33,7 @@ from thumbwheel.models.types import (
     require_untainted,
 )
 
+V = TypeVar("V", bound=ModelVersion)
 LATEST = "latest"
 NUMBERED = re.compile(r"v?\d+")
 
@@ -233,8 +234,12 @@ def version(ws: Workspace, slug: str, name: str) -> ModelVersion:
     Raises NotFound with the names that exist.
     """
     agent = require_agent(ws, slug)
-    existing = versions(ws, agent)
-    aliases = aliases_of(ws, agent)
+    return version_named(slug, name, versions(ws, agent), aliases_of(ws, agent))
+
+
+def version_named(slug: str, name: str, existing: Sequence[V], aliases: Mapping[str, str]) -> V:
+    """Return the version that `name` means, as `version` does, of the existing ones of an agent;
+    `aliases`: alias -> id of the version that it points at."""
     wanted = aliases.get(name, name)
     if name == LATEST and existing:
         wanted = existing[-1].id

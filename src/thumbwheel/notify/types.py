@@ -17,12 +17,17 @@ class Notice:
     key: str
     """The same for the same thing, so that it is told once."""
     kind: NoticeKind
+    """What it is about; channels choose by it."""
     agent: str
+    """Agent that it is about."""
     title: str
+    """Title in one line."""
     text: str
+    """What happened, in a few sentences."""
     path: str
     """Of the page where it is settled."""
     occurred_at: datetime
+    """When it happened (UTC)."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the notice as a JSON value."""
@@ -40,6 +45,7 @@ class Delivered:
     """A notice that a channel took."""
 
     channel: str
+    """Channel that took it."""
     notice: str
     """Its key."""
 
@@ -49,8 +55,11 @@ class AskedDelivery:
     """A notice that a worker sends."""
 
     job: str
+    """Id of the job that sends it."""
     channel: str
+    """Channel that it goes to."""
     title: str
+    """Title of the notice."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,9 @@ class ListedChannel:
     """A channel of the settings."""
 
     name: str
+    """Name of the channel in the settings."""
     kind: str
+    """webhook, slack or email."""
     kinds: list[str]
     """Of the notices that go there."""
     agents: list[str]

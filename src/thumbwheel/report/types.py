@@ -17,9 +17,13 @@ class DatasetSources:
     """Where the rows of a dataset come from: distinct ids per split (train, dev, gate)."""
 
     rows: dict[str, int]
+    """Split -> rows."""
     feedback: dict[str, list[str]]
+    """Split -> ids of feedback that the rows are based on."""
     traces: dict[str, list[str]]
+    """Split -> ids of traces that the rows are based on."""
     subjects: dict[str, list[str]]
+    """Split -> ids of subjects whose data the rows hold."""
     origins: dict[str, int]
     """Kind of feedback (correction, upvote, preference, ...) -> rows."""
 
@@ -29,7 +33,9 @@ class UsedDataset:
     """A dataset with rows that are based on a source."""
 
     id: str
+    """Id of the dataset."""
     shape: str
+    """Shape of its rows."""
     rows: dict[str, list[str]]
     """Split -> row ids."""
     counts: dict[str, int]
@@ -41,9 +47,13 @@ class UsedRun:
     """A run that trained on a source."""
 
     id: str
+    """Id of the run."""
     algorithm: str
+    """Method of the run."""
     dataset_id: str
+    """Dataset that it trained on."""
     state: str
+    """State of the run."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +61,21 @@ class UsageReport:
     """Where a piece of feedback, a trace or a subject was used."""
 
     source: str
+    """Id of the feedback, trace or subject."""
     agent: str
+    """Agent that it belongs to."""
     sources: list[str]
     """Ids of the source and of the feedback about it."""
     datasets: list[UsedDataset]
+    """Datasets with rows that are based on it."""
     runs: list[UsedRun]
+    """Runs that trained on those datasets."""
     versions: list[str]
+    """Versions that came out of those runs."""
     reward_models: list[str]
+    """Reward models that came out of those runs."""
     evaluations: list[str]
+    """Ids of evaluations that read it."""
     exports: list[str]
     """Paths."""
 
@@ -69,14 +86,23 @@ class Lineage:
     base has no run."""
 
     version: Record
+    """The version itself."""
     parent: Record | None
+    """Version whose adapter it started from; null for the base."""
     aliases: list[str]
+    """Aliases that point at it."""
     run: Record | None
+    """Training run that made it; null for a base."""
     dataset: Record | None
+    """Dataset that it was trained on; null for a base."""
     sources: DatasetSources | None
+    """Where the rows of that dataset come from; null for a base."""
     evaluations: list[Record]
+    """Evaluations of the version."""
     decisions: list[Record]
+    """Decisions of the gate on it."""
     exports: list[Record]
+    """Exports of the version."""
     children: list[str]
     """Versions that continue this one."""
     reward_model: Record | None = None
@@ -92,9 +118,13 @@ class SourceUse:
     """A version whose dataset holds a piece of feedback, a trace or a subject."""
 
     version: str
+    """Version that used it (v3)."""
     version_id: str
+    """Id of that version."""
     run_id: str
+    """Training run of that version."""
     dataset_id: str
+    """Dataset that holds it."""
     rows: dict[str, int]
     """Split -> rows."""
     through: str | None = None
@@ -146,6 +176,8 @@ class NamedUse(SourceUse):
     """A use of a source with what it is, as programs read it."""
 
     role: Literal["learned", "selected", "judged", "rewarded"] = "learned"
+    """What the source did for the version: it learned from it, was selected or judged by it, or was
+    rewarded by a model that learned from it."""
 
 
 @dataclass(frozen=True)

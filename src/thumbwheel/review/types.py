@@ -234,12 +234,15 @@ class Item:
     from."""
 
     id: str
+    """Id of the item."""
     kind: ItemKind
+    """answer, comparison or case."""
     chat: Sequence[Mapping[str, Any]]
     """Role and text of each message."""
     answers: Sequence[str]
     """In the order in which they are shown."""
     steps: Sequence[Mapping[str, Any]] = ()
+    """Steps of the run that led to the answer; empty for a plain answer."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What the owner's metadata say about a widget."""
 
@@ -302,12 +305,15 @@ class Batch:
     """The next items of a rater, and how far the queue is."""
 
     items: Sequence[Item]
+    """Items to rate, in this order."""
     rated: int
     """By this rater."""
     skipped: int
     """By this rater, and still to be had."""
     done: int
+    """Items of the queue that are rated."""
     total: int
+    """All items of the queue."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the batch as a JSON value."""
@@ -325,7 +331,9 @@ class RatedItem:
     """What became of an item."""
 
     item: str
+    """Id of the item."""
     state: str
+    """State of the item now."""
     feedback: Sequence[str]
     """Ids of what was stored."""
     replayed: bool
@@ -345,14 +353,21 @@ class ListedQueue(QueueConfig):
     """A queue with its settings, as programs read it."""
 
     id: str
+    """Id of the queue."""
     name: str
+    """Name of the queue."""
     kind: ItemKind
+    """Kind of its items: answer, comparison or case."""
     state: QueueState
+    """filling, open or closed."""
     items: int
+    """How many items it has."""
     done: int
     """Items that got all their ratings."""
     recorded_at: datetime
+    """When it was made (UTC)."""
     closed_at: datetime | None
+    """When it was closed (UTC); null while it is open."""
 
     @classmethod
     def of(cls, queue: Queue) -> ListedQueue:
@@ -375,6 +390,7 @@ class AddedItems:
     """How many items were added to a queue."""
 
     added: int
+    """Items that are new in the queue."""
 
 
 @dataclass(frozen=True)
@@ -382,6 +398,7 @@ class ReturnedItems:
     """How many skipped items come again."""
 
     returned: int
+    """Items that are open again."""
 
 
 @dataclass(frozen=True)
@@ -389,6 +406,7 @@ class OrderedQueue:
     """The rule by which a queue was put in order."""
 
     rule: str
+    """Rule that puts the items in order."""
 
 
 @dataclass(frozen=True)
@@ -396,10 +414,13 @@ class Period:
     """The ratings of one rater in one week."""
 
     week: str
+    """The week by ISO 8601, such as 2026-W31."""
     rated: int
+    """Items that were rated in it."""
     positive: float | None
     """Share of good verdicts; None where there are no thumbs and ratings."""
     agreed: int
+    """Those of `compared` on which they say what most others say."""
     compared: int
     """Items of the week that others rated too, with a plurality."""
 
@@ -409,14 +430,19 @@ class RaterReport:
     """How one rater does."""
 
     rater: str
+    """Name of the rater."""
     rated: int
+    """Items that they rated."""
     skipped: int
+    """Items that they skipped."""
     undone: int
+    """Ratings that they took back."""
     seconds: float | None
     """Median over the ratings whose time is known."""
     kappa: Mapping[str, Any] | None
     """Agreement with the crowd of the others, with its interval."""
     weeks: Sequence[Period]
+    """Their ratings by week."""
 
 
 @dataclass(frozen=True)
@@ -424,7 +450,9 @@ class QueueReport:
     """How the raters of a queue do."""
 
     raters: Sequence[RaterReport]
+    """How each rater does."""
     alpha: Mapping[str, Any]
+    """Krippendorff's alpha of all raters, with its interval."""
     conflicts: Sequence[str]
     """Items on which raters differ."""
 
@@ -611,12 +639,15 @@ class Suggested:
     """Result of suggesting labels."""
 
     classifier: str
+    """Id of the classifier that suggested."""
     report: ClassifierReport
     """Figures of the cross-validation."""
     new: int
+    """Suggestions that are new."""
     unlabelled: int
     """Traces without a label."""
     looked_at: int
+    """Traces that were looked at."""
 
 
 @dataclass(frozen=True)
@@ -624,13 +655,17 @@ class ShownQuestion:
     """A suggestion that nobody has decided on."""
 
     id: str
+    """Id of the suggestion."""
     trace: str
+    """Id of the trace that it is about."""
     prompt: list[dict[str, Any]]
     """Messages."""
     answer: str
+    """Answer that is to be labelled."""
     good: bool | None = None
     """What is suggested; None where that is not shown."""
     confidence: float | None = None
+    """How sure the classifier is, from 0 to 1; null where it does not say."""
 
 
 @dataclass(frozen=True)
@@ -638,8 +673,11 @@ class DecidedQuestion:
     """What became of a suggestion."""
 
     id: str
+    """Id of the suggestion."""
     trace: str
+    """Id of the trace that it is about."""
     became: str
+    """State of the suggestion now."""
 
 
 @dataclass(frozen=True)

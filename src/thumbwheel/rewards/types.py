@@ -11,9 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field, with_config
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from thumbwheel.core.config import Config
@@ -232,10 +232,15 @@ class Signal:
     (unnamed ones of a source: one)."""
 
     kind: str
+    """Kind of the feedback."""
     count: int
+    """Pieces in force."""
     good: int
+    """Those that call the answer good."""
     bad: int
+    """Those that call the answer bad."""
     raters: int
+    """Different raters; unnamed ones of a source count as one."""
 
     @property
     def neither(self) -> int:
@@ -249,7 +254,9 @@ class DominantRater:
     is, is not kept."""
 
     count: int
+    """Pieces of feedback of this rater."""
     total: int
+    """Pieces of feedback of all persons."""
 
     def __str__(self) -> str:
         share = (
@@ -268,7 +275,9 @@ class TargetCounts:
     kind (trace, step, session)."""
 
     arrived: dict[str, int]
+    """Kind of target (trace, step, session) -> targets that are stored."""
     awaited: dict[str, int]
+    """Kind of target -> targets that have not arrived yet."""
 
 
 @dataclass(frozen=True)
@@ -276,9 +285,11 @@ class JudgedComponent:
     """What became of the traces under one component of the reward."""
 
     judged: int
+    """Traces that it judged in this run."""
     stood: int
     """Traces that had been judged before."""
     statuses: dict[str, int]
+    """Status -> traces."""
 
 
 @dataclass(frozen=True)
@@ -286,9 +297,13 @@ class MissingValue:
     """Traces that a component gave no value, for one reason."""
 
     component: str
+    """Component without a value."""
     status: str
+    """not_applicable, pending, failed or blocked."""
     count: int
+    """Traces concerned."""
     reason: str | None
+    """Why, in words; null where the status says it all."""
 
 
 @dataclass(frozen=True)
@@ -296,12 +311,17 @@ class JudgeReport:
     """What became of the traces that were judged."""
 
     traces: int
+    """Traces that were judged."""
     rewarded: int
     """Traces that have a reward for the first time."""
     components: dict[str, JudgedComponent]
+    """Component -> what became of the traces under it."""
     reasons: list[MissingValue]
+    """Why values are missing, with counts."""
     agent: str
+    """Agent whose traces they are."""
     dry_run: bool
+    """True if nothing was stored."""
 
 
 @dataclass(frozen=True)
@@ -316,15 +336,20 @@ class ValueFigures(Config):
     """Figures of a set of rewards; None without any."""
 
     n: int
+    """How many values there are."""
     mean: float | None
+    """Their mean; null without any."""
     least: float | None
+    """The smallest one; null without any."""
     most: float | None
+    """The largest one; null without any."""
 
 
 class RewardFigures(ValueFigures):
     """Figures of the combined reward."""
 
     good: int
+    """Traces whose reward counts as good."""
     good_from: float
     """The reward from which an answer is a good one."""
 
@@ -333,8 +358,11 @@ class ComponentFigures(Config):
     """What a component of the reward says."""
 
     weight: float
+    """Weight of the component in the reward."""
     mean: float | None
+    """Mean of its values, from 0 to 1; null without any."""
     statuses: dict[str, int]
+    """Status (ok, not_applicable, pending, failed, blocked) -> traces."""
     not_judged: int
     """Traces that it has not judged with its present settings."""
 
@@ -343,58 +371,85 @@ class LowTrace(Config):
     """A trace with a low reward."""
 
     trace: str
+    """Id of the trace."""
     external_id: str | None
+    """Name that the app gave it."""
     reward: float
+    """Its combined reward, from 0 to 1."""
 
 
 class RewardSummary(Config):
     """The rewards of an agent."""
 
     agent: str
+    """Agent whose traces they are."""
     traces: int
+    """Traces with a stored value."""
     components: dict[str, ComponentFigures]
+    """Component -> its figures."""
     reward: RewardFigures
+    """Mean, ends and good ones of the combined reward."""
     not_run: list[str]
     """Components with a weight that have never judged anything with their present settings."""
     lowest: list[LowTrace]
+    """Traces with the lowest reward."""
 
 
 class ExplainedComponent(Config):
     """What a component says of a trace."""
 
     weight: float
+    """Weight of the component in the reward."""
     value: float | None
+    """Value that it gave, from 0 to 1; null where it has none."""
     status: str
+    """ok, not_applicable, pending, failed or blocked."""
     evidence: dict[str, Any]
+    """What the value is based on."""
     outdated: bool
     """Whether it judged the trace before its feedback or its case changed."""
     counts_as: float | None
+    """The value as it enters the formula; null where it has none."""
     in_decision: bool
     """Whether `decision` counts what it heard."""
     feedback_ids: list[str]
+    """Feedback that it read."""
 
 
 class RewardExplanation(Config):
     """Why a trace has its reward."""
 
     trace: str
+    """Id of the trace."""
     reward: float | None
+    """Combined reward, from 0 to 1; null where no component has a value."""
     arithmetic: str
+    """How it was computed, as a formula with the numbers."""
     components: dict[str, ExplainedComponent]
+    """Component -> what it says."""
     not_run: list[str]
+    """Components that have not judged the trace yet."""
 
 
 class Reweighed(Config):
     """What other weights would make of the rewards."""
 
     agent: str
+    """Agent whose rewards they are."""
     before: ValueFigures
+    """Rewards under the present weights."""
     after: ValueFigures
+    """Rewards under the other weights."""
     changed: int
+    """Traces whose reward would change."""
     now_good: int
+    """Traces that would become good."""
     no_longer_good: int
+    """Traces that would no longer be good."""
     not_run: list[str]
+    """Components with a weight that no trace was judged by."""
     not_run_yet: list[str]
+    """Components with a weight that some traces were not judged by."""
     yaml: str
     """The settings that keep the weights."""
 
@@ -404,19 +459,16 @@ class RewrittenAnswers:
     """Answers that were written again."""
 
     agent: str
+    """Agent whose answers they are."""
     feedback: list[str]
     """Ids of the corrections."""
     left_out: dict[str, int]
     """Reason -> answers."""
 
 
-@with_config(use_attribute_docstrings=True)
 class IntervalFigure(TypedDict):
-    """A figure with its interval."""
+    """A figure with its interval. Its words are no docstrings, which derived classes would lack."""
 
-    value: float | None
-    """Null if there is too little to tell."""
-    low: float | None
-    """Lower end of the 95 % interval."""
-    high: float | None
-    """Upper end of the 95 % interval."""
+    value: Annotated[float | None, Field(description="Null if there is too little to tell.")]
+    low: Annotated[float | None, Field(description="Lower end of the 95 % interval.")]
+    high: Annotated[float | None, Field(description="Upper end of the 95 % interval.")]

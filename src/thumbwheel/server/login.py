@@ -24,6 +24,7 @@ from thumbwheel.access.needs import address_of, needs, public
 from thumbwheel.access.types import ANONYMOUS, ANY_AGENT, VERBS, Grants, Verb, grants_of
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import Conflict, Forbidden, NotFound, Unauthenticated
+from thumbwheel.core.field_words import describe_fields
 from thumbwheel.core.secret_store import SecretStore
 from thumbwheel.server.entrance import ENTRANCE
 from thumbwheel.server.pages.rendering import login_response
@@ -59,7 +60,9 @@ class Caller:
     """The sender of a request, and what they may do."""
 
     name: str
+    """Name of the key or user."""
     kind: str
+    """token, key, user or anonymous-loopback."""
     may: dict[str, list[Verb]]
     """Agent (`*` for every agent) -> verbs."""
     csrf: str | None
@@ -71,8 +74,11 @@ class StartedSession:
     """A session that a login has started."""
 
     name: str
+    """Name of the user."""
     csrf: str
+    """Value for the header x-csrf-token of requests that change something."""
     seconds: int
+    """How long the session lasts."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,7 @@ class EndedSession:
     """A session that a logout has ended."""
 
     name: str
+    """Name of the user."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +94,15 @@ class WebToken:
     """A signed token that is valid for minutes."""
 
     token: str
+    """The token, for `Authorization: Bearer`."""
     seconds: int
+    """How long it is valid."""
 
 
 def router(gate: AccessGate) -> APIRouter:
     """Return the router for logging in and out."""
+    for answer in (Caller, StartedSession, EndedSession, WebToken):
+        describe_fields(answer)
     routes = APIRouter(route_class=PageRoute)
     _add_entrance(routes, gate)
     _add_password(routes, gate)

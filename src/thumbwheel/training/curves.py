@@ -35,10 +35,13 @@ class Curve:
     """One metric of a run, on its training batches or on the dev rows."""
 
     metric: str
+    """Name of the metric."""
     split: str
     """`train` or `dev`."""
     steps: Sequence[int]
+    """Optimiser steps at which it was measured."""
     values: Sequence[float]
+    """Its value at each of these steps."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,12 @@ class RunCurves:
     the event of that number."""
 
     run_id: str
+    """Id of the run."""
     lines: int
+    """Lines of metrics that the curves are made of; the next event of the run has a higher
+    number."""
     curves: Sequence[Curve]
+    """One curve a metric and split."""
 
 
 @dataclass(frozen=True)

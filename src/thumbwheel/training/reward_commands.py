@@ -32,7 +32,9 @@ class ScoredAnswer:
     """An answer with the score of a reward model."""
 
     line: int
+    """Line of the file, from 1 on."""
     answer: str
+    """The answer that was judged."""
     score: float | None
     """None if the answer is longer than the model can read."""
     raw: float | None = None

@@ -284,18 +284,29 @@ class Run:
     """One training run, as recorded in the database."""
 
     id: str
+    """Id of the run."""
     agent: str
+    """Agent whose model learns."""
     algorithm: str
+    """Method of the run."""
     dataset_id: str
+    """Dataset that it trains on."""
     base: str
+    """Base model."""
     base_fingerprint: str | None
+    """Hash of the base's weights."""
     config: Mapping[str, Any]
+    """Settings that it runs with."""
     state: RunState
+    """State of the run."""
     reason: str | None
+    """Why it is in this state; null where there is nothing to say."""
     metrics: Mapping[str, Any] | None
+    """Figures at its end; null before."""
     recorded_at: datetime | None = None
     """When it began; None for one that no row has."""
     ended_at: datetime | None = None
+    """When it ended (UTC); null before."""
     folder: str | None = None
     """The folder of the home (db/hosts.py) in which it was begun, where its checkpoints are."""
     beat: int | None = None
@@ -333,11 +344,17 @@ class RunResult:
     finished run. One that learned nothing has none."""
 
     run_id: str
+    """Id of the run."""
     state: RunState
+    """How it ended: finished, nothing_learned, stopped or failed."""
     reason: str | None
+    """Why it ended so; null where there is nothing to say."""
     metrics: Mapping[str, Any]
+    """Figures at its end."""
     version_id: str | None = None
+    """Id of the candidate; null where nothing was learned."""
     version: str | None = None
+    """Name of the candidate (v3); null where nothing was learned."""
     reward_model: str | None = None
     """As `rm1`, of a method that judges."""
 
@@ -347,23 +364,39 @@ class DryRun:
     """What a run would do. Time and memory come from a trial of its first steps on this machine."""
 
     algorithm: str
+    """Method that would be trained."""
     dataset_id: str
+    """Dataset that it would train on."""
     preset: str
+    """Preset of the settings for this machine."""
     rows: int
+    """Training rows."""
     dev_rows: int
+    """Rows for early stopping."""
     dropped: Mapping[str, int]
+    """Reason -> rows that the method leaves out."""
     notes: Mapping[str, int]
+    """Remark -> rows that it is about."""
     tokens: int
+    """Tokens of the training rows."""
     scored_tokens: int
+    """Tokens that the loss is computed on."""
     steps: int
+    """Optimiser steps."""
     token_budget: int
+    """Tokens that are computed at once."""
     changes: Sequence[str]
     """What was changed to make the run fit into memory."""
     matched_modules: int
+    """Modules that get an adapter."""
     trainable_parameters: int
+    """Parameters that are trained."""
     dtype: str
+    """Precision of the base."""
     layout: str
+    """Whether rows share prompts in trees, or are padded."""
     minutes: float
+    """How long it would take on this machine."""
     past_runs: int
     """Runs of this home whose speed is in `minutes`."""
     memory_gb: Mapping[str, float]
@@ -371,6 +404,7 @@ class DryRun:
     disk_gb: float
     """Of checkpoints and the result."""
     held_out_rows: int
+    """Rows that an evaluation would read."""
     detectable_gain: float | None
     """The smallest gain that an evaluation on these rows shows with 80 % probability; None where it
     decides nothing."""
@@ -378,6 +412,7 @@ class DryRun:
     """It is a share of the answers, where 30 % of them differ, or one of how well good answers are
     ranked above bad ones."""
     probed_steps: int
+    """Steps that were tried to measure speed and memory."""
     scores: Mapping[str, Any] | None = None
     """Count, mean, deviation, least and most of the dataset's numbers; None where it has none."""
 
@@ -395,6 +430,7 @@ class EnvironmentChange:
     """A thing that is not as it was: its value then and now."""
 
     name: str
+    """Package, machine or setting that is different."""
     then: Annotated[Any, Field(description="Its value when the run was trained.")]
     now: Annotated[Any, Field(description="Its value now.")]
 
@@ -404,7 +440,9 @@ class Reproduction:
     """What training a run again gave."""
 
     run_id: str
+    """Id of the run that was trained again."""
     sameness: Sameness
+    """How near the second training came to the first."""
     differences: list[EnvironmentChange]
     """What was different about packages, machine and batches."""
     weights_distance: float | None
@@ -414,7 +452,10 @@ class Reproduction:
     """Largest relative difference of the training losses at one step; None without a common
     step."""
     tolerance: float
+    """Largest distance that counts as the same."""
     state_then: RunState
+    """How the first run ended."""
     state_now: RunState
+    """How the second run ended."""
     reasons: list[str] = field(default_factory=list)
     """Why it is not the same, one sentence each."""

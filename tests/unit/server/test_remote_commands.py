@@ -192,7 +192,7 @@ def test_a_server_that_is_none_is_said(command_line: Run, tmp_path: Path) -> Non
         ("h:8787", 2),
     ):
         result = command_line("--server", url, "secrets", "list")
-        assert result[0] == code and "--server" in result[2]
+        assert result[0] == code and "server" in result[2]
     missing = ("--key-file", str(tmp_path / "none"))
     assert command_line("--server", "http://127.0.0.1:9", *missing, "secrets", "list")[0] == 2
 

@@ -28,6 +28,7 @@ from thumbwheel.app.served_home import Asking, ServedHome, accepted_response, en
 from thumbwheel.capture.uploads import Upload, renamed
 from thumbwheel.core import ids, present
 from thumbwheel.core.errors import Changed, Forbidden, InputError, ThumbwheelError
+from thumbwheel.core.field_words import describe_fields
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs.request import JobRequest
 from thumbwheel.jobs.types import Job
@@ -351,7 +352,12 @@ class OperationEndpoint:
     def _parameters(self) -> list[inspect.Parameter]:
         parameters = [_keyword("request", Request)]
         for parameter in self.operation.path_parameters:
-            bound = PathParameter(pattern=NO_NUL, min_length=1, max_length=LONGEST_ID)
+            bound = PathParameter(
+                pattern=NO_NUL,
+                min_length=1,
+                max_length=LONGEST_ID,
+                description=parameter.description,
+            )
             parameters.append(_keyword(parameter.name, Annotated[str, bound]))
         if self.takes_body:
             parameters.append(_keyword(BODY, _body_type(self.operation)))
@@ -453,6 +459,7 @@ def _responses(operation: Operation) -> dict[int | str, dict[str, Any]]:
         200: {"description": description, "content": content}
     }
     if not route.download:
+        describe_fields(operation.signature.answer_type)
         responses[200]["model"] = operation.signature.answer_type
     if operation.is_job:
         description = "It is a job: see Location. The same request with the same Idempotency-Key, "

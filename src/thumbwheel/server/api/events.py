@@ -27,6 +27,7 @@ from thumbwheel.access.types import Principal
 from thumbwheel.app.job_paths import shown_event
 from thumbwheel.core import present
 from thumbwheel.core.errors import Busy, Forbidden, InputError, NotFound
+from thumbwheel.core.field_words import describe_fields
 from thumbwheel.core.ids import slug_of
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.decision_log import decisions_after
@@ -51,9 +52,26 @@ MOST_RUNS = 200
 END = "end"
 """The event after the last one."""
 
-Name = Annotated[str, Path(pattern=NO_NUL, min_length=1, max_length=400)]
-LastEvent = Annotated[str | None, Header(alias="last-event-id", pattern=NO_NUL, max_length=400)]
-Step = Annotated[int | None, Query(ge=0, le=2**53)]
+AgentName = Annotated[
+    str, Path(pattern=NO_NUL, min_length=1, max_length=400, description="The agent.")
+]
+JobId = Annotated[
+    str, Path(pattern=NO_NUL, min_length=1, max_length=400, description="The id of the job.")
+]
+RunId = Annotated[
+    str, Path(pattern=NO_NUL, min_length=1, max_length=400, description="The id of the run.")
+]
+LastEvent = Annotated[
+    str | None,
+    Header(
+        alias="last-event-id",
+        pattern=NO_NUL,
+        max_length=400,
+        description="The last event that the client got; it wins over `after`.",
+    ),
+]
+FirstStep = Annotated[int | None, Query(ge=0, le=2**53, description="Only from this step on.")]
+LastStep = Annotated[int | None, Query(ge=0, le=2**53, description="Only up to this step.")]
 After = Annotated[str | None, Query(description="Only what came after this event.", pattern=NO_NUL)]
 
 
@@ -62,7 +80,9 @@ class ServerEvent:
     """Something that happened."""
 
     id: str
+    """Id of the event, for the header `Last-Event-ID`."""
     kind: str
+    """Kind of the event, such as progress, log, metrics or decision."""
     content: Annotated[Any, Field(description="What the kind of event says, as an object.")]
 
 
@@ -155,6 +175,7 @@ def number_of(after: str | None) -> int:
 
 def router() -> APIRouter:
     """Return the router for the events and the list of runs."""
+    describe_fields(RunProgress)
     routes = APIRouter(route_class=BoundedRoute)
 
     @routes.get(
@@ -166,7 +187,7 @@ def router() -> APIRouter:
         tags=["jobs"],
     )
     async def job_events(
-        request: Request, job: Name, after: After = None, last: LastEvent = None
+        request: Request, job: JobId, after: After = None, last: LastEvent = None
     ) -> Response:
         """Stream the states, the progress and the lines of a job."""
         ws: Workspace = request.app.state.workspace
@@ -195,12 +216,18 @@ def router() -> APIRouter:
     )
     def run_curves(
         request: Request,
-        agent: Name,
-        run: Annotated[list[str], Query(min_length=1, max_length=MOST_RUNS)],
-        metric: Annotated[list[str] | None, Query()] = None,
-        points: Annotated[int, Query(ge=10, le=2000)] = 200,
-        first: Step = None,
-        last: Step = None,
+        agent: AgentName,
+        run: Annotated[
+            list[str], Query(min_length=1, max_length=MOST_RUNS, description="The ids of the runs.")
+        ],
+        metric: Annotated[
+            list[str] | None, Query(description="Only these metrics; all of them without any.")
+        ] = None,
+        points: Annotated[
+            int, Query(ge=10, le=2000, description="Most points of a curve; more are thinned out.")
+        ] = 200,
+        first: FirstStep = None,
+        last: LastStep = None,
     ) -> Response:
         """Return the metrics of several runs as curves of at most so many points each, from the
         step `first` to the step `last`."""
@@ -223,7 +250,7 @@ def router() -> APIRouter:
         tags=["train"],
     )
     async def run_metrics(
-        request: Request, agent: Name, run: Name, after: After = None, last: LastEvent = None
+        request: Request, agent: AgentName, run: RunId, after: After = None, last: LastEvent = None
     ) -> Response:
         """Stream the steps and evaluations of a run, while it trains."""
         ws: Workspace = request.app.state.workspace
@@ -242,7 +269,7 @@ def router() -> APIRouter:
         dependencies=[needs("read")],
         tags=["train"],
     )
-    def run_progress(request: Request, agent: Name, run: Name) -> RunProgress:
+    def run_progress(request: Request, agent: AgentName, run: RunId) -> RunProgress:
         """Return where a run is: its step, its work in words, its speed, memory and processors."""
         ws: Workspace = request.app.state.workspace
         return progress_of(ws, run_of(ws, require_agent(ws, slug_of(agent)), run))
@@ -256,7 +283,7 @@ def router() -> APIRouter:
         tags=["gate"],
     )
     async def list_decisions(
-        request: Request, agent: Name, after: After = None, last: LastEvent = None
+        request: Request, agent: AgentName, after: After = None, last: LastEvent = None
     ) -> Response:
         """List the gate's decisions about an agent's versions, oldest first."""
         ws: Workspace = request.app.state.workspace
@@ -276,5 +303,6 @@ STREAMED: Mapping[str, Any] = {STREAM: {"schema": {"type": "string"}}}
 
 def _documented(row: Any, further: Mapping[str, Any]) -> dict[int | str, dict[str, Any]]:
     """Return the documentation of an answer that is a list of such rows, or is one of `further`."""
+    describe_fields(row)
     description = "A list of what there is."
     return {200: {"description": description, "model": list[row], "content": dict(further)}}

@@ -28,7 +28,33 @@ from thumbwheel.server.api.parameters import NO_NUL
 EXPORTS = f"{AGENT}/versions/{{version}}/exports"
 BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
-Name = Annotated[str, PathParameter(pattern=NO_NUL, min_length=1, max_length=400)]
+AgentName = Annotated[
+    str, PathParameter(pattern=NO_NUL, min_length=1, max_length=400, description="The agent.")
+]
+VersionName = Annotated[
+    str,
+    PathParameter(
+        pattern=NO_NUL,
+        min_length=1,
+        max_length=400,
+        description="The version: v3, an alias, latest or an id.",
+    ),
+]
+ExportId = Annotated[
+    str,
+    PathParameter(
+        pattern=NO_NUL, min_length=1, max_length=400, description="The id of the export."
+    ),
+]
+FileName = Annotated[
+    str,
+    PathParameter(
+        pattern=NO_NUL,
+        min_length=1,
+        max_length=400,
+        description="The name of the file, as the list of exports has it.",
+    ),
+]
 
 
 @with_config(use_attribute_docstrings=True)
@@ -62,7 +88,7 @@ def router() -> APIRouter:
         response_model=list[ListedExport],
         tags=["export"],
     )
-    def list_exports(request: Request, agent: Name, version: Name) -> Response:
+    def list_exports(request: Request, agent: AgentName, version: VersionName) -> Response:
         """List the exports of a version with their files, oldest first."""
         rows = [_as_json(each) for each in _exports(request, agent, version)]
         return Response(present.json_text(rows, indent=None), media_type="application/json")
@@ -80,7 +106,7 @@ def router() -> APIRouter:
         tags=["export"],
     )
     def read_file(
-        request: Request, agent: Name, version: Name, export: Name, file: Name
+        request: Request, agent: AgentName, version: VersionName, export: ExportId, file: FileName
     ) -> Response:
         """Return a file of an export; its ETag is its SHA-256."""
         listed = {each.id: each for each in _exports(request, agent, version)}

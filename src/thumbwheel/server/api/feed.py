@@ -4,8 +4,10 @@ password of basic authentication."""
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
+from fastapi import Path as PathParameter
 
 from thumbwheel.access.needs import needs
 from thumbwheel.models.versions import require_agent
@@ -32,7 +34,9 @@ def router() -> APIRouter:
         dependencies=[needs("read")],
         response_class=FeedResponse,
     )
-    def feed(request: Request, agent: str) -> Response:
+    def feed(
+        request: Request, agent: Annotated[str, PathParameter(description="The agent.")]
+    ) -> Response:
         ws = request.app.state.workspace
         learner = require_agent(ws, agent)
         watch = getattr(request.app.state, "watch", None)

@@ -12,6 +12,7 @@ from thumbwheel.access.needs import needs
 from thumbwheel.access.route import AGENT
 from thumbwheel.capture.uploads import Upload
 from thumbwheel.core import present
+from thumbwheel.core.field_words import describe_fields
 from thumbwheel.core.ids import slug_of
 from thumbwheel.datasets.preview import FilePreview, preview_file
 from thumbwheel.datasets.types import DatasetConfig
@@ -22,12 +23,14 @@ from thumbwheel.server.api.parameters import NO_NUL
 
 FILE = "path"
 """The parameter that names the file, as that of `import`."""
-Name = Annotated[str, PathParameter(pattern=NO_NUL, min_length=1, max_length=400)]
-Text = Annotated[str, Query(pattern=NO_NUL)]
+AgentName = Annotated[
+    str, PathParameter(pattern=NO_NUL, min_length=1, max_length=400, description="The agent.")
+]
 
 
 def router() -> APIRouter:
     """Return the router for previews of imports."""
+    describe_fields(FilePreview)
     routes = APIRouter()
 
     @routes.post(
@@ -48,14 +51,25 @@ def router() -> APIRouter:
     )
     def preview(
         request: Request,
-        agent: Name,
-        path: Text,
+        agent: AgentName,
+        path: Annotated[str, Query(pattern=NO_NUL, description="The name of the file.")],
         upload: Annotated[Upload, Depends(uploaded(FILE))],
-        source: Text | None = None,
-        column: Annotated[list[str] | None, Query()] = None,
-        scale: Annotated[list[str] | None, Query()] = None,
-        timezone: Text | None = None,
-        gold: Annotated[bool, Query()] = False,
+        source: Annotated[
+            str | None, Query(pattern=NO_NUL, description="The format; detected without it.")
+        ] = None,
+        column: Annotated[
+            list[str] | None, Query(description="COLUMN=MEANING of a table, repeatable.")
+        ] = None,
+        scale: Annotated[
+            list[str] | None, Query(description="MEANING=WORST:BEST of a scale, repeatable.")
+        ] = None,
+        timezone: Annotated[
+            str | None,
+            Query(pattern=NO_NUL, description="The zone of times that are written without one."),
+        ] = None,
+        gold: Annotated[
+            bool, Query(description="Somebody reviewed the cases in the file.")
+        ] = False,
     ) -> Response:
         """Show what an import of this file would store: its first rows, the meaning of its columns,
         and how many answers people called good and bad in it. Nothing is stored.

@@ -27,6 +27,7 @@ from thumbwheel.review.label_routes import ROUTES as LABELS
 from thumbwheel.review.routes import ROUTES as REVIEW
 from thumbwheel.rewards.routes import ROUTES as REWARDS
 from thumbwheel.server.api import (
+    agents,
     endpoint,
     events,
     export_files,
@@ -86,6 +87,7 @@ def api_router() -> APIRouter:
     word of another path.
     """
     routes = APIRouter(route_class=BoundedRoute)
+    routes.include_router(agents.router())
     routes.include_router(events.router())
     routes.include_router(export_files.router())
     routes.include_router(feed.router())

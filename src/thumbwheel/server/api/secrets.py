@@ -18,7 +18,12 @@ from thumbwheel.models.versions import require_agent
 from thumbwheel.server.api.bodies import BoundedRoute
 from thumbwheel.server.api.parameters import NO_NUL
 
-Name = Annotated[str, PathParameter(pattern=NO_NUL, min_length=1, max_length=64)]
+Name = Annotated[
+    str,
+    PathParameter(
+        pattern=NO_NUL, min_length=1, max_length=64, description="The name of the secret."
+    ),
+]
 Secret = Annotated[str, Field(max_length=LONGEST, json_schema_extra={"format": "password"})]
 
 

@@ -22,8 +22,26 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.server.api.bodies import BoundedRoute
 from thumbwheel.server.api.parameters import NO_NUL
 
-Name = Annotated[str, PathParameter(pattern=NO_NUL, min_length=1, max_length=200)]
-State = Annotated[str | None, Header(alias="if-match", max_length=200)]
+Section = Annotated[
+    str,
+    PathParameter(
+        pattern=NO_NUL, min_length=1, max_length=200, description="The section of thumbwheel.yaml."
+    ),
+]
+Setting = Annotated[
+    str,
+    PathParameter(
+        pattern=NO_NUL, min_length=1, max_length=200, description="The name of the setting."
+    ),
+]
+State = Annotated[
+    str | None,
+    Header(
+        alias="if-match",
+        max_length=200,
+        description="The hash of the file as it was read; 412 if the file has changed since.",
+    ),
+]
 Changes = Annotated[
     dict[str, Any],
     Body(
@@ -63,7 +81,7 @@ def router() -> APIRouter:
 
     @routes.put("/api/settings/{section}", operation_id="settings.change", dependencies=[OWN])
     def change(
-        request: Request, section: Name, asked: Changes, if_match: State = None
+        request: Request, section: Section, asked: Changes, if_match: State = None
     ) -> ShownChanges:
         """Change numbers, switches and choices of a section in the settings file. Everything else
         of the file, comments too, stays as it is."""
@@ -77,7 +95,7 @@ def router() -> APIRouter:
         dependencies=[OWN],
     )
     def reset(
-        request: Request, section: Name, setting: Name, if_match: State = None
+        request: Request, section: Section, setting: Setting, if_match: State = None
     ) -> ShownChanges:
         """Remove a setting from the settings file, so that its default is in force again."""
         ws: Workspace = request.app.state.workspace
