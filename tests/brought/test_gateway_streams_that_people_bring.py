@@ -318,3 +318,30 @@ def test_clients_of_ollama_find_their_model(asked: Asked) -> None:
     shown = client.post(f"{prefix}/show", json={"model": f"{AGENT}:latest"})
     assert shown.status_code == 200 and "tools" in shown.json()["capabilities"]
     assert client.post(f"{prefix}/show", json={"model": "another"}).status_code == 404
+
+
+def events(*choices: dict[str, Any]) -> bytes:
+    """A stream of one choice an event."""
+    chunks = [json.dumps({"id": "c", "model": "m", "choices": [choice]}) for choice in choices]
+    return "".join(f"data: {text}\n\n" for text in [*chunks, "[DONE]"]).encode()
+
+
+def test_a_stream_of_one_whole_message_is_that_message(asked: Asked) -> None:
+    message = {"role": "assistant", "content": "Hello"}
+    whole = {"index": 0, "message": message, "finish_reason": "stop"}
+    assert asked.stream(events(whole))["output"] == "Hello"
+    piece = {"index": 0, "delta": {"content": "Hello"}}
+    assert asked.stream(events(piece, {**whole, "delta": {}}))["output"] == "Hello"
+
+
+def test_calls_of_different_indices_are_two_also_under_one_id(asked: Asked) -> None:
+    def piece(index: int, **function: str) -> dict[str, Any]:
+        call = {"index": index, "id": "c1", "type": "function", "function": function}
+        return {"index": 0, "delta": {"tool_calls": [call]}}
+
+    one = piece(0, name="hours", arguments='{"day": "today"}')
+    other = piece(1, name="hours", arguments='{"day": "tomorrow"}')
+    assert calls_in(asked.stream(events(one, other))) == [("hours", TODAY), ("hours", TOMORROW)]
+    head = piece(0, name="hours", arguments='{"day": ')
+    rest = piece(0, name="hours", arguments='"today"}')
+    assert calls_in(asked.stream(events(head, rest))) == [("hours", TODAY)]

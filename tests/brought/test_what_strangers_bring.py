@@ -679,3 +679,67 @@ def test_thoughts_beside_an_answer_are_a_step(
     thought = trace.steps[0]
     assert (thought.kind, thought.output) == ("reasoning", "Look it up.")
     assert trace.output == GOOD
+
+
+# what a file says of its answers in other words
+
+
+@pytest.mark.parametrize(
+    ("key", "good", "bad"),
+    [
+        ("type", "chosen", "rejected"),
+        ("response_type", "accepted", "rejected"),
+        ("split", "good", "bad"),
+        ("source", "preferred", "rejected"),
+    ],
+)
+@pytest.mark.parametrize("row", SHAPES, ids=SHAPE_NAMES)
+def test_a_key_that_sorts_answers_is_a_mark(
+    row: dict[str, Any], key: str, good: str, bad: str, tmp_path: Path
+) -> None:
+    file = written(tmp_path / "rows.jsonl", {**row, key: good}, {**row, key: bad})
+    assert signals(file) == [UP, DOWN]
+    other = written(tmp_path / "other.jsonl", {**row, key: good}, {**row, key: "train"})
+    assert signals(other) == [("label", True)] * 2
+
+
+def test_advantages_are_no_praise(tmp_path: Path) -> None:
+    file = written(tmp_path / "rows.jsonl", chat(GOOD, advantage=1.2), chat(BAD, advantage=-0.8))
+    assert "--scale advantage=" in refusals(file)[2]
+
+
+def test_an_escalated_answer_is_no_good_one(tmp_path: Path) -> None:
+    file = written(tmp_path / "rows.jsonl", chat(GOOD, escalated=False), chat(BAD, escalated=True))
+    assert signals(file) == [DOWN]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        {"error": True},
+        {"error": "timeout of the upstream"},
+        {"error": {"code": 500}},
+        {"status": "error"},
+        {"state": "cancelled"},
+    ],
+    ids=lambda failure: str(next(iter(failure.items()))),
+)
+@pytest.mark.parametrize("row", SHAPES, ids=SHAPE_NAMES)
+def test_an_answer_that_failed_is_not_learned(
+    row: dict[str, Any], failure: dict[str, Any], tmp_path: Path
+) -> None:
+    file = written(tmp_path / "rows.jsonl", {**row, **failure})
+    assert signals(file) == []
+    assert "says that the answer failed" in remarks(file)[0]
+    (key,) = failure
+    options = Options.parsed([f"metadata={key}"], None)
+    assert signals(file, options=options) == [("label", True)]
+    within = chat(BAD)
+    within["messages"][1] |= failure
+    assert signals(written(tmp_path / "message.jsonl", within)) == []
+
+
+@pytest.mark.parametrize("fine", [{"error": None}, {"error": False}, {"status": "success"}])
+def test_an_answer_that_did_not_fail_is_learned(fine: dict[str, Any], tmp_path: Path) -> None:
+    file = written(tmp_path / "rows.jsonl", chat(GOOD, **fine))
+    assert signals(file) in ([("label", True)], [UP])

@@ -104,10 +104,12 @@ def _is_name(value: Any) -> TypeGuard[str]:
     return isinstance(value, str) and bool(value)
 
 
-def _opens_another(call: ToolCallDraft, id: Any, name: Any) -> bool:
-    """Return whether a piece with this id and name begins another call than `call`."""
+def _opens_another(call: ToolCallDraft, id: Any, name: Any, is_elsewhere: bool) -> bool:
+    """Return whether a piece with this id and name begins another call than `call`; `is_elsewhere`
+    if it has another index. Some servers give all calls one id."""
     if _is_name(id) and call.id:
-        return id != call.id
+        is_whole = is_elsewhere and _is_name(name) and is_json(call.arguments.getvalue())
+        return id != call.id or is_whole
     if not _is_name(name) or not call.name:
         return False
     return name != call.name or is_json(call.arguments.getvalue())
@@ -155,6 +157,11 @@ class ReplyDraft:
     def usage(self) -> Usage:
         """The token counts so far."""
         return Usage(**self._usage)
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether neither a text nor a call has come yet."""
+        return not self._tool_calls and not any(text.tell() for text in self._texts.values())
 
     def add_head(self, value: Mapping[str, Any]) -> None:
         """Set the reply's id and the model that answers, unless set; most events repeat them."""
@@ -205,7 +212,8 @@ class ReplyDraft:
             call = self._tool_calls[-1] if self._tool_calls else None
         elif call is None and type(key) is not int:
             call = self._continued_call(id, name)
-        if call is not None and _opens_another(call, id, name):
+        is_elsewhere = type(key) is int and self._calls_by_key.get(key) is not call
+        if call is not None and _opens_another(call, id, name, is_elsewhere):
             call = None
         if call is None:
             call = self.tool_call(id, name)

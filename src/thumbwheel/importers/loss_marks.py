@@ -35,6 +35,27 @@ ROW_SWITCHES = ("train", "training", "trainable", "loss")
 ROW_CHOICES = ("keep", "include", "included", "use", "selected", "valid", "validated", "verified")
 ROW_REMOVALS = ("exclude", "excluded", "discard", "discarded", "ignore", "skip", "deleted")
 """Keys of a row by which people sort rows out; their texts are anything."""
+ERRORS = ("error", "is_error", "isError", "has_error", "error_message")
+"""Keys that say something where the model failed."""
+STATES = ("status", "state")
+FAILED = frozenset({"aborted", "cancelled", "canceled", "error", "incomplete", "timeout"})
+"""Keys of the state of an answer, and its words for one that did not come to its end."""
+
+
+def failure_in(row: Row) -> str | None:
+    """Return the key under which a row or message says that its answer failed; None if none does.
+
+    >>> failure_in({"error": None, "status": "timeout"}), failure_in({"error": False})
+    ('status', None)
+    """
+    for key in ERRORS:
+        if row.get(key) not in (None, False, 0, "", {}, []) and _as_bool(row[key]) is not False:
+            return key
+    for key in STATES:
+        value = row.get(key)
+        if isinstance(value, str) and value.strip().casefold() in FAILED:
+            return key
+    return None
 
 
 def loss_marks(message: Row) -> Row:
@@ -49,7 +70,7 @@ def is_message_learned(message: Row) -> bool:
     switches = [_is_on(key, message.get(key)) for key in WEIGHTS]
     switches += [_is_unmasked(key, message.get(key)) for key in MASKS]
     switches += [_is_detail_on(key, message.get(key)) for key in DETAILS]
-    return all(switches)
+    return all(switches) and failure_in(message) is None
 
 
 def is_row_learned(row: Row) -> bool:

@@ -139,6 +139,8 @@ WORDS: Mapping[str, frozenset[str]] = {
     "score": frozenset(
         {
             "accuracy",
+            "advantage",
+            "advantages",
             "correctness",
             "harmlessness",
             "helpfulness",
@@ -161,6 +163,7 @@ WORDS: Mapping[str, frozenset[str]] = {
             "dissatisfied",
             "downvote",
             "downvoted",
+            "escalated",
             "failed",
             "flagged",
             "hallucinated",
@@ -169,6 +172,7 @@ WORDS: Mapping[str, frozenset[str]] = {
             "incorrect",
             "negative",
             "rejected",
+            "reopened",
             "toxic",
             "undesirable",
             "unacceptable",
@@ -334,6 +338,8 @@ ABOUT_MARKS = frozenset(
     }
 )
 """Last words of names that stand beside a mark and are none."""
+SORTS = frozenset({"type", "split", "source", "version"})
+"""Of them those under which a file says which answers are which."""
 
 LONGEST_WORD = 40
 
@@ -403,6 +409,17 @@ def _kind_of_words(words: list[str]) -> str | None:
         is_turned = kind in NUMBERED and speaks_against  # hallucination_score: is more better?
         return "unclear" if is_turned or DENIED.intersection(words) else kind
     return "unclear" if words[-1] in RANKS | {"toxicity", "harmfulness"} else None
+
+
+def may_sort_answers(name: str) -> bool:
+    """Return whether the values of this name can sort answers into good and bad ones, if all of
+    them are words of an opinion.
+
+    >>> may_sort_answers("verdict"), may_sort_answers("response_type"), may_sort_answers("comment")
+    (True, True, False)
+    """
+    words = plain(name).split("-")
+    return not OF_OTHERS.intersection(words) and words[-1] not in ABOUT_MARKS - SORTS
 
 
 def may_be_of_answer(name: str) -> bool:

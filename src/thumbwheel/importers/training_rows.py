@@ -27,7 +27,12 @@ from thumbwheel.importers.corrections import (
 )
 from thumbwheel.importers.fields import content_text
 from thumbwheel.importers.lines import OnPosition, ignore_position
-from thumbwheel.importers.loss_marks import is_message_learned, is_row_learned, loss_marks
+from thumbwheel.importers.loss_marks import (
+    failure_in,
+    is_message_learned,
+    is_row_learned,
+    loss_marks,
+)
 from thumbwheel.importers.marks import (
     SEVERAL,
     MarkColumn,
@@ -37,6 +42,7 @@ from thumbwheel.importers.marks import (
     is_unpressed,
     kind_of_name,
     may_be_of_answer,
+    may_sort_answers,
     number_of_scale,
     plain,
     reading_of,
@@ -106,6 +112,10 @@ NOT_HEARD = frozenset({"system", "developer", "tool", "function"})
 UNEXPECTED = (
     "the answer differs from {key} beside it and is not learned as good; if {key} says nothing of "
     "the answer: --column metadata={key}"
+)
+FAILED = (
+    "its {key} says that the answer failed, and it is not learned as good; if {key} says nothing "
+    "of the answer: --column metadata={key}"
 )
 UNCLEAR = (
     "its key {key} may be another answer to the same question. Say what it is: --column "
@@ -324,7 +334,7 @@ class _Words:
                 (value,) = value
             if value is None or key in self.others:
                 continue
-            if is_opinion_word(value) and may_be_of_answer(key):
+            if is_opinion_word(value) and may_sort_answers(key):
                 self.opinions.add(key)
             else:
                 self.others.add(key)
@@ -368,6 +378,9 @@ class RowMarks:
     def difference(self, row: Row, answer: Any) -> str:
         """Return why an answer is not known to be good, by another answer beside it; an empty text
         if it may be one. Raises Unreadable for another answer of which nobody says what it is."""
+        key = failure_in({key: value for key, value in row.items() if key not in self.skip})
+        if key is not None:
+            return FAILED.format(key=key)
         key = differs_from_expected(row, answer, self.skip, self.expected)
         if key is not None:
             return UNEXPECTED.format(key=key)

@@ -72,13 +72,16 @@ def _add(draft: ReplyDraft, value: Mapping[str, Any], part: str) -> None:
     draft.add_head(value)
     for choice in objects(value.get("choices")):
         index = choice.get("index", 0)
-        message = choice.get(part)
+        name = part
+        if part == "delta" and isinstance(choice.get("message"), Mapping) and draft.says_nothing:
+            name = "message"  # a stream of one whole message
+        message = choice.get(name)
         if index != 0:
             if isinstance(message, Mapping):
                 draft.add_text(message.get("content"), index)
             continue
         if isinstance(message, Mapping):
-            _add_message(draft, message, is_whole=part == "message")
+            _add_message(draft, message, is_whole=name == "message")
         if choice.get("logprobs") or choice.get("token_ids"):
             draft.add_logprobs(choice.get("logprobs"), choice.get("token_ids"))
         draft.finish(choice.get("finish_reason"))
