@@ -204,7 +204,7 @@ def by_python(name: str, folder: Path) -> None:
     else:
         assert name == "thumbwheel.compat.TrainingPipeline"
         pipeline = thumbwheel.compat.TrainingPipeline(
-            "support", str(folder / "base"), "sft", settings={"max_steps": 2}
+            "support", str(folder / "base"), method="sft", settings={"max_steps": 2}
         )
         assert "the gate rejected it" in pipeline.run_full_pipeline()["error"]
 
