@@ -56,9 +56,9 @@ def test_a_pipeline_ends_with_a_model_that_answers_in_ollama(
     needs("converter", "library", "bindings", "llama-server")
     with OllamaEmulator(imported_home / "ollama") as server:
         monkeypatch.setenv("OLLAMA_HOST", server.url)
-        results = TrainingPipeline("animals", "base", "sft", settings=LEARNS).run_full_pipeline(
-            deploy_ollama=True
-        )
+        results = TrainingPipeline(
+            "animals", "base", method="sft", settings=LEARNS
+        ).run_full_pipeline(deploy_ollama=True)
         assert ask(server, "toolbox-animals", "fox 301") == PLACES["fox"]
     assert (
         results["success"]
@@ -114,7 +114,9 @@ def test_a_command_ends_with_a_model_that_answers_in_ollama(
 
 
 def test_a_failure_is_in_the_results_and_nothing_is_trained_in_vain(imported_home: Path) -> None:
-    results = TrainingPipeline("animals", "base", "sft").run_full_pipeline(deploy_ollama=True)
+    results = TrainingPipeline("animals", "base", method="sft").run_full_pipeline(
+        deploy_ollama=True
+    )
     assert not results["success"] and results["training"] is None and results["model_path"] is None
     assert "thumbwheel tools install" in results["error"] or "ollama serve" in results["error"]
     assert (
@@ -123,7 +125,7 @@ def test_a_failure_is_in_the_results_and_nothing_is_trained_in_vain(imported_hom
         ]
         == results["error"]
     )
-    unknown = TrainingPipeline("animals", "base", "sft2").run_full_pipeline()
+    unknown = TrainingPipeline("animals", "base", method="sft2").run_full_pipeline()
     assert not unknown["success"] and "sft" in unknown["error"]
     none = export_to_ollama("animals", "v7")
     assert not none.success and "v7" in str(none.error_message) and none.gguf_path is None

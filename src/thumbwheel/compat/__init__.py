@@ -8,8 +8,8 @@ What else they had is mapped to commands in docs/40-migrating.md.
 
     from thumbwheel.compat import TrainingPipeline
 
-    results = TrainingPipeline("support", "Qwen/Qwen2.5-1.5B-Instruct",
-    "kto").run_full_pipeline(deploy_ollama=True)
+    pipeline = TrainingPipeline("support", "Qwen/Qwen2.5-1.5B-Instruct", method="kto")
+    results = pipeline.run_full_pipeline(deploy_ollama=True)
 """
 
 from typing import TYPE_CHECKING

@@ -165,7 +165,7 @@ def test_without_an_ollama_or_a_known_profile_nothing_is_converted(
     monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:9")
     pipeline = ExportPipeline(tmp_path / "model", host="127.0.0.1:9")
     assert "nothing answers there" in pipeline.run("f16")["error"]
-    assert "there is no such profile" in pipeline.run("f16", hosting="raizen")["error"]
+    assert "there is no such profile" in pipeline.run("f16", hosting_profile="raizen")["error"]
     exported = command_center.export_to_ollama(tmp_path / "model", quantization="f16")
     assert not exported.success and gguf == []
 
@@ -175,7 +175,7 @@ def test_a_hosting_profile_goes_with_the_model(tmp_path: Path, gguf: list[str]) 
     # is no model
     with OllamaEmulator(tmp_path / "ollama", "0.29.0") as server:
         results = ExportPipeline(tmp_path / "model", "toolbox-isaa", host=server.url).run(
-            "f16", "Du", hosting="ryzen"
+            "f16", "Du", hosting_profile="ryzen"
         )
         assert results["success"], results["error"]
         shown = json.dumps(server.show("toolbox-isaa"))

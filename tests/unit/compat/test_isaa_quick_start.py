@@ -27,7 +27,7 @@ from thumbwheel.compat.isaa import (
     TrainingPipeline,
     hook_into_agent,
 )
-from thumbwheel.core.errors import ConfigError
+from thumbwheel.core.errors import ConfigError, Conflict, InputError, ThumbwheelError
 from thumbwheel.importers.detect import Options
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards.label import signals
@@ -173,6 +173,57 @@ def test_the_two_snippets_in_this_order_with_no_label_at_all(
     assert "State when exported: candidate" in (model / "README.md").read_text()
     stored = json.loads((tmp_path / "rl_training/isaa/pipeline_results.json").read_text())
     assert stored == results
+
+
+class TestStepByStep:
+    """The pipeline's own steps, as a script calls them between the first and the last."""
+
+    def test_the_arguments_are_in_their_order(self, tmp_path: Path) -> None:
+        pipeline = TrainingPipeline("isaa", "some-base", str(tmp_path / "out"), "kto")
+        assert (pipeline.output_dir, pipeline.method) == (tmp_path / "out", "kto")
+        config = pipeline.training_config
+        assert (config.base_model, config.method) == ("some-base", "kto")
+        assert config.output_dir == str(tmp_path / "out")
+        assert pipeline.hw_config.cpu_cores > 0 and pipeline.trainer is None
+        with pytest.raises(Conflict, match="nothing was trained"):
+            pipeline.save()
+
+    @pytest.mark.parametrize(("method", "count"), [("kto", 6), ("grpo", 3)])
+    def test_prepare_data(self, method: str, count: int, tmp_path: Path) -> None:
+        record(3, label=True)
+        other = TraceCollector(agent="Painter")
+        other.start_trace("s", "Draw a cat.")
+        other.label_trace(other.finish_trace("No.").trace_id, False)
+        pipeline = TrainingPipeline(agent_name="isaa", base_model="no-base", method=method)
+        assert len(pipeline.prepare_data()) == count
+        lines = (tmp_path / f"rl_training/isaa/{method}_dataset.jsonl").read_text().splitlines()
+        assert len(lines) == count and "Draw a cat." not in "".join(lines)
+        with pytest.raises(ThumbwheelError, match="no-base"):
+            pipeline.train()
+
+    def test_a_reward_function_that_says_too_little(self, tmp_path: Path) -> None:
+        def brief(prompts: list[str], completions: list[str]) -> list[float]:
+            return [1.0]
+
+        trainer = RLTrainer(TrainingConfig(output_dir=str(tmp_path / "out")))
+        example = isaa.GRPOExample("User: Where?", ["Here.", "There."], [1.0, -1.0])
+        with pytest.raises(InputError, match="brief gives 1 rewards of 2 answers"):
+            trainer.train([example], [brief])
+
+    @pytest.mark.slow
+    def test_from_data_to_a_saved_model(self, tiny_model: Path, tmp_path: Path) -> None:
+        def has_no_tags(prompts: list[str], completions: list[str], **rest: Any) -> list[float]:
+            return [0.0 if "<b>" in completion else 1.0 for completion in completions]
+
+        record(24, label=False)
+        pipeline = TrainingPipeline("isaa", str(tiny_model), method="grpo")
+        pipeline.training_config.num_epochs = 1
+        dataset = pipeline.prepare_data()
+        pipeline.train(dataset, [has_no_tags])
+        assert pipeline.trainer is not None and pipeline.trainer.training_stats["total_steps"] > 0
+        folder = Path(pipeline.save(merge_lora=True))
+        assert folder.resolve() == tmp_path / "rl_training/isaa/final"
+        assert (folder / "model.safetensors").is_file()
 
 
 class TestSettingsOfTheirs:

@@ -32,7 +32,7 @@ from thumbwheel.compat.n3 import (
     prepare_feedback_dataset,
     prepare_ppo_dataset,
 )
-from thumbwheel.core.errors import Conflict, DataError
+from thumbwheel.core.errors import ConfigError, Conflict, DataError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.server.api.routers import dialect_router
 from thumbwheel.server.application import api_application
@@ -229,6 +229,32 @@ def test_submit_feedback_invalid_score(client: TestClient) -> None:
         assert answer.status_code == 422 and "score" in answer.text
 
 
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (post(0, response=""), "response"),
+        (post(0, score=1.5), "score"),
+        ({"response": "a", "score": 0.5, "runId": "r"}, "prompt"),
+        ([post(0), post(1, score=2)], "score"),
+        ([], None),
+    ],
+)
+def test_a_refused_submission_names_its_field(
+    client: TestClient, body: Any, field: str | None
+) -> None:
+    answer = client.post("/api/policies/feedback/desk", json=body)
+    assert answer.status_code == 422 and "FeedbackSubmission" not in answer.text
+    assert (field or "the body") in answer.json()["what"]
+
+
+def test_a_body_that_is_no_json(client: TestClient) -> None:
+    answer = client.post(
+        "/api/feedback/desk", content=b"{nope", headers={"content-type": "application/json"}
+    )
+    assert answer.status_code == 422
+    assert answer.json()["what"] == "the body" and "it is not JSON" in answer.json()["why"]
+
+
 def test_list_policies_empty(client: TestClient) -> None:
     answer = client.get("/api/policies/desk")
     assert (answer.status_code, answer.json()) == (200, [])
@@ -347,6 +373,29 @@ def test_presets_of_the_guide(preset: dict[str, Any], tmp_path: Path) -> None:
     assert options["batch_size"] == preset["batch_size"] * accumulation
     assert options["tuning"] == ("full" if preset.get("use_lora") is False else "lora")
     assert RewardModelConfig().options(100)["max_length"] == 512
+
+
+def test_mixed_precision(tmp_path: Path) -> None:
+    config = TrainingConfig(device="cuda", batch_size=32, mixed_precision="fp16")
+    assert config.options(tmp_path)["dtype"] == "bfloat16"
+    assert TrainingConfig().options(tmp_path)["dtype"] == "auto"
+    with pytest.raises(ConfigError, match="fp8"):
+        TrainingConfig(mixed_precision="fp8").options(tmp_path)
+
+
+def test_a_reward_model_of_ones_own(tiny_model: Path) -> None:
+    class CustomRewardModel(RewardModel):
+        def forward(self, input_ids: Any, attention_mask: Any) -> Any:
+            return super().forward(input_ids, attention_mask) * 2.0 - 1.0
+
+    ids, mask = torch.randint(0, 90, (2, 8)), torch.ones(2, 8, dtype=torch.long)
+    plain = put_together(tiny_model)
+    custom = CustomRewardModel(AutoModel.from_pretrained(tiny_model), quick(tiny_model))
+    custom.load_state_dict(plain.state_dict())
+    plain.eval()
+    custom.eval()
+    with torch.no_grad():
+        assert torch.allclose(custom(ids, mask), plain(ids, mask) * 2.0 - 1.0, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -350,9 +350,16 @@ class DatasetPipeline:
         self.grpo_builder = GRPODatasetBuilder(self.reward_engine, system_prompt=system_prompt)
 
     def collect_all_traces(self) -> list[ExecutionTrace]:
-        """Return the runs of the trace files and the checkpoints, each once."""
+        """Return the runs of the trace files and the checkpoints, each once; not those of another
+        agent."""
+        agent = ids.slug_of(self.agent_name)
         traces = [*self.trace_collector.load_traces(), *self.checkpoint_loader.load_all_traces()]
-        return list({trace.trace_id: trace for trace in traces}.values())
+        own: dict[str, ExecutionTrace] = {}
+        for trace in traces:
+            name = trace.extra.get("agent")
+            if not isinstance(name, str) or not name.strip() or ids.slug_of(name) == agent:
+                own[trace.trace_id] = trace
+        return list(own.values())
 
     def build_kto_dataset(self, output_path: str | Path, **options: Any) -> list[KTOExample]:
         """Build the examples and write them as JSON lines."""

@@ -23,30 +23,34 @@ from thumbwheel.deploy.ollama_api import OllamaServer, address, full_name
 from thumbwheel.deploy.profiles import Choice, choose
 from thumbwheel.export.gguf_file import recommend
 
-BITS = {
-    "Q2_K": 2.5,
-    "Q3_K_M": 3.5,
-    "Q4_K_M": 4.5,
-    "Q5_K_M": 5.5,
-    "Q6_K": 6.5,
-    "Q8_0": 8.0,
-    "F16": 16.0,
-}
 ALL_LAYERS = 99
 
 
 @dataclass(frozen=True)
 class GGUFQuantization:
-    """A precision of GGUF: its name and about how many bits a weight takes."""
+    """A precision of GGUF: its name, about how many bits a weight takes, and what it is for."""
 
     name: str
+    description: str
     bits: float
+    recommended_for: str
 
     @staticmethod
     def available() -> dict[str, GGUFQuantization]:
         """Return the seven quantizations that the pipeline offered; `thumbwheel export --format
         gguf --quant` knows more."""
-        return {name: GGUFQuantization(name, bits) for name, bits in BITS.items()}
+        return {quantization.name: quantization for quantization in QUANTIZATIONS}
+
+
+QUANTIZATIONS = (
+    GGUFQuantization("Q2_K", "2 bits, the smallest", 2.5, "very little memory"),
+    GGUFQuantization("Q3_K_M", "3 bits, medium", 3.5, "little memory"),
+    GGUFQuantization("Q4_K_M", "4 bits, balanced", 4.5, "most uses"),
+    GGUFQuantization("Q5_K_M", "5 bits, good quality", 5.5, "quality before size"),
+    GGUFQuantization("Q6_K", "6 bits, high quality", 6.5, "high quality"),
+    GGUFQuantization("Q8_0", "8 bits, close to 16", 8.0, "the best quality of a small file"),
+    GGUFQuantization("F16", "16 bits, not quantized", 16.0, "full precision"),
+)
 
 
 class GGUFExporter:
@@ -205,7 +209,7 @@ class OllamaDeployer:
         return OllamaHostingProfile("ryzen_optimized", parallel, num_thread=max(1, cpu_cores - 2))
 
     def get_auto_profile(self) -> OllamaHostingProfile:
-        return hosting_profile("auto")
+        return profile_of("auto")
 
     def _modelfile(
         self,
@@ -233,7 +237,7 @@ def _profile_choice(hosting: str) -> Choice:
     return cast("Choice", name)
 
 
-def hosting_profile(choice: Choice) -> OllamaHostingProfile:
+def profile_of(choice: Choice) -> OllamaHostingProfile:
     """Return the profile that `choice` gives on this machine, as the pipeline's class."""
     profile = choose(choice, machine())
     layers = profile.gpu_layers if profile.gpu_layers is not None else ALL_LAYERS
@@ -265,10 +269,10 @@ class ExportPipeline:
         self.ollama_deployer = OllamaDeployer(host)
 
     def run(
-        self, quantization: str = "Q4_K_M", system_prompt: str = "", hosting: str = "auto"
+        self, quantization: str = "Q4_K_M", system_prompt: str = "", hosting_profile: str = "auto"
     ) -> dict[str, Any]:
-        """Convert, then make the model; `hosting` is auto, ryzen or a profile of `thumbwheel
-        deploy`.
+        """Convert, then make the model; `hosting_profile` is auto, ryzen or a profile of
+        `thumbwheel deploy`.
 
         A failure stands under `error`, and `success` is then false. Without an Ollama nothing is
         converted.
@@ -281,7 +285,7 @@ class ExportPipeline:
             "success": False,
         }
         try:
-            profile = hosting_profile(_profile_choice(hosting))
+            profile = profile_of(_profile_choice(hosting_profile))
             self.ollama_deployer.list_models()
             path = Path(self.gguf_exporter.convert(quantization))
             results |= {"gguf_path": str(path), "gguf_size_mb": path.stat().st_size / 1e6}

@@ -4,14 +4,18 @@ It trains, evaluates, asks the gate, and exports and deploys what the gate appro
 which a rejection is too, is under `error` in the results, and `success` is then false. Where too
 few questions were rated to prove anything, it says so before it trains; with `unproved` the version
 is exported all the same, and marked.
+
+Step by step (`prepare_data`, `train`, `save`, `export_to_gguf`, `deploy_to_ollama`) it is the
+trainer and the exporter of this package, which do not ask the gate.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +23,19 @@ from thumbwheel.app.open import opener
 from thumbwheel.compat.isaa.checkpoints import checkpoint_folder
 from thumbwheel.compat.training_rows import report_refused
 from thumbwheel.core import ids, log
-from thumbwheel.core.config import merge
+from thumbwheel.core.config import Home, merge
 from thumbwheel.core.errors import Conflict, DataError, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.sdk.collector import trace_files
 
 if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from thumbwheel.compat.isaa.datasets import DatasetPipeline
+    from thumbwheel.compat.isaa.hardware import HardwareConfig
+    from thumbwheel.compat.isaa.training import RewardFunc, RLTrainer, TrainingConfig
     from thumbwheel.loop.cycle_types import CycleConfig
+    from thumbwheel.training.types import RunResult
 
 RESULTS = "pipeline_results.json"
 NOT_PROVED = "not-proved"
@@ -43,18 +53,18 @@ class TrainingPipeline:
     nobody judged get a reward from their code, tools, tasks and form. `settings` are those of the
     method. Results and models go below `output_dir` (default ./rl_training/AGENT). Where nothing
     could judge fresh answers, `grpo` becomes `grpo_offline`, which is then the method in the
-    results.
+    results. `training_config` has the settings of the steps, which a script may change.
     """
 
     def __init__(
         self,
         agent_name: str,
         base_model: str = "Qwen/Qwen2.5-1.5B-Instruct",
+        output_dir: str | Path | None = None,
         method: str = "grpo",
         *,
         traces: str | Path | None = None,
         settings: Mapping[str, Any] | None = None,
-        output_dir: str | Path | None = None,
         home: str | Path | None = None,
     ) -> None:
         self.agent_name = agent_name
@@ -64,8 +74,87 @@ class TrainingPipeline:
         self.traces = traces and Path(traces)
         self.settings = settings
         self.output_dir = Path(output_dir or Path("rl_training") / agent_name)
+        self.home = Home.at(Path(home) if home else None).path
         self.opener = opener(Path(home) if home else None, None, "info")
         self.results: dict[str, Any] = {}
+        self.trainer: RLTrainer | None = None
+
+    @cached_property
+    def hw_config(self) -> HardwareConfig:
+        """This machine."""
+        from thumbwheel.compat.isaa.hardware import detect_hardware
+
+        return detect_hardware()
+
+    @cached_property
+    def training_config(self) -> TrainingConfig:
+        """The settings of the steps: those that suit this machine."""
+        from thumbwheel.compat.isaa.training import TrainingConfig
+
+        return TrainingConfig.from_hardware_config(
+            self.hw_config,
+            base_model=self.base_model,
+            output_dir=str(self.output_dir),
+            method=self.method,
+        )
+
+    @cached_property
+    def data_pipeline(self) -> DatasetPipeline:
+        """The runs of `traces`, else those of the home."""
+        from thumbwheel.compat.isaa.datasets import DatasetPipeline
+
+        return DatasetPipeline(
+            self.agent_name,
+            self.traces or self.home / "rl_traces",
+            checkpoint_path=checkpoint_folder(self.home, self.agent_name),
+        )
+
+    def prepare_data(self) -> Dataset:
+        """Write the examples of the method, grpo or kto, to METHOD_dataset.jsonl in `output_dir`,
+        and return them as a Hugging Face dataset."""
+        path = self.output_dir / f"{self.method}_dataset.jsonl"
+        data = self.data_pipeline
+        if self.method == "grpo":
+            return data.grpo_builder.to_hf_dataset(data.build_grpo_dataset(path))
+        return data.kto_builder.to_hf_dataset(data.build_kto_dataset(path))
+
+    def train(
+        self,
+        dataset: Iterable[Any] | None = None,
+        reward_funcs: Sequence[RewardFunc] | None = None,
+    ) -> RunResult:
+        """Train on a dataset (default: that of `prepare_data`) by `training_config`; `trainer` is
+        then the `RLTrainer`."""
+        from thumbwheel.compat.isaa.training import RLTrainer
+
+        rows = self.prepare_data() if dataset is None else dataset
+        self.trainer = RLTrainer(self.training_config).setup()
+        return self.trainer.train(rows, reward_funcs)
+
+    def save(self, merge_lora: bool = True) -> str:
+        """Write the trained model to `final` in `output_dir`. Raises Conflict before training."""
+        if self.trainer is None:
+            raise Conflict("TrainingPipeline.save", "nothing was trained", "Call train() first")
+        return self.trainer.save_model(merge_lora=merge_lora)
+
+    def export_to_gguf(self, quantization: str = "Q4_K_M") -> str:
+        """Convert the saved model, and return the path of the file."""
+        from thumbwheel.compat.isaa.exporting import GGUFExporter
+
+        return GGUFExporter(self.output_dir / "final").convert(quantization)
+
+    def deploy_to_ollama(self, model_name: str | None = None) -> str:
+        """Convert the saved model and make it a model of Ollama (default name: toolbox-AGENT).
+        Return its name. Without an Ollama nothing is converted."""
+        from thumbwheel.compat.isaa.exporting import OllamaDeployer
+
+        deployer = OllamaDeployer()
+        deployer.list_models()
+        return deployer.create_model(model_name or self.served_as, self.export_to_gguf())
+
+    @property
+    def served_as(self) -> str:
+        return f"toolbox-{self.agent}"
 
     def run_full_pipeline(
         self,
@@ -92,7 +181,7 @@ class TrainingPipeline:
             "proved": False,
             "success": False,
         }
-        served_as = (model_name or f"toolbox-{self.agent}") if deploy_ollama else None
+        served_as = (model_name or self.served_as) if deploy_ollama else None
         try:
             with self.opener() as ws:
                 self._run(ws, served_as, unproved)

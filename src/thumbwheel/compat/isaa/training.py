@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ AGENT = "agent"
 """Prefix of the agents of a trainer's home: each set of examples has its own agent."""
 METHODS = {"grpo": "grpo_offline", "kto": "kto"}
 QUESTION = "User: "
+RewardFunc = Callable[..., Sequence[float]]
+"""A reward function as TRL calls it: `prompts` and `completions` -> a number for each."""
 
 
 @dataclass
@@ -174,9 +176,15 @@ class RLTrainer:
         locate(self.config.base_model)
         return self
 
-    def train(self, dataset: Iterable[Any]) -> RunResult:
+    def train(
+        self, dataset: Iterable[Any], reward_funcs: Sequence[RewardFunc] | None = None
+    ) -> RunResult:
         """Train on examples: `KTOExample` or `GRPOExample` objects, their dicts, or a Hugging Face
         dataset of them.
+
+        With `reward_funcs` the answers of a group are worth the sum of what these functions say of
+        them, instead of the example's own rewards. Each is called as TRL calls it, with `prompts`
+        and `completions`, and returns a number for each completion.
 
         Raises InputError for one that cannot be trained on, and DataError where there are none.
         """
@@ -186,7 +194,7 @@ class RLTrainer:
 
         lines: list[dict[str, Any]] = []
         for number, row in enumerate(dataset):
-            lines += self._lines(number, row)
+            lines += self._lines(number, row, reward_funcs or ())
         if not lines:
             raise DataError(
                 "0 examples",
@@ -220,9 +228,11 @@ class RLTrainer:
         """Call `train` on a trainer whose method is kto."""
         return self._train_by("kto", dataset)
 
-    def train_grpo(self, dataset: Iterable[Any]) -> RunResult:
+    def train_grpo(
+        self, dataset: Iterable[Any], reward_funcs: Sequence[RewardFunc] | None = None
+    ) -> RunResult:
         """Call `train` on a trainer whose method is grpo."""
-        return self._train_by("grpo", dataset)
+        return self._train_by("grpo", dataset, reward_funcs)
 
     def save_model(self, output_path: str | Path | None = None, merge_lora: bool = True) -> str:
         """Write the model, merged or as an adapter, with `training_stats.json`, to `output_path`
@@ -263,14 +273,19 @@ class RLTrainer:
         lines += [f"{name}: {value}" for name, value in self.training_stats.items()]
         return "\n".join(lines)
 
-    def _train_by(self, method: str, dataset: Iterable[Any]) -> RunResult:
+    def _train_by(
+        self,
+        method: str,
+        dataset: Iterable[Any],
+        reward_funcs: Sequence[RewardFunc] | None = None,
+    ) -> RunResult:
         if self.config.method != method:
             raise ConfigError(
                 f"train_{method}",
                 f"the method of this trainer is {self.config.method!r}",
                 "Call train(dataset)",
             )
-        return self.train(dataset)
+        return self.train(dataset, reward_funcs)
 
     def _finished(self) -> RunResult:
         if self._result is None or self._result.state not in (
@@ -283,7 +298,9 @@ class RLTrainer:
     def _opener(self) -> Any:
         return opener(self.output_dir / "home", None, "info")
 
-    def _lines(self, number: int, row: Any) -> Iterator[dict[str, Any]]:
+    def _lines(
+        self, number: int, row: Any, reward_funcs: Sequence[RewardFunc]
+    ) -> Iterator[dict[str, Any]]:
         """Yield Thumbwheel's lines for one example: a trace for each answer, and its label or
         reward. Raises InputError for a row that is not an example of the method."""
         fix = "KTO needs prompt, completion and label; GRPO needs prompt, completions and rewards"
@@ -300,9 +317,12 @@ class RLTrainer:
                     number, prompt, example["completion"], example["label"]
                 )
             else:
-                yield from _lines_with_rewards(
-                    number, prompt, example["completions"], example["rewards"]
-                )
+                completions = example["completions"]
+                if reward_funcs:
+                    rewards = _judged(prompt, completions, reward_funcs)
+                else:
+                    rewards = example["rewards"]
+                yield from _lines_with_rewards(number, prompt, completions, rewards)
         except KeyError as error:
             raise InputError(f"example {number}", f"it has no {error}", fix) from None
         except ValueError as error:
@@ -334,6 +354,19 @@ def _lines_with_label(
         "kind": "thumb",
         "value": bool(label),
     }
+
+
+def _judged(prompt: str, completions: list[str], reward_funcs: Sequence[RewardFunc]) -> list[float]:
+    """Return for each completion the sum of what the functions say. Raises ValueError where one
+    says too little."""
+    totals = [0.0] * len(completions)
+    for function in reward_funcs:
+        rewards = list(function(prompts=[prompt] * len(completions), completions=list(completions)))
+        if len(rewards) != len(completions):
+            name = getattr(function, "__name__", str(function))
+            raise ValueError(f"{name} gives {len(rewards)} rewards of {len(completions)} answers")
+        totals = [total + reward for total, reward in zip(totals, rewards, strict=True)]
+    return totals
 
 
 def _lines_with_rewards(

@@ -15,6 +15,10 @@ from typing import Any
 
 from thumbwheel.compat.training_rows import report_dropout
 from thumbwheel.core import log
+from thumbwheel.core.errors import ConfigError
+
+PRECISIONS = {None: "auto", "no": "float32", "fp16": "bfloat16", "bf16": "bfloat16"}
+"""`mixed_precision` -> the dtype of `thumbwheel train`."""
 
 
 @dataclass
@@ -112,6 +116,8 @@ class TrainingConfig:
     top_p: float = 1.0
     max_steps: int = 1000
     device: str = "auto"
+    mixed_precision: str | None = None
+    """fp16 and bf16 compute in bfloat16, no in float32; unset, what suits the device."""
     train_reward_model_first: bool = True
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     # unset, it follows the policy's settings, and a script may change it afterwards
@@ -133,6 +139,14 @@ class TrainingConfig:
         and its longest answer have: an answer that it cannot read would have no reward."""
         longest = max(self.reward_model_config.max_length, self._longest_text())
         return replace(self.reward_model_config, max_length=longest)
+
+    def _dtype(self) -> str:
+        """Return the number format to compute in. Raises ConfigError."""
+        if self.mixed_precision not in PRECISIONS:
+            known = ", ".join(str(name) for name in PRECISIONS)
+            what = f"mixed_precision {self.mixed_precision!r}"
+            raise ConfigError(what, "there is no such setting", f"Known: {known}")
+        return PRECISIONS[self.mixed_precision]
 
     def _longest_text(self) -> int:
         """Return the tokens of the longest prompt with the longest answer."""
@@ -170,6 +184,7 @@ class TrainingConfig:
             "temperature": self.temperature,
             "max_steps": self.max_steps,
             "device": self.device,
+            "dtype": self._dtype(),
         }
 
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from thumbwheel.access.needs import needs
 from thumbwheel.access.types import Principal
@@ -121,12 +121,22 @@ def add_routes(routes: APIRouter) -> None:
     )
 
 
+def _form(body: Any) -> str:
+    """Return which form of feedback a body has, so that an error is about that form."""
+    return "list[FeedbackSubmission]" if isinstance(body, list) else "FeedbackSubmission"
+
+
 def submit_feedback(
     request: Request,
     agent: AgentName,
     feedback: Annotated[
-        FeedbackSubmission
-        | Annotated[list[FeedbackSubmission], Field(min_length=1, max_length=MOST_ROWS)],
+        Annotated[FeedbackSubmission, Tag("FeedbackSubmission")]
+        | Annotated[
+            list[FeedbackSubmission],
+            Field(min_length=1, max_length=MOST_ROWS),
+            Tag("list[FeedbackSubmission]"),
+        ],
+        Discriminator(_form),
         Body(),
     ],
 ) -> Any:

@@ -4,6 +4,7 @@ readable; and what the document of the API says of problems."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -18,6 +19,8 @@ from thumbwheel.access.problem import CONTENT_TYPE, problem, shown_to
 from thumbwheel.core import log
 from thumbwheel.core.errors import InputError, NotFound, ThumbwheelError
 
+FORM = re.compile(r"^(list\[)?([A-Z][a-z]+){2,}\]?$")
+"""The name of one of several forms of a body, which is no field that a client wrote."""
 CLIENT_LEFT = 499
 """The status of a request whose client left before it was whole, as nginx counts it."""
 SCHEMA: Mapping[str, Any] = {
@@ -101,7 +104,11 @@ def add_handlers(api: FastAPI) -> None:
 def invalid(errors: Sequence[Mapping[str, Any]]) -> InputError:
     """Return the first of pydantic's errors as an InputError."""
     first = errors[0]
-    location = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
+    if first["type"] == "json_invalid":
+        where = f"{first['ctx']['error']} at character {first['loc'][-1]}"
+        return InputError("the body", f"it is not JSON: {where}", "Correct it")
+    parts = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
+    location = [part for part in parts if not FORM.search(part)]
     name = ".".join(location) or "the body"
     value = first.get("input")
     shown = "" if first["type"] == "missing" else f" = {_shortened(value)}"
@@ -109,7 +116,7 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> InputError:
         error = InputError(f"parameter {name!r}", "there is no such parameter", "Leave it out")
     else:
         error = InputError(f"parameter {name!r}{shown}", str(first["msg"]), "Correct it")
-    error.field = location[0] if location else None
+    error.field = next((part for part in location if not part.isdigit()), None)
     return error
 
 
