@@ -43,6 +43,7 @@ MODULES_OF_TORCH = {
 }
 """Their classes derive from torch's, and their package imports them only where they are used."""
 HEAVY = {
+    "ray",
     "torch",
     "transformers",
     "trl",

@@ -3,7 +3,6 @@ elsewhere, and what a zombie uploads does not count."""
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import signal
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.bucket_hosts import Hosts
 from tests.models.tiny_models import tiny_base
 from tests.servers.postgres_server import Databases
 from tests.servers.s3_server import S3Server
@@ -24,7 +24,6 @@ from thumbwheel.core import ids
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, Fenced, StorageError
 from thumbwheel.datasets.build import by_id, split_rows
-from thumbwheel.db import cluster
 from thumbwheel.db.dialects import SQLITE, backend_at
 from thumbwheel.db.hosts import folder_id
 from thumbwheel.db.workspace import Workspace
@@ -37,7 +36,6 @@ from thumbwheel.homes.backup import restore as restore_backup
 from thumbwheel.jobs import current
 from thumbwheel.jobs.types import Job
 from thumbwheel.models.blob_location import open_bucket_store
-from thumbwheel.models.bucket import Bucket, BucketAddress
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import ensure_agent, versions
 from thumbwheel.report.types import Tainted
@@ -48,7 +46,6 @@ from thumbwheel.training.train import find_run, resume, runs, train
 from thumbwheel.training.types import Run, RunState
 
 pytestmark = pytest.mark.postgresql
-KEY = base64.b64encode(bytes(range(32))).decode()
 OPTIONS: dict[str, Any] = {
     "batch_size": 4,
     "num_train_epochs": 2,
@@ -61,33 +58,6 @@ OPTIONS: dict[str, Any] = {
     "probe_prompts": 0,
     "early_stopping_patience": 50,
 }
-
-
-class Hosts:
-    """The hosts of a home: a folder each, one database, one bucket."""
-
-    def __init__(self, folder: Path, url: str, bucket: str) -> None:
-        self.folder, self.address = folder, f"s3://{bucket}/home"
-        self.variables = {
-            "THUMBWHEEL_DATABASE": url,
-            "THUMBWHEEL_CLUSTER_KEY": KEY,
-            "THUMBWHEEL_BLOBS": self.address,
-        }
-        first = self.home("first")
-        with Workspace.open(first, Sources({}, "none", {"THUMBWHEEL_DATABASE": url})):
-            pass
-        cluster.initialise(first, self.variables)
-        cluster.join(self.home("second"), self.variables)
-
-    def home(self, name: str) -> Home:
-        return Home.at(self.folder / name)
-
-    def opened(self, name: str) -> Workspace:
-        return Workspace.open(self.home(name), Sources({}, "none", self.variables))
-
-    @property
-    def bucket(self) -> Bucket:
-        return Bucket(BucketAddress.parse(self.address), 60)
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ STAGES = {
     "loop": "thumbwheel.loop.cycle_types:CycleConfig",
     "mcp": "thumbwheel.app.service_settings:McpConfig",
     "notify": "thumbwheel.notify.settings:NotifyConfig",
+    "placement": "thumbwheel.training.placement:PlacementConfig",
     "quotas": "thumbwheel.capture.quota:QuotaConfig",
     "retention": "thumbwheel.homes.retention:RetentionConfig",
     "rewards": "thumbwheel.rewards.combine:RewardsConfig",

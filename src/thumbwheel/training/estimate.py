@@ -21,7 +21,7 @@ from thumbwheel.core.private import UMASK
 from thumbwheel.datasets.types import Dataset
 from thumbwheel.stats.power import expected_detectable
 from thumbwheel.training.algorithm import SplitRows
-from thumbwheel.training.launch import environment
+from thumbwheel.training.children import environment
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.types import DryRun, Run, RunState, Status, TrainConfig
 

@@ -51,8 +51,8 @@ INTERRUPTED = 130
 class Interrupt:
     """Set by SIGINT or SIGTERM; the loop asks between two steps."""
 
-    def __init__(self) -> None:
-        self.asked = False
+    def __init__(self, *, asked: bool = False) -> None:
+        self.asked = asked
         signal.signal(signal.SIGINT, self._ask)
         signal.signal(signal.SIGTERM, self._ask)
 

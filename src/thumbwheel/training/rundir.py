@@ -53,6 +53,11 @@ class RunDir:
         return self.path / f"log{self._suffix}.txt"
 
     @property
+    def driver_log(self) -> Path:
+        """What was printed by the process that had other hosts train the run."""
+        return self.path / "placement.txt"
+
+    @property
     def checkpoints(self) -> Path:
         """checkpoint-N folders."""
         return self.path / "checkpoints"

@@ -54,6 +54,11 @@ def require_fence(connection: sa.Connection, run_id: str, fence: int) -> None:
         )
 
 
+def fence_of(connection: sa.Connection, run_id: str) -> int | None:
+    """Return the fence that the run has now, or None if there is no such run."""
+    return connection.execute(sa.select(runs.c.fence).where(runs.c.id == run_id)).scalar()
+
+
 def add_checkpoint(connection: sa.Connection, checkpoint: StoredCheckpoint) -> None:
     values = {**vars(checkpoint), "files": dict(checkpoint.files)}
     connection.execute(run_checkpoints.insert().values(recorded_at=datetime.now(UTC), **values))

@@ -13,7 +13,7 @@ import os
 import platform
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,7 +30,7 @@ from thumbwheel.core.errors import (
     ThumbwheelError,
     TrainingError,
 )
-from thumbwheel.core.hardware import device, disk_free_gb, machine
+from thumbwheel.core.hardware import disk_free_gb, machine
 from thumbwheel.core.plugins import nearest
 from thumbwheel.datasets.build import build, split_rows
 from thumbwheel.datasets.types import Dataset, DatasetConfig
@@ -38,13 +38,13 @@ from thumbwheel.db.hosts import folder_id
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import of_agent
 from thumbwheel.jobs import current
+from thumbwheel.jobs.types import JobsConfig
 from thumbwheel.models import reward_models
 from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.models.base import Base, name_of, require_training
 from thumbwheel.models.blob_location import bucket_of
-from thumbwheel.models.blob_store import UnsoundBlob
 from thumbwheel.models.bucket import Bucket
-from thumbwheel.models.stored_bases import keep_base, locate_stored
+from thumbwheel.models.stored_bases import keep_base
 from thumbwheel.models.template_settings import TemplateSettings, template_settings
 from thumbwheel.models.types import Agent, ModelVersion, require_untainted
 from thumbwheel.models.versions import (
@@ -65,13 +65,16 @@ from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.assemble import settings
 from thumbwheel.training.base_defaults import with_base_defaults
 from thumbwheel.training.beat import beating
+from thumbwheel.training.checkpoint import Checkpoints
 from thumbwheel.training.estimate import estimate, trial
 from thumbwheel.training.killed_runs import host_of, is_elsewhere
 from thumbwheel.training.launch import launch
-from thumbwheel.training.placement import require_ranks
+from thumbwheel.training.launchers import LAUNCHERS
+from thumbwheel.training.placement import Placement, PlacementConfig, PlacementLostError
 from thumbwheel.training.presets import with_preset
 from thumbwheel.training.reward_model_record import register
 from thumbwheel.training.rundir import RunDir, open_rows
+from thumbwheel.training.spec_of_host import fetch_rows, reward_model_folder, spec_of_this_host
 from thumbwheel.training.stored_checkpoints import StoredCheckpoints, forget_stored, restore
 from thumbwheel.training.types import (
     JUDGED,
@@ -272,9 +275,13 @@ def _plan(
     method = ALGORITHMS.get(algorithm)
     requested = ws.settings(method.Config, f"train.{algorithm}", options)
     config, preset = with_preset(requested, machine())
+    placement = _placement(ws)
+    if not LAUNCHERS.get(placement.settings.launcher).computes_here:
+        # whoever computes it knows its device
+        config = config.model_copy(update={"device": requested.device})
 
     # The base, and where its adapter starts.
-    require_ranks(config.ranks, device(config.device))
+    _require_place(ws, config)
     check_base(ws, base.folder)
     start, config = _start(ws, agent, config, base)
 
@@ -312,6 +319,18 @@ def _plan(
             "Collect more feedback, or train anyway: --min-rows 1",
         )
     return RunPlan(agent, algorithm, config, dataset, judgements, base, preset, start)
+
+
+def _require_place(ws: Workspace, config: TrainConfig) -> None:
+    """Raise ConfigError or MissingExtra if the ranks of a run cannot be placed."""
+    placement = _placement(ws)
+    launcher = LAUNCHERS.get(placement.settings.launcher)
+    launcher.require(config.ranks, config.device, placement)
+
+
+def _placement(ws: Workspace, fence: int = 0) -> Placement:
+    lease = ws.settings(JobsConfig, "jobs").lease_seconds
+    return Placement(ws.settings(PlacementConfig, "placement"), fence, lease)
 
 
 def _start(
@@ -399,7 +418,7 @@ def _spec(ws: Workspace, plan: RunPlan, run_id: str) -> RunSpec:
         shape=plan.dataset.shape,
         files=files,
         reference_cache=str(ws.home.cache / "reference.db"),
-        reward_model=_reward_model(ws, agent, plan.config.model_dump()),
+        reward_model=reward_model_folder(ws, agent, plan.config.model_dump()),
         start=str(adapter_folder(ws, plan.start)) if plan.start else None,
         checkers=resolve_paths(ws, agent, ledger.settings(ws, agent).checkers),
         raters=plan.judgements.raters if plan.judgements else {},
@@ -414,15 +433,6 @@ def _template(ws: Workspace, agent: str, dataset: Dataset) -> TemplateSettings:
     settings = template_settings(ws, agent)
     day = settings.day or dataset.recorded_at.date()
     return settings.model_copy(update={"day": day})
-
-
-def _reward_model(ws: Workspace, agent: str, settings: Mapping[str, Any]) -> str | None:
-    """Return the path of the reward model that `settings` name, one of the agent's or a folder, or
-    None if they name none."""
-    named = settings.get("reward_model")
-    if named is None or Path(named).expanduser().is_dir():
-        return named and str(Path(named).expanduser().resolve())
-    return str(reward_models.folder(ws, reward_models.find(ws, agent, named)))
 
 
 def _parent(ws: Workspace, plan: RunPlan) -> ModelVersion | None:
@@ -512,15 +522,15 @@ def _go_on(ws: Workspace, run: Run, options: Mapping[str, Any] | None = None) ->
     try:
         if bucket is not None:
             restore(ws, bucket, run)
-            folder.create(_spec_of_this_host(ws, run, folder.spec()))
+            folder.create(spec_of_this_host(ws, run, folder.spec()))
         asked = {} if options is None else options
         changed = {name: value for name, value in asked.items() if name in RESUMED_WITH}
         spec = folder.spec()
         spec = replace(spec, config={**spec.config, **changed})
         config = settings(spec.algorithm, spec.config)
-        require_ranks(config.ranks, device(config.device))
+        _require_place(ws, config)
         if bucket_of(ws) is not None:
-            _fetch_rows(ws, spec)
+            fetch_rows(ws, spec)
         open_rows(spec)
         check_base(ws, Path(spec.folder))
         if remembered_fingerprint(Path(spec.folder), ws.home.cache) != run.base_fingerprint:
@@ -533,7 +543,7 @@ def _go_on(ws: Workspace, run: Run, options: Mapping[str, Any] | None = None) ->
         if parent is not None:
             # In the cache again, should somebody have emptied it.
             adapter_folder(ws, parent)
-            _reward_model(ws, run.agent, spec.config)
+            reward_model_folder(ws, run.agent, spec.config)
         folder.create(spec)
         fence = ws.db.write(
             lambda connection: store.restart(connection, run.id, folder_id(ws.home)),
@@ -542,15 +552,6 @@ def _go_on(ws: Workspace, run: Run, options: Mapping[str, Any] | None = None) ->
         return _supervise(ws, run, parent, handle, fence)
     finally:
         os.close(handle)
-
-
-def _fetch_rows(ws: Workspace, spec: RunSpec) -> None:
-    """Fetch the rows of a run into the cache of this host, where the child reads them. Raises
-    StorageError if the bucket does not work; missing and damaged rows are left to `open_rows`."""
-    blobs = Artifacts.of(ws)
-    for sha256 in spec.files.values():
-        with suppress(UnsoundBlob):
-            blobs.path(sha256)
 
 
 def _bucket_to_resume_from(ws: Workspace, run: Run) -> Bucket:
@@ -574,25 +575,6 @@ def _bucket_to_resume_from(ws: Workspace, run: Run) -> Bucket:
             "Wait for it; the job that trains it goes on by itself on another host",
         )
     return bucket
-
-
-def _spec_of_this_host(ws: Workspace, run: Run, spec: RunSpec) -> RunSpec:
-    """Return the spec of another host's run with the paths of this host."""
-    config = dict(run.config)
-    if "reward_settings" in config:
-        config["reward_settings"] = resolve_paths(ws, run.agent, config["reward_settings"])
-    start = config.get("continue_from")
-    start_folder = adapter_folder(ws, find_version(ws, run.agent, start)) if start else None
-    return replace(
-        spec,
-        folder=str(locate_stored(ws, run.base, run.base_fingerprint)[1]),
-        config=config,
-        blobs=str(Artifacts.of(ws).files),
-        reference_cache=str(ws.home.cache / "reference.db"),
-        reward_model=_reward_model(ws, run.agent, config),
-        start=str(start_folder) if start_folder else None,
-        checkers=resolve_paths(ws, run.agent, ledger.settings(ws, run.agent).checkers),
-    )
 
 
 def _parent_of(ws: Workspace, run: Run) -> ModelVersion | None:
@@ -660,10 +642,24 @@ def _supervise(
     Raises the error of a failed run, and Fenced if another process took the run over.
     """
     folder = run_dir(ws, run)
-    bucket = bucket_of(ws)
-    uploads = StoredCheckpoints(ws, bucket, run.id, fence) if bucket else nullcontext()
-    with beating(ws, run.id), uploads:
-        status = launch(folder, handle)
+    placement = _placement(ws, fence)
+    crashes = ws.settings(JobsConfig, "jobs").crashes
+    while True:
+        step = _newest_step(folder)
+        try:
+            status = _attempt(ws, run, handle, placement)
+            break
+        except PlacementLostError as loss:
+            # it counts how often nothing was gained
+            losses = 1 if _newest_step(folder) > step else placement.losses + 1
+            if losses >= crashes:
+                why = f"it lost its place {losses} times in a row: {loss}"
+                status = Status(RunState.FAILED, folder.last_step(), why)
+                break
+            log.say(f"run {run.id} lost its place and goes on from its last checkpoint: {loss}")
+        # whoever still computes it for this process has no fence any more
+        fence = _renew_fence(ws, run, fence)
+        placement = replace(placement, fence=fence, losses=losses)
     state, reason, metrics = status.state, status.reason, dict(status.result)
 
     def end(connection: sa.Connection) -> None:
@@ -675,6 +671,29 @@ def _supervise(
         raise run_error(folder, run.id, status)
     _say_who_errs(ws, run.agent, metrics.get("rater_error_rates") or {})
     return _result(ws, run, parent, state, reason, metrics)
+
+
+def _renew_fence(ws: Workspace, run: Run, fence: int) -> int:
+    """Return a new fence of a run that has this one. Raises Fenced."""
+
+    def work(connection: sa.Connection) -> int:
+        store.require_fence(connection, run.id, fence)
+        return store.restart(connection, run.id, folder_id(ws.home))
+
+    return ws.db.write(work, of_agent(Agent.named(run.agent).id))
+
+
+def _attempt(ws: Workspace, run: Run, handle: int, placement: Placement) -> Status:
+    """Launch the run once and return how it ended. Raises PlacementLostError."""
+    bucket = bucket_of(ws)
+    uploads = StoredCheckpoints(ws, bucket, run.id, placement.fence) if bucket else nullcontext()
+    with beating(ws, run.id), uploads:
+        return launch(run_dir(ws, run), handle, placement)
+
+
+def _newest_step(folder: RunDir) -> int:
+    """Return the step of the newest checkpoint, 0 if there is none."""
+    return max(Checkpoints(folder.checkpoints, 1).steps(), default=0)
 
 
 def _result(

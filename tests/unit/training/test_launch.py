@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from thumbwheel.training import launch
+from thumbwheel.training.children import Children, _ended
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.types import RunState, Status
 
@@ -26,23 +27,23 @@ def test_a_second_ctrl_c_kills_and_the_run_is_stopped_not_failed(
     run.write_status(Status(RunState.RUNNING, 7))
     process = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE)
     assert process.stdout and process.stdout.readline()
-    children = launch.Children([process])
+    children = Children([process])
     presses = iter((True, True, False))
 
-    def follow(_: launch.Children, __: RunDir) -> None:
+    def follow(_: Children, __: RunDir) -> None:
         if next(presses):
             raise KeyboardInterrupt
         process.wait(60)
 
     monkeypatch.setattr(launch, "_follow", follow)
     asked = launch._until_done(children, run)
-    status = launch._ended(run, children.end(), asked, was_asked=True)
+    status = _ended(run, children.end(), asked, was_asked=True)
     assert (status.state, status.reason, status.step) == (
         RunState.STOPPED,
         "killed by a second Ctrl-C",
         7,
     )
-    assert launch._ended(run, process.returncode, 0, was_asked=False).state is RunState.FAILED
+    assert _ended(run, process.returncode, 0, was_asked=False).state is RunState.FAILED
 
 
 @pytest.mark.parametrize(
@@ -60,4 +61,4 @@ def test_a_child_that_was_interrupted_before_it_could_listen_is_stopped(
 ) -> None:
     run = RunDir(tmp_path)
     run.write_status(Status(RunState.RUNNING, result=planned))
-    assert launch._ended(run, code, 0, was_asked=was_asked).state is state
+    assert _ended(run, code, 0, was_asked=was_asked).state is state

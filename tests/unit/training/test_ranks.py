@@ -28,8 +28,9 @@ from thumbwheel.engine.ranks import LOST, Ranks
 from thumbwheel.engine.replicas import even_token_share
 from thumbwheel.engine.tree import Branch, Example, Layout, plan
 from thumbwheel.models.types import Agent
-from thumbwheel.training import launch, placement
-from thumbwheel.training.launch import Children
+from thumbwheel.training import children as of_run
+from thumbwheel.training import placement
+from thumbwheel.training.children import Children, environment
 from thumbwheel.training.online import RolloutPrompt
 from thumbwheel.training.online_step import task_owners
 from thumbwheel.training.rundir import RunDir
@@ -225,7 +226,7 @@ def test_a_rank_that_fails_ends_all_and_is_named() -> None:
 
 
 def test_the_first_rank_says_how_the_run_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "GRACE", 0.1)
+    monkeypatch.setattr(of_run, "GRACE", 0.1)
     children = scripted("raise SystemExit(130)", WAITS)
     assert ended(children) == 130 and children.last_rank == 0
     stays = scripted(f"import sys; sys.exit({LOST})", WAITS)
@@ -269,7 +270,7 @@ def test_a_machine_places_as_many_ranks_as_it_has_gpus(
     assert [variables["OMP_NUM_THREADS"] for variables in of_cores] == ["1", "1"]
     assert [variables["RANK"] for variables in of_cores] == ["0", "1"]
     assert (
-        launch.environment({"RANK": "7", "WORLD_SIZE": "9", "HOME": "/h"})
+        environment({"RANK": "7", "WORLD_SIZE": "9", "HOME": "/h"})
         .keys()
         .isdisjoint(placement.RANK_VARIABLES)
     )
