@@ -102,6 +102,10 @@ class CompletionRequest(BaseModel):
     top_k: int | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    """vLLM's: tokens that end an answer, besides the model's own."""
+    return_token_ids: bool | None = None
+    """vLLM's: whether a choice has the ids of its tokens, `token_ids`."""
     stream: bool = False
     stream_options: dict[str, Any] | None = None
     logprobs: bool | Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
@@ -329,6 +333,7 @@ class EmbeddedServer:
         seed = completion.seed
         if seed is None:
             seed = int.from_bytes(os.urandom(4), "big")
+        own_stops = self.generator.builder_of(completion.model).stop_ids
         return sampling_of(
             {
                 "temperature": 0.0 if temperature < LEAST_TEMPERATURE else temperature,
@@ -337,7 +342,7 @@ class EmbeddedServer:
                 "stop": completion.stops,
                 "seed": seed,
                 "max_new_tokens": min(limit, 1 << 16),
-                "stop_ids": self.generator.builder_of(completion.model).stop_ids,
+                "stop_ids": (*own_stops, *(completion.stop_token_ids or ())),
             }
         )
 
@@ -529,6 +534,8 @@ class EmbeddedReply:
             "logprobs": self._logprobs(pieces) if wants_logprobs and pieces else None,
             "finish_reason": finish,
         }
+        if self._completion.return_token_ids:
+            choice["token_ids"] = [piece.id for piece in pieces]
         if pieces and pieces[-1].stop_text is not None:
             choice["stop_reason"] = pieces[-1].stop_text
         return choice
@@ -623,11 +630,10 @@ def application(server: EmbeddedServer, token: str) -> FastAPI:
 
     @app.get("/v1/models")
     async def models() -> Any:  # not in a thread: all of them may be busy with answers
+        entry = {"object": "model", "owned_by": "thumbwheel"}
+        entry |= {"vocabulary": server.generator.vocabulary}
         names = server.generator.names
-        return {
-            "object": "list",
-            "data": [{"id": name, "object": "model", "owned_by": "thumbwheel"} for name in names],
-        }
+        return {"object": "list", "data": [{"id": name, **entry} for name in names]}
 
     @app.post("/v1/load_lora_adapter")
     def load(request: LoadRequest) -> Any:

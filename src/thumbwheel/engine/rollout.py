@@ -53,6 +53,7 @@ class Rollout:
     logps: tuple[float, ...] | None
     finish: Literal["stop", "length"]
     text: str
+    policy_step: int | None = None
 
 
 RolloutCallback = Callable[[int, Rollout], None]
@@ -70,8 +71,9 @@ class RolloutSource(Protocol):
         log-probs, to correct for it."""
         return False
 
-    def sync(self) -> None:
-        """Sample from the policy's current weights from now on, as far as the source can."""
+    def sync(self, step: int) -> None:
+        """Sample from the policy's current weights, those of `step`, from now on, as far as the
+        source can."""
         return
 
     def close(self) -> None:

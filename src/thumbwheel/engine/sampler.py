@@ -49,13 +49,20 @@ class GroupSampler(RolloutSource):
 
     With `merge` a merged copy decodes, which `sync` brings up to date after the weights have
     changed. `exact` is False then: the copy is the policy up to rounding, so a trainer scores the
-    sampled tokens itself. `rows` answers are decoded together.
+    sampled tokens itself. `rows` answers are decoded together. `label` is the name of the run's
+    policy on servers that are given it, the same in all ranks.
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any, *, merge: bool = False, rows: int = ROWS
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        merge: bool = False,
+        rows: int = ROWS,
+        label: str = "policy",
     ) -> None:
-        self._policy, self.tokenizer, self._rows = model, tokenizer, rows
+        self.policy, self.tokenizer, self._rows, self.label = model, tokenizer, rows, label
         self._merged: MergedCopy | None = None
         if merge and (reason := obstacle(model)):
             say(f"Sampling without a merged copy of the weights, which is slower: {reason}.")
@@ -73,7 +80,7 @@ class GroupSampler(RolloutSource):
         """Whether the weights that sample are the policy's own."""
         return self._merged is None
 
-    def sync(self) -> None:
+    def sync(self, step: int) -> None:
         """Sample from the policy's current weights from now on."""
         if self._merged is not None:
             self._merged.sync()
@@ -112,8 +119,8 @@ class GroupSampler(RolloutSource):
                 on_rollout(indices[prompt][number // n], rollout)
 
         answers: dict[Prompt, list[Rollout]] = {}
-        training = self._policy.training
-        self._policy.eval()
+        training = self.policy.training
+        self.policy.eval()
         try:
             with torch.inference_mode():
                 for batch in self._batches(wanted):
@@ -122,14 +129,14 @@ class GroupSampler(RolloutSource):
                     if advance is not None:
                         advance(len(batch))
         finally:
-            self._policy.train(training)
+            self.policy.train(training)
         if greedy:
             return [answers[tuple(prompt)] * n for prompt in prompts]
         return _in_order(prompts, n, answers)
 
     @property
     def _model(self) -> Any:
-        return self._policy if self._merged is None else self._merged.model
+        return self.policy if self._merged is None else self._merged.model
 
     def _batches(self, wanted: Counter[Prompt]) -> Iterator[Batch]:
         """Yield prompts of similar length with the numbers of their answers, at most `rows` answers

@@ -56,14 +56,22 @@ class Client:
         )
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Send `body`, to which the model is added, and return the reply. Raises ModelError if no
-        attempt succeeds, Refused if none can."""
+        """Send `body`, to which the model is added, and return the reply. Raises as `send` does."""
+        return self._object(self.send("POST", path, {"model": self.model} | body))
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Return the object at `path`. Raises as `send` does."""
+        return self._object(self.send("GET", path))
+
+    def send(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx2.Response:
+        """Send a request and return the reply, whatever it holds. Raises ModelError if no attempt
+        succeeds, RequestRefused if none can."""
         why, wait = "", 0.0
         for attempt in range(self._attempts):
             time.sleep(wait)
             wait = FIRST_WAIT * 2**attempt * random.uniform(0.5, 1.0)
             try:
-                reply = self._http.post(f"{self.url}/{path}", json={"model": self.model} | body)
+                reply = self._http.request(method, f"{self.url}/{path}", json=body)
             except RefusedAddress as error:
                 raise self._error(str(error)) from None
             except (httpx2.TransportError, OSError) as error:
@@ -72,7 +80,7 @@ class Client:
             except httpx2.InvalidURL as error:
                 raise self._error(str(error)) from None
             if reply.status_code < 300:
-                return self._object(reply)
+                return reply
             why = f"HTTP {reply.status_code}: {' '.join(reply.text.split())[:300]}"
             if reply.status_code not in RETRIED:
                 raise self._error(

@@ -12,12 +12,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
 from thumbwheel.core.errors import DataError
-from thumbwheel.engine.endpoint import LogProbs, Server
+from thumbwheel.engine.endpoint import LOADS_ADAPTERS, LogProbs, Server
 from thumbwheel.engine.rollout import SOURCES, Rollout
 from thumbwheel.engine.tree import Branch, Example
 from thumbwheel.training.algorithm import LossOut, Method, Parts, Prepared, Row
@@ -57,11 +58,17 @@ class OnlineConfig(RewardDrivenConfig):
     rollouts: str = "local"
     """Who answers: local, the policy itself, or endpoint, a server. Dev answers are always the
     policy's own."""
-    endpoint_url: str | None = None
-    """Of an OpenAI-compatible server, as http://127.0.0.1:8000/v1; its key is read from
-    THUMBWHEEL_ENDPOINT_KEY."""
+    endpoint_url: tuple[str, ...] = ()
+    """Of OpenAI-compatible servers, as http://127.0.0.1:8000/v1, which share out the prompts; their
+    key is read from THUMBWHEEL_ENDPOINT_KEY."""
     endpoint_model: str | None = None
     """The model's name there. It has to have this base's vocabulary."""
+    endpoint_adapters: str | None = None
+    """A folder that the servers read under the same path: each step's adapter is written there, and
+    every server loads it; unset, they answer with what they serve."""
+    max_lag: int = Field(0, ge=0)
+    """Steps by which the adapter of an answer from a server may be older; the answers of a server
+    with an older one are refused."""
     endpoint_server: Server = "vllm"
     """What serves, which decides how it is asked for plain sampling and for token ids."""
     endpoint_logprobs: LogProbs = "raw"
@@ -121,12 +128,49 @@ class OnlineConfig(RewardDrivenConfig):
 
     @model_validator(mode="after")
     def _endpoint_is_used(self) -> Self:
-        if self.endpoint_url is not None and self.rollouts != "endpoint":
+        for name in ("endpoint_url", "endpoint_adapters", "max_lag"):
+            if getattr(self, name) and self.rollouts != "endpoint":
+                raise ValueError(
+                    f"{name} is given and rollouts is {self.rollouts}, so it would not be "
+                    "used: set rollouts to endpoint"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _servers_take_adapters(self) -> Self:
+        if self.endpoint_adapters is not None and self.endpoint_server not in LOADS_ADAPTERS:
             raise ValueError(
-                f"endpoint_url is given and rollouts is {self.rollouts}, so it would not be "
-                "asked: set rollouts to endpoint"
+                f"endpoint_adapters is given, and {self.endpoint_server} loads no adapter while "
+                "it runs: use vLLM or the embedded server (endpoint_server: vllm)"
+            )
+        if self.endpoint_adapters is not None and not Path(self.endpoint_adapters).is_absolute():
+            raise ValueError(
+                f"endpoint_adapters {self.endpoint_adapters!r} is relative, and servers read the "
+                "folder from elsewhere: give its whole path"
+            )
+        if self.max_lag and self.endpoint_adapters is None:
+            raise ValueError("max_lag is given, and servers get no adapters: set endpoint_adapters")
+        if self.max_lag and self.endpoint_logprobs == "none":
+            raise ValueError(
+                "endpoint_logprobs none says that servers have the policy itself, and with max_lag "
+                "they may have an older one: leave one of them out"
             )
         return self
+
+    @field_validator("endpoint_url", mode="before")
+    @classmethod
+    def _one_url_is_a_list(cls, urls: Any) -> Any:
+        if urls is None:
+            return ()
+        return (urls,) if isinstance(urls, str) else urls
+
+    @field_validator("endpoint_url")
+    @classmethod
+    def _every_url_once(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        distinct = {url.rstrip("/") for url in urls}
+        if len(distinct) < len(urls):
+            raise ValueError("a server is named twice")
+        return urls
 
     @field_validator("rollouts")
     @classmethod

@@ -136,7 +136,7 @@ class OnlineRunner:
         n_answers = self.config.num_generations
 
         # Sample and judge; some methods have prompts answered anew that taught nothing.
-        self.source.sync()
+        self.source.sync(step)
         collected = rewarded(self.collect(items, n_answers, self._sampling(step)))
         for attempt in count(1):
             numbers = self.method.tasks_to_resample(collected, attempt)
@@ -153,6 +153,7 @@ class OnlineRunner:
         experience = self.method.experience(collected, self._sweep)
         loss, metrics, tokens = self._updates(experience, step, apply)
         metrics = collected_metrics(collected) | experience.metrics | metrics
+        metrics |= policy_lag(collected, step)
         return StepResult(loss, metrics, tokens, self._guard.step(metrics))
 
     def collect(
@@ -310,7 +311,7 @@ class OnlineRunner:
         """Judge greedy answers to dev prompts; the loss is the negative reward, so that less is
         better there too."""
         tasks = items[: self.config.eval_prompts]
-        self._policy_sampler.sync()
+        self._policy_sampler.sync(0)
         sampling = self._sampling(0, greedy=True)
         with log.progress("answering dev prompts", len(tasks), "dev prompts"):
             collected = rewarded(self.collect(tasks, 1, sampling, self._policy_sampler))
@@ -388,7 +389,10 @@ class OnlineRunner:
         # A merged copy is the policy up to rounding, which can decide a token.
         if state["exact"] != self._policy_sampler.exact:
             merge = not state["exact"]
-            self._sample_from(GroupSampler(self.engine.model, self._builder.tokenizer, merge=merge))
+            label = self._policy_sampler.label
+            tokenizer = self._builder.tokenizer
+            self.source.close()
+            self._sample_from(GroupSampler(self.engine.model, tokenizer, merge=merge, label=label))
         if self._curriculum:
             self._curriculum.restore(state["curriculum"])
 
@@ -480,7 +484,7 @@ def task_owners(ranks: Ranks, tasks: Sequence[RolloutPrompt]) -> list[int]:
 
 
 def _fields(rollout: Rollout) -> tuple[Any, ...]:
-    return rollout.ids, rollout.logps, rollout.finish, rollout.text
+    return rollout.ids, rollout.logps, rollout.finish, rollout.text, rollout.policy_step
 
 
 def _judge_request(task: RolloutPrompt, rollout: Rollout) -> JudgeRequest:
@@ -536,6 +540,16 @@ def collected_metrics(collected: AnswerBatch) -> dict[str, float]:
         parts = [reward.parts.get(name) for reward in rewards]
         metrics |= _mean_metric(f"rewards/{name}/mean", parts)
     return metrics
+
+
+def policy_lag(collected: AnswerBatch, step: int) -> dict[str, float]:
+    """Return the mean number of steps by which the answers' policy is older than `step`; an empty
+    dict if no server was given the policy."""
+    lags: list[float] = []
+    for group in collected.rollouts:
+        steps = [rollout.policy_step for rollout in group]
+        lags += [float(step - policy_step) for policy_step in steps if policy_step is not None]
+    return {"sampling/policy_lag": _mean(lags)} if lags else {}
 
 
 def guarded_values(collected: AnswerBatch) -> dict[str, list[float | None]]:

@@ -16,13 +16,15 @@ LOCAL = (
     "endpoint_model",
     "endpoint_server",
     "endpoint_logprobs",
+    "endpoint_adapters",
     "export",
     "quant",
     "register_ollama",
     "model_name",
 )
-"""Settings of methods that name code to run, or a server to send texts to; thumbwheel.yaml of the
-server sets them. What becomes of the version is asked by requests of its own, which need more."""
+"""Settings of methods that name code to run, a server to send texts to, or a folder to write to;
+thumbwheel.yaml of the server sets them. What becomes of the version is asked by requests of its
+own, which need more."""
 
 
 def _methods() -> Iterator[Route]:

@@ -3,6 +3,7 @@ table."""
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING
 
 from thumbwheel.core import log
@@ -32,7 +33,8 @@ def policy(parts: Parts, limit: float | None) -> GroupSampler:
             f"Sampling without a merged copy of the weights, which is slower: it takes {size:.2f} "
             f"GB, and {free:.2f} GB are free."
         )
-    return GroupSampler(model, parts.builder.tokenizer, merge=merge)
+    label = ranks.from_first(lambda: f"policy-{secrets.token_hex(4)}", "name of the policy")
+    return GroupSampler(model, parts.builder.tokenizer, merge=merge, label=label)
 
 
 def source_of(config: OnlineConfig, policy_sampler: GroupSampler) -> RolloutSource:

@@ -63,7 +63,7 @@ def ask(taught):
 
         def run(prompts, n, sampling, **options):
             client = Client(server.url, "taught")
-            source = EndpointSource(client, tokenizer, server="llama-server", **options)
+            source = EndpointSource([client], tokenizer, server="llama-server", **options)
             try:
                 return source.sample(
                     [tokenizer(text)["input_ids"] for text in prompts], n, sampling

@@ -37,7 +37,7 @@ def grpo(base: Path, folder: Path, **changes: Any) -> Assembly:
 
 
 def drawn(assembly: Assembly) -> AnswerBatch:
-    assembly.runner.source.sync()
+    assembly.runner.source.sync(0)
     return assembly.runner.collect(assembly.train.items[:3], 4, assembly.runner._sampling(7))
 
 
