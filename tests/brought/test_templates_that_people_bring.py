@@ -125,7 +125,7 @@ def test_training_says_before_it_starts_how_many_rows_the_template_refuses(
     system, two_users = conversations(NO_SYSTEM)
     assembly = assembled(base, tmp_path, chat_rows(system, two_users))
     assert len(assembly.train.items) == 6
-    merged, refused = assembly.template_notes
+    merged, refused = assembly.opening_notes
     assert "their text is put before the next user message" in merged
     assert "6 of 12 training rows are left out, because the chat template refuses them" in refused
     assert "Change the roles of these rows" in refused

@@ -104,7 +104,9 @@ def test_from_a_trace_to_what_learned_from_it_and_what_is_erased(
         page = person.open(f"/agents/{AGENT}/traces?subject={name(3)}")
         expect(page.get_by_text("No trace matches.")).to_be_visible()
         page = person.open(f"/agents/{AGENT}/traces/answered/lineage")
-        expect(page.get_by_label("What taught the model")).to_contain_text("tainted")
+        expect(page.get_by_label("Training data of the model that answered")).to_contain_text(
+            "tainted"
+        )
         person.check()
 
 

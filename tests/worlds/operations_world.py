@@ -8,6 +8,7 @@ import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ from thumbwheel.models.types import Agent, Basis, EndpointAddress, ModelVersion
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.component import components
 from thumbwheel.training.rundir import RunDir
-from thumbwheel.training.types import RunState, Status
+from thumbwheel.training.types import EvaluationPlan, RunState, Status
 
 GOLD = {
     "Which form settles a late refund?": "Form 5.",
@@ -193,6 +194,7 @@ def _figures(seed: int) -> dict[str, Any]:
         "steps": STEPS,
         "planned_steps": STEPS,
         "best_step": STEPS,
+        "evaluation": asdict(EvaluationPlan(80, 300, 12, 11, 0.14, 0.15)),
         "seconds": 640.2,
         "peak_memory_gb": 3.1,
         "dev_base": {"eval_loss": DEV_LOSS, "eval_rewards/margins": 0.0},

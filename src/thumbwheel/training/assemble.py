@@ -4,8 +4,8 @@ run both start here."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -16,7 +16,6 @@ from thumbwheel.core.errors import DataError
 from thumbwheel.engine.lora import expert_weights_without_adapter
 from thumbwheel.engine.ranks import Ranks
 from thumbwheel.engine.refcache import RefCache
-from thumbwheel.engine.tree import Example
 from thumbwheel.training.algorithm import (
     Algorithm,
     Method,
@@ -26,6 +25,7 @@ from thumbwheel.training.algorithm import (
     SplitRows,
 )
 from thumbwheel.training.algorithms import ALGORITHMS
+from thumbwheel.training.dev_budget import DevChoice, DevRow, choose
 from thumbwheel.training.order import Order
 from thumbwheel.training.replay import Replay
 from thumbwheel.training.step import RecordedRunner
@@ -34,14 +34,11 @@ from thumbwheel.training.types import TrainConfig
 if TYPE_CHECKING:
     from thumbwheel.engine.prompt import PromptBuilder
     from thumbwheel.engine.score import ScoreEngine
+    from thumbwheel.engine.tree import Branch, Example
     from thumbwheel.models.template_settings import TemplateSettings
     from thumbwheel.training.online import OnlineAlgorithm
 
-DEV_BUDGET = 1.5e12
-"""Most tokens times parameters of an evaluation on the dev rows by a processor."""
-FEWEST_DEV_ROWS = 64
-"""Dev rows that are read whatever they cost: fewer do not tell whether a run gained anything."""
-UNREAD_DEV_ROWS = "dev row left out, because an evaluation would take too long on this base"
+UNREAD_DEV_ROWS = "dev row left out, because evaluations would take more than eval_budget"
 TEMPLATE_REFUSAL = "the chat template refuses"
 """Part of the reason of a row that the chat template refused (engine/render.py)."""
 TEMPLATE_FIX = (
@@ -55,6 +52,7 @@ class Assembly:
     """Everything that a loop needs, ready to run."""
 
     config: TrainConfig
+    """The settings, with `eval_steps` filled in."""
     method: Method[Any]
     builder: PromptBuilder
     model: Any
@@ -62,6 +60,8 @@ class Assembly:
     runner: MethodRunner
     train: Prepared
     dev: Prepared
+    """The rows of `dev_choice`."""
+    dev_choice: DevChoice
     matched: list[str]
     dtype: str
 
@@ -84,8 +84,15 @@ class Assembly:
         return epoch_tokens * order.steps / max(1, order.steps_an_epoch)
 
     @property
-    def template_notes(self) -> list[str]:
-        """Sentences about the chat template that the user has to read before the first step."""
+    def opening_notes(self) -> list[str]:
+        """Sentences that the user has to read before the first step: about the chat template, and
+        how much is evaluated."""
+        notes = self._template_notes()
+        if self.dev_choice.plan.evaluations:
+            notes.append(self.dev_choice.plan.in_words())
+        return notes
+
+    def _template_notes(self) -> list[str]:
         notes = [f"note: {note}" for note in self.builder.notes]
         if refused := _refused(self.train):
             total = len(self.train.items) + self.train.dropped.total()
@@ -101,6 +108,7 @@ class Assembly:
         return {
             "train_rows": len(self.train.items),
             "dev_rows": len(self.dev.items),
+            "evaluation": asdict(self.dev_choice.plan),
             "dropped": dict(self.train.dropped + self.dev.dropped),
             "notes": dict(self.train.notes + self.dev.notes),
             "matched_modules": len(self.matched),
@@ -135,10 +143,12 @@ def assemble(
     checkers: Mapping[str, Mapping[str, Any]] | None = None,
     template: TemplateSettings | None = None,
     ranks: Ranks | None = None,
+    dev_choice: DevChoice | None = None,
 ) -> Assembly:
     """Load the base from `folder` (`base` in the adapter's metadata), attach a new adapter or the
     one of `start`, and tokenise `rows`: the splits `train` and `dev`. `template` sets how the chat
-    template is used. Each of several `ranks` assembles the same.
+    template is used. Each of several `ranks` assembles the same. A resumed run keeps its
+    `dev_choice`.
 
     Raises DataError when no training row is left, ModelError for a base, an adapter or targets that
     cannot be used, TrainingError for a base that is larger than the memory.
@@ -167,8 +177,6 @@ def assemble(
     adapted, matched = _adapted(model, config, base, start)
     train = method.prepare(rows["train"], builder)
     dev = method.prepare(rows["dev"], builder)
-    if where == "cpu":
-        dev = affordable(dev, parameters)
     if not train.items:
         reasons = ", ".join(f"{reason} ({count})" for reason, count in train.dropped.items())
         raise DataError(
@@ -189,25 +197,53 @@ def assemble(
     if method.produces_reward_model:
         engine.add(Role.REWARD, scorer_role_model(adapted))
     steps = runner_of(method, Parts(engine, builder, cache, reward_model, checkers or {}))
-    return Assembly(config, method, builder, adapted, engine, steps, train, dev, matched, dtype)
+    choice = dev_choice or _dev_choice(method, steps, train, dev)
+    return Assembly(
+        config=config.model_copy(update={"eval_steps": choice.plan.eval_steps}),
+        method=method,
+        builder=builder,
+        model=adapted,
+        engine=engine,
+        runner=steps,
+        train=train,
+        dev=measured(dev, choice),
+        dev_choice=choice,
+        matched=matched,
+        dtype=dtype,
+    )
 
 
-def affordable(dev: Prepared, parameters: int) -> Prepared:
-    """Return the first dev rows: as many as a processor reads in some ten seconds at each
-    evaluation, and at least `FEWEST_DEV_ROWS`; `notes` counts the others."""
-    tokens = 0
-    count = 0
-    for example in dev.items:
-        if not isinstance(example, Example):
-            return dev  # methods that answer have a limit of their own
-        tokens += len(example.prompt) + sum(len(branch.ids) for branch in example.branches)
-        if count >= FEWEST_DEV_ROWS and tokens * parameters > DEV_BUDGET:
-            break
-        count += 1
-    if count == len(dev.items):
+def _dev_choice(
+    method: Method[Any], runner: MethodRunner, train: Prepared, dev: Prepared
+) -> DevChoice:
+    """Choose the dev rows that the run is evaluated on, and how often."""
+    order = Order.of(len(train.items), method.config)
+    pass_tokens = sum(
+        _tokens(example, example.branches) for example in runner.examples(train.items)
+    )
+    # Methods that answer write one greedy answer to each dev prompt.
+    answers = None if isinstance(method, Algorithm) else 1
+    dev_rows = []
+    for number, example in zip(dev.rows, runner.examples(dev.items), strict=True):
+        tokens = _tokens(example, example.branches[:answers])
+        dev_rows.append(DevRow(f"{number}:{example.group}", tokens))
+    most_rows = getattr(method.config, "eval_prompts", len(dev_rows))
+    return choose(method.config, order, pass_tokens, dev_rows, most_rows)
+
+
+def _tokens(example: Example, branches: Sequence[Branch]) -> int:
+    """Count prompt and answers, the prompt once: alike in every layout."""
+    return len(example.prompt) + sum(len(branch.ids) for branch in branches)
+
+
+def measured(dev: Prepared, choice: DevChoice) -> Prepared:
+    """Return the dev rows of `choice`; `notes` counts the others."""
+    if len(choice.chosen) == len(dev.items):
         return dev
-    notes = dev.notes + Counter({UNREAD_DEV_ROWS: len(dev.items) - count})
-    return replace(dev, items=dev.items[:count], rows=dev.rows[:count], notes=notes)
+    items = [dev.items[number] for number in choice.chosen]
+    rows = [dev.rows[number] for number in choice.chosen]
+    notes = dev.notes + Counter({UNREAD_DEV_ROWS: len(dev.items) - len(items)})
+    return replace(dev, items=items, rows=rows, notes=notes)
 
 
 def _require_renderable(folder: Path, rows: SplitRows, template: TemplateSettings | None) -> None:

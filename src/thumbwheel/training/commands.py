@@ -11,7 +11,7 @@ import typer
 from thumbwheel.core import present
 from thumbwheel.core.figures import about, size
 from thumbwheel.training.algorithms import ALGORITHMS
-from thumbwheel.training.types import RunResult, RunState
+from thumbwheel.training.types import EvaluationPlan, RunResult, RunState
 
 NOT_APPROVED = 1
 """Exit code of a run that ended as it should and gave no candidate: it learned nothing, or the gate
@@ -96,7 +96,7 @@ def dry_run_page(dry_run: dict[str, Any]) -> Iterator[present.Part]:
     # Plain figures first, then those that are counted by part; the rest is said in words.
     in_words = {
         *("held_out_rows", "detectable_gain", "detectable_gain_of", "scores", "minutes"),
-        *("memory_gb", "disk_gb"),
+        *("memory_gb", "disk_gb", "evaluation"),
     }
     rows: list[tuple[str, Any]] = []
     for name, value in dry_run.items():
@@ -116,6 +116,7 @@ def dry_run_page(dry_run: dict[str, Any]) -> Iterator[present.Part]:
         f"time and memory: {dry_run['probed_steps']} real steps on this machine as it is now, and "
         f"{dry_run['past_runs']} past runs like it"
     )
+    yield present.Note(EvaluationPlan(**dry_run["evaluation"]).in_words())
     gain, shows = dry_run["detectable_gain"], "too few to decide on"
     if gain is not None:
         gain_of = {

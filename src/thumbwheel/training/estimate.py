@@ -8,7 +8,6 @@ trial.
 
 from __future__ import annotations
 
-import math
 import os
 import statistics
 import subprocess
@@ -23,7 +22,7 @@ from thumbwheel.stats.power import expected_detectable
 from thumbwheel.training.algorithm import SplitRows
 from thumbwheel.training.children import environment
 from thumbwheel.training.rundir import RunDir
-from thumbwheel.training.types import DryRun, Run, RunState, Status, TrainConfig
+from thumbwheel.training.types import DryRun, EvaluationPlan, Run, RunState, Status, TrainConfig
 
 DISCORDANCE = 0.3
 """Share of held-out rows on which a tuned model and its base usually differ; the power of an
@@ -88,7 +87,7 @@ def estimate(
     rates = _rates(algorithm, figures, alike, tokens)
     if rates:
         seconds = statistics.geometric_mean([seconds, statistics.median(rates) * tokens])
-    checkpoints = min(config.save_total_limit, _saves(config, steps)) + 3
+    checkpoints = min(config.save_total_limit, _saves(config, figures)) + 3
     return DryRun(
         algorithm=algorithm,
         dataset_id=dataset.id,
@@ -104,6 +103,7 @@ def estimate(
         detectable_gain_of="AUC" if dataset.shape == "labels" else "answers",
         probed_steps=figures["times"]["steps"],
         scores=dataset.manifest.get("scores"),
+        evaluation=EvaluationPlan(**figures["evaluation"]),
         **{name: figures[name] for name in SAME},
     )
 
@@ -130,18 +130,16 @@ def _seconds(config: TrainConfig, figures: Mapping[str, Any], steps: int) -> flo
     training = tokens_a_step * (first_steps * times["first"] + later_steps * times["later"])
 
     evaluating = 0.0
-    if figures["dev_rows"]:
-        every = config.eval_steps or max(1, steps // 10)
-        evaluations = 1 + math.ceil(steps / every)
+    if evaluations := figures["evaluation"]["evaluations"]:
         evaluating = times["evaluation_first"] + (evaluations - 1) * times["evaluation_later"]
         evaluating += evaluations * times["probe"]
 
-    saving = _saves(config, steps) * times["save"]
+    saving = _saves(config, figures) * times["save"]
     return float(times["start"] + training + evaluating + saving)
 
 
-def _saves(config: TrainConfig, steps: int) -> int:
-    return steps // (config.save_steps or config.eval_steps or max(1, steps // 10)) + 2
+def _saves(config: TrainConfig, figures: Mapping[str, Any]) -> int:
+    return int(figures["steps"] // (config.save_steps or figures["evaluation"]["eval_steps"])) + 2
 
 
 def _rates(

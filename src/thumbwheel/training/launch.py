@@ -140,7 +140,7 @@ def _follow(child: Children, run: RunDir) -> None:
             if request is not None:
                 request.pass_on(child)
             time.sleep(POLL)
-    for note in _template_notes(run):
+    for note in _opening_notes(run):
         log.say(note)
     tail, done, pace = Tail(run.metrics), 0, Pace()
     with log.progress("training", _planned(run), "steps") as advance:
@@ -175,12 +175,12 @@ def _planned(run: RunDir) -> int | None:
     return status.result.get("planned_steps") if status else None
 
 
-def _template_notes(run: RunDir) -> list[str]:
-    """Return the sentences of a run that has not begun its steps about its chat template."""
+def _opening_notes(run: RunDir) -> list[str]:
+    """Return what a run that has not begun its steps says before the first one."""
     status = run.status()
     if status is None or status.step or run.last_step():
         return []
-    return list(status.result.get("template_notes", ()))
+    return list(status.result.get("opening_notes", ()))
 
 
 def _note(line: Mapping[str, Any]) -> str:

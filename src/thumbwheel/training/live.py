@@ -11,7 +11,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.training.activity import activity
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.train import run_dir
-from thumbwheel.training.types import Run
+from thumbwheel.training.types import EvaluationPlan, Run
 from thumbwheel.training.usage import Usage, usage_of
 
 RECENT = 20
@@ -57,6 +57,17 @@ def progress_of(ws: Workspace, run: Run) -> RunProgress:
     if steps and seconds:
         left = (steps - step) * sum(seconds) / len(seconds)
     return RunProgress(run.state, step, steps, words, left, tokens_per_second(lines), usage)
+
+
+def evaluation_plan(ws: Workspace, run: Run) -> EvaluationPlan | None:
+    """Return how much of a run its evaluations are; None before it is planned, and for a run from
+    before there was a budget."""
+    figures = run.metrics
+    if not run.has_ended:
+        status = run_dir(ws, run).status()
+        figures = status.result if status else None
+    plan = (figures or {}).get("evaluation")
+    return EvaluationPlan(**plan) if plan else None
 
 
 def tokens_per_second(lines: Sequence[dict[str, Any]]) -> float | None:

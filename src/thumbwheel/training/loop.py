@@ -81,7 +81,7 @@ class Loop:
         self._ranks = runner.engine.ranks
         self._monitor = DivergenceMonitor(config.collapse_nll)
         self._decisive_metric: str = config.metric_for_best_model
-        self.eval_steps = config.eval_steps or max(1, self.order.steps // 10)
+        self.eval_steps = config.evaluation_interval
         self.save_steps = config.save_steps or self.eval_steps
         self.state = TrainerState(
             max_steps=self.order.steps,
@@ -150,8 +150,7 @@ class Loop:
         """Return the gain from one evaluation to another, or None if one of them was not made."""
         if not before or not after:
             return None
-        # Methods that answer take the first dev rows only.
-        groups = [item.group for item in self._dev][: len(before["loss"])]
+        groups = [item.group for item in self._dev]
         name = self._decisive_metric
         return gain_of(name, name in RISING, before, after, groups, over)
 

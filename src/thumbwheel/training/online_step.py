@@ -310,11 +310,10 @@ class OnlineRunner:
     def evaluate(self, items: Sequence[RolloutPrompt]) -> StepResult:
         """Judge greedy answers to dev prompts; the loss is the negative reward, so that less is
         better there too."""
-        tasks = items[: self.config.eval_prompts]
         self._policy_sampler.sync(0)
         sampling = self._sampling(0, greedy=True)
-        with log.progress("answering dev prompts", len(tasks), "dev prompts"):
-            collected = rewarded(self.collect(tasks, 1, sampling, self._policy_sampler))
+        with log.progress("answering dev prompts", len(items), "dev prompts"):
+            collected = rewarded(self.collect(items, 1, sampling, self._policy_sampler))
         rollouts = [rollout for (rollout,) in collected.rollouts]
         rewards = [reward.value for (reward,) in collected.rewards]
         metrics = collected_metrics(collected)
@@ -326,7 +325,7 @@ class OnlineRunner:
             for name, values in evaluation.kept.items():
                 metrics |= _mean_metric(name, values)
         if self._watchers:
-            watched = self._rewards(self._watchers, tasks, collected.rollouts, {})
+            watched = self._rewards(self._watchers, items, collected.rollouts, {})
             evaluation.held_out = {
                 name: [reward.parts.get(name) for (reward,) in watched]
                 for name in self.config.held_out

@@ -19,6 +19,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ from thumbwheel.engine.libraries import load_libraries
 from thumbwheel.engine.ranks import LOST, RankLostError, Ranks
 from thumbwheel.models.template_settings import AS_IT_IS, TemplateSettings
 from thumbwheel.training.activity import ActivityFile
+from thumbwheel.training.dev_budget import DevChoice
 from thumbwheel.training.placement import RANK_VARIABLES
 from thumbwheel.training.rundir import RunDir, open_rows, unwritable
 from thumbwheel.training.types import JUDGED, RunSpec, RunState, Status, TrainConfig
@@ -164,7 +166,11 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
         assembly = made_to_fit(run, spec, rows, ranks)
     where = assembly.engine.device.type
     hold_to(where, room_gb(where, assembly.config.memory_limit_gb, ranks.world))
-    notes = {"planned_steps": assembly.steps, "template_notes": assembly.template_notes}
+    notes = {
+        "planned_steps": assembly.steps,
+        "opening_notes": assembly.opening_notes,
+        "evaluation": asdict(assembly.dev_choice.plan),
+    }
     run.write_status(Status(RunState.RUNNING, result=notes))
     noise = weigh(assembly, rows, spec.raters)
     check = check_judge(assembly, rows.get(JUDGED, ()))
@@ -203,6 +209,11 @@ def made_to_fit(
     if spec.template is not None:
         template = build(TemplateSettings, spec.template, "template")
 
+    # A resumed run keeps the max_length that it came down to when it began, and its dev rows.
+    stored = run.fitted() if any(run.checkpoints.iterdir()) else {}
+    choice = stored.get("dev_choice")
+    dev_choice = DevChoice.from_json(choice) if choice else None
+
     def make(config: TrainConfig) -> Assembly:
         return assemble(
             spec.algorithm,
@@ -216,15 +227,17 @@ def made_to_fit(
             spec.checkers,
             template,
             ranks,
+            dev_choice,
         )
 
-    # A resumed run keeps the max_length that it came down to when it began.
-    stored = run.fitted() if any(run.checkpoints.iterdir()) else {}
-    config = settings(spec.algorithm, spec.config).model_copy(update=stored)
+    config = settings(spec.algorithm, spec.config)
+    if stored:
+        config = config.model_copy(update={"max_length": stored["max_length"]})
     assembly = fitted(make, config, shorten=not stored)
     if not run.rank:
-        run.write_fitted({"max_length": assembly.config.max_length})
-    for note in assembly.template_notes:
+        choice = assembly.dev_choice.to_json()
+        run.write_fitted({"max_length": assembly.config.max_length, "dev_choice": choice})
+    for note in assembly.opening_notes:
         log.say(note)
     return assembly
 

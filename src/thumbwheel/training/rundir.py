@@ -90,8 +90,8 @@ class RunDir:
             raise unwritable(self.path, error) from error
 
     def fitted(self) -> dict[str, Any]:
-        """Return the settings that were fitted to memory when the run began, so that it resumes
-        with the same rows; empty if unknown."""
+        """Return the max_length that was fitted to memory when the run began and its choice of dev
+        rows, so that it resumes with the same rows; empty if unknown."""
         try:
             return dict(json.loads((self.path / "fitted.json").read_text(encoding="utf-8")))
         except (OSError, ValueError):

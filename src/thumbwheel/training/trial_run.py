@@ -106,12 +106,11 @@ def _times(assembly: Assembly, scratch: Path) -> dict[str, float]:
     first = _seconds(train_measured) / n_rows
     later = _seconds(train_measured) / n_rows
 
-    # A part of the dev rows stands for all; methods that answer have a limit of their own.
+    # A part of the dev rows stands for all.
     probe, dev = probe_of(assembly), assembly.dev.items[:DEV]
     evaluation_first = evaluation_later = 0.0
     if dev:
-        n_dev = len(assembly.dev.items)
-        scale = min(n_dev, getattr(config, "eval_prompts", n_dev)) / len(dev)
+        scale = len(assembly.dev.items) / len(dev)
         evaluation_first = scale * _seconds(lambda: runner.evaluate(dev))
         evaluation_later = scale * _seconds(lambda: runner.evaluate(dev))
 

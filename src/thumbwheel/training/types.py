@@ -107,7 +107,12 @@ class TrainConfig(Config):
     seed: int = Field(42, ge=0)
     """Decides the adapter's start and the order of the rows."""
     eval_steps: int | None = Field(None, ge=1)
-    """Steps between two evaluations on the dev rows; without it ten times a run."""
+    """Steps between two evaluations on the dev rows; without it ten times a run, or less often
+    where that would take more than eval_budget."""
+    eval_budget: float = Field(0.15, gt=0, le=1)
+    """Most of the run's tokens that evaluations on the dev rows take, where a trained token counts
+    three times. Over it there are fewer evaluations, then fewer rows: 64 at least, always the same
+    ones of a dataset. 1 evaluates all rows."""
     early_stopping_patience: int | None = Field(None, ge=1)
     """Stop after so many evaluations, and so many tenths of the run, without a better evaluation,
     and keep the best checkpoint; needs dev rows. Unset, the learning rate falls to its end: weights
@@ -191,6 +196,14 @@ class TrainConfig(Config):
         if self.learning_rate is None:
             raise ValueError("the learning rate is not filled in")
         return self.learning_rate
+
+    @property
+    def evaluation_interval(self) -> int:
+        """The steps between two evaluations, which whoever puts a run together has filled in
+        (assemble.py)."""
+        if self.eval_steps is None:
+            raise ValueError("the steps between two evaluations are not filled in")
+        return self.eval_steps
 
 
 class RewardDrivenConfig(TrainConfig):
@@ -360,6 +373,41 @@ class RunResult:
 
 
 @dataclass(frozen=True)
+class EvaluationPlan:
+    """How much of a run its evaluations on the dev rows are, counted in tokens (dev_budget.py)."""
+
+    dev_rows: int
+    """Rows of each evaluation; a run reads the same ones from begin to end"""
+    of: int
+    """Dev rows that could be read"""
+    eval_steps: int
+    """Steps between two evaluations"""
+    evaluations: int
+    """All of the run, with that of the base; 0 without dev rows"""
+    share: float
+    """Part of the run's tokens, a trained token counted three times"""
+    budget: float
+    """The setting eval_budget"""
+
+    def in_words(self) -> str:
+        """Return the plan as one sentence.
+
+        >>> EvaluationPlan(80, 300, 5, 6, 0.14, 0.15).in_words()
+        'dev rows: 80 of 300, evaluated 6 times, about 14 % of the run (eval_budget 15 %)'
+        """
+        if not self.evaluations:
+            return "dev rows: none, so nothing is evaluated"
+        rows = f"all {self.of}" if self.dev_rows == self.of else f"{self.dev_rows} of {self.of}"
+        budget = f"eval_budget {100 * self.budget:.0f} %"
+        if self.share > self.budget:
+            budget += "; fewer would not tell whether anything was learned"
+        return (
+            f"dev rows: {rows}, evaluated {self.evaluations} times, "
+            f"about {100 * self.share:.0f} % of the run ({budget})"
+        )
+
+
+@dataclass(frozen=True)
 class DryRun:
     """What a run would do. Time and memory come from a trial of its first steps on this machine."""
 
@@ -373,6 +421,8 @@ class DryRun:
     """Training rows."""
     dev_rows: int
     """Rows for early stopping."""
+    evaluation: EvaluationPlan
+    """How often they are measured, and how many of them"""
     dropped: Mapping[str, int]
     """Reason -> rows that the method leaves out."""
     notes: Mapping[str, int]

@@ -168,6 +168,7 @@ def test_patience_is_a_part_of_the_epochs_and_no_count_of_single_steps(
         learning_rate=1e-30,
         num_train_epochs=4,
         early_stopping_patience=4,
+        eval_budget=1,
     )
     loop = loop_of(assembly, tmp_path)
     assert (loop.order.steps, loop.eval_steps) == (16, 1)

@@ -22,7 +22,7 @@ from thumbwheel.server.pages.operations import offered_fields
 from thumbwheel.server.pages.page import PageRequest
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.data_plan import data_plan
-from thumbwheel.training.live import RunProgress, progress_of
+from thumbwheel.training.live import RunProgress, evaluation_plan, progress_of
 from thumbwheel.training.run_notes import NO_NOTE, files_of, needed_by, notes
 from thumbwheel.training.train import run_of, runs
 from thumbwheel.training.types import Run, RunNote, RunState, TrainConfig
@@ -124,6 +124,7 @@ def load_run(asked: PageRequest) -> Mapping[str, Any]:
         "title": f"{run.algorithm} {run.id}",
         "run": run,
         "row": run_rows(asked.ws, agent, [run])[0],
+        "plan": evaluation_plan(asked.ws, run),
         "changed": changed(run.algorithm, run.config),
         "metrics": list((METRICS | OF_ONE_RUN).items()),
         "tones": TONES,
