@@ -45,7 +45,7 @@ import numpy as np
 import raw
 
 from thumbwheel.evaluation import compare
-from thumbwheel.evaluation.compare import Pair, ScoredAnswer
+from thumbwheel.evaluation.compare import AnswerLikelihoods, Pair
 from thumbwheel.evaluation.gate import decide, inputs_of
 from thumbwheel.evaluation.policy import GateInputs, GatePolicy, GateVerdict, Look
 from thumbwheel.evaluation.spending import look_number
@@ -233,14 +233,14 @@ def guards(world: World, habit: Habit, random: np.random.Generator) -> tuple[Gua
     )
 
 
-def liked_answers(habit: Habit, random: np.random.Generator) -> Iterator[ScoredAnswer]:
+def liked_answers(habit: Habit, random: np.random.Generator) -> Iterator[AnswerLikelihoods]:
     """Answers of the app that people liked, each in a group of its own."""
     for case in range(habit.answers):
         row = RecordedAnswer(str(case), str(case), [{"place": case}], None, "", True, liked=True)
         tokens = int(random.integers(5, 40))
         nats = max(0.01, random.normal(habit.liked.before, 0.3))
         later = max(0.01, nats + random.normal(habit.liked.rise, habit.liked.spread))
-        yield ScoredAnswer(row, -nats * tokens, -later * tokens, tokens)
+        yield AnswerLikelihoods(row, -nats * tokens, -later * tokens, tokens)
 
 
 def anchors(habit: Habit, level: float, random: np.random.Generator) -> tuple[Guard, Guard]:

@@ -35,7 +35,7 @@ import sqlalchemy as sa
 from tests.servers.postgres_server import PostgresServer
 from thumbwheel.capture import store
 from thumbwheel.capture.ingest import save, scope_of
-from thumbwheel.capture.prepare import Prepared, prepare
+from thumbwheel.capture.prepare import PreparedLines, prepare
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.dialects import VARIABLE
 from thumbwheel.db.schema import traces
@@ -121,7 +121,7 @@ def host(
         rows.put((done, time.monotonic() - began))
 
 
-def work_inside(connection: Any, prepared: Prepared) -> None:
+def work_inside(connection: Any, prepared: PreparedLines) -> None:
     time.sleep(WORK)
     store.save_prepared(connection, prepared)
 

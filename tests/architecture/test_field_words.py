@@ -3,6 +3,7 @@ made of /api/openapi.json, and their authors read nothing else."""
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from pydantic import BaseModel, TypeAdapter
 
 from tests.surface import document
+from thumbwheel.app.job_kinds import job_kinds
+from thumbwheel.app.settings import sections
 from thumbwheel.core.field_words import describe_fields
 
 pytestmark = pytest.mark.slow
@@ -66,3 +69,28 @@ def test_words_under_fields_of_dataclasses_are_their_descriptions() -> None:
     properties = TypeAdapter(Child).json_schema()["properties"]
     assert properties["size"]["description"] == "In bytes."
     assert properties["name"]["description"] == "What it is called."
+
+
+def test_every_setting_and_every_field_of_a_job_has_words() -> None:
+    waiting: list[type[BaseModel]] = [*sections().values()]
+    waiting += [kind.spec for kind in job_kinds().values()]
+    entered: set[type[BaseModel]] = set()
+    bare = []
+    while waiting:
+        settings = waiting.pop()
+        if settings in entered:
+            continue
+        entered.add(settings)
+        for name, field in settings.model_fields.items():
+            if not field.description:
+                bare.append(f"{settings.__name__}.{name}")
+            waiting += _classes_in(field.annotation)
+    assert bare == []
+
+
+def _classes_in(kind: Any) -> Iterator[type[BaseModel]]:
+    """Yield the classes of settings that a type consists of."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield kind
+    for part in typing.get_args(kind):
+        yield from _classes_in(part)

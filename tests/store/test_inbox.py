@@ -23,7 +23,7 @@ from thumbwheel.capture import inbox, store
 from thumbwheel.capture.feedback import feedback_stats
 from thumbwheel.capture.inbox import Drainer, drain_inbox
 from thumbwheel.capture.ingest import ingest
-from thumbwheel.capture.prepare import Prepared
+from thumbwheel.capture.prepare import PreparedLines
 from thumbwheel.capture.span_store import save_spans
 from thumbwheel.capture.store import LineResult
 from thumbwheel.core.config import Home, Sources
@@ -279,7 +279,7 @@ def test_a_line_at_which_the_database_fails_holds_up_no_other(
 ) -> None:
     save_prepared = store.save_prepared
 
-    def failing(connection: sa.Connection, prepared: Prepared) -> list[LineResult]:
+    def failing(connection: sa.Connection, prepared: PreparedLines) -> list[LineResult]:
         if any('"t3"' in candidate.line.text for candidate in prepared.candidates):
             raise RuntimeError("nobody foresaw this")
         return save_prepared(connection, prepared)

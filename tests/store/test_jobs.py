@@ -382,7 +382,7 @@ def test_pages_of_jobs_go_to_the_end_and_filters_hold(empty_ws: Workspace) -> No
     seen: list[str] = []
     cursor = None
     while True:
-        page, cursor = queue.jobs(empty_ws, cursor=cursor, limit=3)
+        page, cursor = queue.jobs(empty_ws, after=cursor, limit=3)
         seen += [job.id for job in page]
         if cursor is None:
             break
@@ -391,7 +391,7 @@ def test_pages_of_jobs_go_to_the_end_and_filters_hold(empty_ws: Workspace) -> No
     assert queue.jobs(empty_ws, states=[JobState.FAILED])[0] == []
     for broken in ("x", "W10=", "WyIyMDI2LTAxLTAxIiwgImoiXQ=="):
         with pytest.raises(InputError, match="cursor"):
-            queue.jobs(empty_ws, cursor=broken)
+            queue.jobs(empty_ws, after=broken)
 
 
 def test_an_erased_subject_leaves_no_trace_in_jobs(empty_ws: Workspace) -> None:

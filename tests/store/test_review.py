@@ -17,7 +17,7 @@ from thumbwheel.capture import trace_queries
 from thumbwheel.capture.cases import list_cases
 from thumbwheel.capture.feedback import list_feedback
 from thumbwheel.capture.judged import Judged
-from thumbwheel.capture.trace_queries import TraceFilter
+from thumbwheel.capture.trace_filter import TraceFilter
 from thumbwheel.core.errors import Conflict, DataError, Forbidden, InputError, NotFound
 from thumbwheel.db import schema
 from thumbwheel.db.feedback_in_force import newest_words

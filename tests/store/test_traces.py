@@ -11,7 +11,7 @@ from thumbwheel.capture import trace_queries
 from thumbwheel.capture.feedback import add_feedback
 from thumbwheel.capture.ingest import save, scope_of
 from thumbwheel.capture.judged import Judged
-from thumbwheel.capture.trace_queries import TraceFilter
+from thumbwheel.capture.trace_filter import TraceFilter
 from thumbwheel.capture.traces import list_traces, show_trace
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.db.workspace import Workspace

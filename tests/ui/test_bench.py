@@ -35,7 +35,7 @@ from tests.worlds.rating_world import (
 from thumbwheel.access import users
 from thumbwheel.access.login_codes import LoginCodes
 from thumbwheel.capture.cases import list_cases
-from thumbwheel.capture.trace_queries import TraceFilter
+from thumbwheel.capture.trace_filter import TraceFilter
 from thumbwheel.review.queues import QueueSelection
 from thumbwheel.review.types import Origin
 

@@ -14,7 +14,7 @@ from tests.worlds.browser_world import Visitor, visitor
 from tests.worlds.pages_world import AGENT, PagesWorld
 from thumbwheel.capture.cases import list_cases
 from thumbwheel.capture.feedback import list_feedback
-from thumbwheel.capture.trace_queries import TraceFilter
+from thumbwheel.capture.trace_filter import TraceFilter
 from thumbwheel.capture.traces import list_traces
 from thumbwheel.models.versions import require_agent
 from thumbwheel.review.queues import QueueSelection, create, require_queue

@@ -34,10 +34,8 @@ def list_(
     ] = None,
     kind: Annotated[str | None, typer.Option(help="Only of this kind, as train.")] = None,
     of_agent: Annotated[str | None, typer.Option(help="Only of this agent.")] = None,
-    cursor: Annotated[
-        str | None, typer.Option(help="Go on after a page: the `next` of its JSON.")
-    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")] = 50,
+    after: Annotated[str | None, typer.Option(help="Go on after this page's cursor.")] = None,
 ) -> present.Answer[JobPage]:
     """List the jobs and their states, newest first, and the workers.
 
@@ -50,8 +48,8 @@ def list_(
     states = [_state(name) for name in state or ()]
     agents = None if of_agent is None else [of_agent]
     with ctx.obj() as ws:
-        page, next_cursor = queue.jobs(
-            ws, states=states, kind=kind, agents=agents, cursor=cursor, limit=limit
+        page, next_page = queue.jobs(
+            ws, states=states, kind=kind, agents=agents, after=after, limit=limit
         )
         page = [shown_job(ws, row, ctx.obj.owns_home) for row in page]
         workers = queue.live_workers(ws)
@@ -67,8 +65,10 @@ def list_(
     }
     empty = "no jobs; long work of a served home becomes one: thumbwheel serve"
     listed = present.records(page, "jobs", columns, empty=empty)
-    answer = JobPage(page, next_cursor, len(workers))
-    return present.page(answer, [*listed.parts, present.Note(_workers_line(workers))])
+    parts = [*listed.parts, present.Note(_workers_line(workers))]
+    if next_page is not None:
+        parts.append(present.Note(f"more: --after {next_page}"))
+    return present.page(JobPage(page, next_page, len(workers)), parts)
 
 
 def _state(name: str) -> Any:

@@ -371,8 +371,8 @@ class RemoteDataset:
     def rows(self, split: str = "train") -> Iterator[dict[str, Any]]:
         """Yield the rows of a split, one at a time, with all their fields."""
         if split not in SPLITS:
-            known = f"Known: {', '.join(SPLITS)}.{nearest(split, SPLITS)}"
-            raise InputError(f"split {split!r}", "there is no such split", known)
+            fix = f"Known: {', '.join(SPLITS)}.{nearest(split, SPLITS)}"
+            raise InputError(f"split {split!r}", "there is no such split", fix)
         with tempfile.TemporaryDirectory(prefix="thumbwheel-") as folder:
             files = self._downloaded("jsonl", Path(folder))
             with (files / f"{split}.jsonl").open(encoding="utf-8") as lines:

@@ -278,7 +278,7 @@ class _Drain:
         """When lines last became rows (monotonic seconds)."""
         self.counts: Counter[str] = Counter()
         self._first_reason = ""
-        self._arrivals: dict[str, store.Arrivals] = {}
+        self._arrivals: dict[str, store.UnlinkedRecords] = {}
         self._linked: set[str] = set()
         """Agents of which all targets were looked at: an earlier process may have been killed."""
         self._incomplete: dict[tuple[str, str], datetime] = {}
@@ -410,7 +410,7 @@ class _Drain:
     def _store_lines(self, agent: str, lines: list[Line]) -> list[Refused]:
         """Store the lines of an agent and return the refused ones."""
         results, refused = self._save(agent, lines)
-        arrivals = self._arrivals.setdefault(agent, store.Arrivals())
+        arrivals = self._arrivals.setdefault(agent, store.UnlinkedRecords())
         scope = scope_of(self._ws, agent, "sdk")
         for result in results:
             for record in result.new:

@@ -20,7 +20,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.capture import store
-from thumbwheel.capture.prepare import Prepared, named_versions, prepare
+from thumbwheel.capture.prepare import PreparedLines, named_versions, prepare
 from thumbwheel.capture.rows import Scope, case_objection
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, ThumbwheelError
@@ -195,7 +195,7 @@ def _lines_in_piece(ws: Workspace) -> int:
     return LINES if ws.db.backend.has_many_writers else _PACE.lines
 
 
-def _save_piece(connection: sa.Connection, prepared: Prepared) -> list[store.LineResult]:
+def _save_piece(connection: sa.Connection, prepared: PreparedLines) -> list[store.LineResult]:
     began = time.monotonic()
     results = store.save_prepared(connection, prepared)
     _PACE.adapt(len(prepared.candidates), time.monotonic() - began)
@@ -396,7 +396,7 @@ def _account(
             reject(refusal)
 
 
-def link(ws: Workspace, scope: Scope, arrivals: store.Arrivals | None = None) -> None:
+def link(ws: Workspace, scope: Scope, arrivals: store.UnlinkedRecords | None = None) -> None:
     """Link feedback whose target is missing to the target of the same name from another source: all
     such feedback, or that which these arrivals may link."""
     with ws.db.read() as connection:

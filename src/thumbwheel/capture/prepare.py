@@ -22,7 +22,7 @@ from thumbwheel.importers.types import TraceRecord, Unreadable
 
 
 @dataclass(frozen=True)
-class Candidate:
+class NamedLine:
     """A line with the names of its records, or with the reason why it is refused."""
 
     line: Line
@@ -33,12 +33,12 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedLines:
     """Lines that are ready to be stored. Storing them changes nothing here, so it can be done again
     after a transaction that was lost."""
 
     scope: Scope
-    candidates: Sequence[Candidate]
+    candidates: Sequence[NamedLine]
     versions: Mapping[str, str]
     """Name or id of a model version of the agent -> its id."""
     _rows: Mapping[int, Rows] = field(default_factory=dict, repr=False)
@@ -52,7 +52,7 @@ class Prepared:
 
 def prepare(
     scope: Scope, lines: Iterable[Line], versions: Mapping[str, str], dialect: sa.Dialect
-) -> Prepared:
+) -> PreparedLines:
     """Compute what `lines` lead to, for a database of this dialect. Raises what encoding a value
     raises that no database can store."""
     candidates = [_candidate(scope, line) for line in lines]
@@ -70,10 +70,10 @@ def prepare(
             histories[message_id] = encoded(messages, row, dialect)
         rows.messages = histories
         rows_by_record[id(named)] = rows
-    return Prepared(scope, candidates, versions, rows_by_record)
+    return PreparedLines(scope, candidates, versions, rows_by_record)
 
 
-def all_records(candidates: Iterable[Candidate]) -> list[NamedRecord]:
+def all_records(candidates: Iterable[NamedLine]) -> list[NamedRecord]:
     """Return the records of all candidates, in order."""
     return list(chain.from_iterable(candidate.records for candidate in candidates))
 
@@ -88,14 +88,14 @@ def named_versions(lines: Iterable[Line]) -> Iterator[str]:
                         yield step.model_version
 
 
-def _candidate(scope: Scope, line: Line) -> Candidate:
+def _candidate(scope: Scope, line: Line) -> NamedLine:
     mentions = references(scope, line)
     try:
         records = [named_record(scope, record) for record in line.records]
     except Unreadable as error:
-        return Candidate(line, reason=str(error), references=mentions)
+        return NamedLine(line, reason=str(error), references=mentions)
     reason = case_objection(line.records, scope.case_rule)
-    return Candidate(line, records, reason, mentions)
+    return NamedLine(line, records, reason, mentions)
 
 
 def _is_known(named: NamedRecord, versions: Mapping[str, str]) -> bool:

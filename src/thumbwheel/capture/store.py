@@ -17,7 +17,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.capture.erased import NAME, Mark, any_erased
-from thumbwheel.capture.prepare import Candidate, Prepared, all_records, named_versions, prepare
+from thumbwheel.capture.prepare import (
+    NamedLine,
+    PreparedLines,
+    all_records,
+    named_versions,
+    prepare,
+)
 from thumbwheel.capture.rows import (
     PREFIXES,
     TARGET_PREFIX,
@@ -117,7 +123,7 @@ class Giver:
 
 
 @dataclass
-class Arrivals:
+class UnlinkedRecords:
     """What was stored since targets were linked across sources."""
 
     names: set[str] = field(default_factory=set)
@@ -165,7 +171,7 @@ def save_lines(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -
     return save_prepared(connection, prepare(scope, lines, versions, connection.dialect))
 
 
-def save_prepared(connection: sa.Connection, prepared: Prepared) -> list[LineResult]:
+def save_prepared(connection: sa.Connection, prepared: PreparedLines) -> list[LineResult]:
     """Insert the new records, each line as a whole or not at all. A duplicate changes nothing; a
     contradiction is refused. Return the result of each line, in order.
 
@@ -192,7 +198,7 @@ def save_prepared(connection: sa.Connection, prepared: Prepared) -> list[LineRes
 
 
 def _save(
-    connection: sa.Connection, prepared: Prepared, candidates: Sequence[Candidate]
+    connection: sa.Connection, prepared: PreparedLines, candidates: Sequence[NamedLine]
 ) -> list[LineResult]:
     # names and times that depend on what is stored
     scope = prepared.scope
@@ -244,7 +250,7 @@ def _with_completed(result: LineResult, completed: Collection[int]) -> LineResul
 
 
 def _complete(
-    connection: sa.Connection, prepared: Prepared, repeated: Sequence[NamedRecord]
+    connection: sa.Connection, prepared: PreparedLines, repeated: Sequence[NamedRecord]
 ) -> set[int]:
     """Fill in values of these records that their stored rows lack; return the `id()` of each record
     that changed a row."""
@@ -404,7 +410,7 @@ def set_metadata(connection: sa.Connection, trace_id: str, metadata: Mapping[str
     connection.execute(traces.update().where(traces.c.id == trace_id).values(**row))
 
 
-def _erased(connection: sa.Connection, prepared: Prepared) -> set[int]:
+def _erased(connection: sa.Connection, prepared: PreparedLines) -> set[int]:
     """Return the positions of the lines that would restore erased data. Raises StorageError if the
     key of the tombstones is missing."""
     scope = prepared.scope
@@ -594,8 +600,8 @@ def _giver_objection(
 
 
 def _dated(
-    connection: sa.Connection, scope: Scope, candidates: Sequence[Candidate]
-) -> list[Candidate]:
+    connection: sa.Connection, scope: Scope, candidates: Sequence[NamedLine]
+) -> list[NamedLine]:
     """Return the same lines, but feedback without a time gets the time of its target if it is the
     first that its rater gives on it.
 
@@ -630,8 +636,8 @@ one in force."""
 
 
 def _restated(
-    connection: sa.Connection, scope: Scope, candidates: Sequence[Candidate]
-) -> list[Candidate]:
+    connection: sa.Connection, scope: Scope, candidates: Sequence[NamedLine]
+) -> list[NamedLine]:
     """Return the same lines, with a new name for feedback that repeats an earlier, no longer newest
     value of its rater or row: False, True, False ends with False, although the first and the third
     line are the same."""
@@ -898,7 +904,10 @@ def _set_targets(connection: sa.Connection, links: Sequence[tuple[Any, str]]) ->
 
 
 def waiting_for_other_sources(
-    connection: sa.Connection, scope: Scope, sources: Sequence[str], arrivals: Arrivals | None
+    connection: sa.Connection,
+    scope: Scope,
+    sources: Sequence[str],
+    arrivals: UnlinkedRecords | None,
 ) -> list[str]:
     """Return the ids of feedback whose targets its own source never delivered: of all such
     feedback, or of that which these arrivals may link. `sources` is not empty."""

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from thumbwheel.capture.commands import Agent, Limit
-from thumbwheel.capture.judged import Judged
+from thumbwheel.capture.trace_filter import TraceFilter
+from thumbwheel.capture.trace_options import filters_traces
 from thumbwheel.capture.trace_types import (
     ExcludedTraces,
     ShownJudgement,
@@ -20,37 +21,17 @@ from thumbwheel.capture.trace_types import (
 from thumbwheel.core import present
 
 traces = typer.Typer()
-MOST_DIGITS = 9
-"""Of the number of a version; databases hold no larger one."""
 
 
 @traces.command("list")
+@filters_traces
 def traces_list(
     ctx: typer.Context,
     agent: Agent,
-    session: Annotated[str | None, typer.Option(help="Only of this session.")] = None,
-    subject: Annotated[str | None, typer.Option(help="Only of this person.")] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Only where this model was asked for or answered.")
-    ] = None,
-    version: Annotated[
-        str | None, typer.Option(help="Only what this version answered: v3.")
-    ] = None,
-    status: Annotated[str | None, typer.Option(help="ok, error or cancelled.")] = None,
-    since: Annotated[str | None, typer.Option(help="Recorded at or after: 2026-07-05.")] = None,
-    until: Annotated[str | None, typer.Option(help="Recorded before.")] = None,
-    text: Annotated[
-        str | None, typer.Option(help="In the answer or the last message; A is a.")
-    ] = None,
+    wanted: TraceFilter,
     seconds: Annotated[
         float, typer.Option(min=0, max=60, help="With --text or --judged: search on for so long.")
     ] = 0.0,
-    rated: Annotated[
-        bool | None, typer.Option("--rated/--unrated", help="Only with, or without, feedback.")
-    ] = None,
-    judged: Annotated[
-        Judged | None, typer.Option(help="Only where somebody said this about the answer.")
-    ] = None,
     limit: Limit = 20,
     after: Annotated[str | None, typer.Option(help="Go on after this page's cursor.")] = None,
 ) -> present.Answer[TracePage]:
@@ -58,21 +39,8 @@ def traces_list(
 
     Example: thumbwheel traces list --agent support --unrated --since 2026-07-01
     """
-    from thumbwheel.capture.trace_queries import TraceFilter
     from thumbwheel.capture.traces import list_traces
 
-    wanted = TraceFilter(
-        session=session,
-        subject=subject,
-        model=model,
-        version=None if version is None else _version_number(version),
-        status=status,
-        since=None if since is None else _time("--since", since),
-        until=None if until is None else _time("--until", until),
-        text=text,
-        rated=rated,
-        judged=None if judged is None else Judged(judged),  # a request brings its text
-    )
     with ctx.obj() as ws:
         page = list_traces(ws, agent, wanted, limit=limit, after=after, seconds=seconds)
     columns: dict[str, Callable[[TraceSummary], object]] = {
@@ -178,24 +146,3 @@ def _feedback_title(judgement: ShownJudgement) -> str:
 
 def _clip(value: Any) -> str:
     return "" if value is None else present.shortened(" ".join(str(value).split()), 40)
-
-
-def _version_number(version: str) -> int:
-    from thumbwheel.core.errors import InputError
-
-    number = version.removeprefix("v")
-    if not number.isdecimal() or len(number) > MOST_DIGITS:
-        raise InputError(
-            f"--version {version[:40]!r}", "it is not a version", "Give for example v3"
-        )
-    return int(number)
-
-
-def _time(option: str, text: str) -> Any:
-    from thumbwheel.core.errors import InputError
-    from thumbwheel.importers.types import Unreadable, parse_time
-
-    try:
-        return parse_time(text)
-    except Unreadable as error:
-        raise InputError(f"{option} {text!r}", str(error), "Give for example 2026-07-05") from None

@@ -10,12 +10,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from thumbwheel.capture.judged import KINDS, Judged, meaning
-from thumbwheel.core.errors import InputError
+from thumbwheel.capture.judged import KINDS, meaning
+from thumbwheel.capture.trace_filter import TraceFilter
 from thumbwheel.db import feedback_in_force, message_chains
 from thumbwheel.db.batches import batches
 from thumbwheel.db.columns import has_id
 from thumbwheel.db.engine import streamed
+from thumbwheel.db.page_cursor import PageCursor
 from thumbwheel.db.schema import (
     feedback,
     feedback_targets,
@@ -37,63 +38,13 @@ WINDOWS = (500, 1_500, 6_000)
 full. A frequent word fills it from the first; a rare one costs no request more than these."""
 
 
-LONGEST_TEXT = 1_000
-"""Characters that are searched for; databases refuse patterns that are much longer."""
-
-
-@dataclass(frozen=True)
-class TraceFilter:
-    """Which traces are wanted; None wants all."""
-
-    session: str | None = None
-    subject: str | None = None
-    model: str | None = None
-    """Requested or served."""
-    version: int | None = None
-    status: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    text: str | None = None
-    """In the answer or the last message; the case of the letters a to z makes no difference."""
-    rated: bool | None = None
-    judged: Judged | None = None
-    """By somebody, in feedback that is in force; others may have said something else."""
-    answered: bool = False
-    """Only those with an answer."""
-    trace_ids: tuple[str, ...] | None = None
-    """Only these."""
-    prompt: str | None = None
-    """Whose conversation begins with the system prompt of this id (prompts.py)."""
-
-    def __post_init__(self) -> None:
-        if self.text is not None and len(self.text) > LONGEST_TEXT:
-            raise InputError(
-                "the text that is searched for",
-                f"it has {len(self.text):,} characters; {LONGEST_TEXT:,} are the most",
-                "Give some words of it",
-            )
-
-    @property
-    def is_searched(self) -> bool:
-        """Whether texts or feedback of every trace have to be looked at."""
-        return self.text is not None or self.judged is not None or self.prompt is not None
-
-
-@dataclass(frozen=True)
-class Cursor:
-    """The last row of a page; the next page begins after it."""
-
-    recorded_at: datetime
-    id: str
-
-
 @dataclass(frozen=True)
 class Found:
     """Rows for a page; `searched_to` is the last trace that was looked at where there are more
     which were not."""
 
     rows: list[sa.RowMapping]
-    searched_to: Cursor | None = None
+    searched_to: PageCursor | None = None
 
 
 def count(connection: sa.Connection, agent_id: str) -> int:
@@ -114,7 +65,11 @@ def count_matches(
 
 
 def trace_page(
-    connection: sa.Connection, agent_id: str, wanted: TraceFilter, limit: int, after: Cursor | None
+    connection: sa.Connection,
+    agent_id: str,
+    wanted: TraceFilter,
+    limit: int,
+    after: PageCursor | None,
 ) -> Found:
     """Return the newest traces after the cursor, with their session, subject and last message."""
     if not wanted.is_searched:
@@ -135,8 +90,8 @@ def _searched(
     agent_id: str,
     wanted: TraceFilter,
     windows: Iterable[int],
-    after: Cursor | None,
-) -> Iterator[tuple[list[str], Cursor | None]]:
+    after: PageCursor | None,
+) -> Iterator[tuple[list[str], PageCursor | None]]:
     """Yield for each window the ids of its traces that match `wanted`, newest first, and the cursor
     of its last trace, None if there are no older traces."""
     for window in windows:
@@ -144,7 +99,7 @@ def _searched(
         matches = _matches(connection, agent_id, candidates.subquery(), wanted)
         last = candidates.offset(window - 1).limit(1)
         row = connection.execute(last).first()
-        after = None if row is None else Cursor(row.recorded_at, row.id)
+        after = None if row is None else PageCursor(row.recorded_at, row.id)
         yield matches, after
         if after is None:
             return
@@ -221,7 +176,11 @@ def answered_traces(
 
 
 def _page(
-    connection: sa.Connection, agent_id: str, wanted: TraceFilter, limit: int, after: Cursor | None
+    connection: sa.Connection,
+    agent_id: str,
+    wanted: TraceFilter,
+    limit: int,
+    after: PageCursor | None,
 ) -> sa.Select[Any]:
     """Return a query for time and id of the traces of a page, whatever their text. Other columns
     are looked up for these traces only."""
@@ -252,7 +211,7 @@ def _page_by_calls(
     agent_id: str,
     conditions: Sequence[sa.ColumnElement[bool]],
     limit: int,
-    after: Cursor | None,
+    after: PageCursor | None,
 ) -> sa.Select[Any]:
     """Return a query for a page of the traces with a call that meets one of `by_call`. Each of
     these conditions has an index in the order of the list, so the page is part of the union of
@@ -282,7 +241,7 @@ def _page_by_calls(
 
 
 def _after(
-    after: Cursor | None, recorded_at: sa.ColumnElement[Any], trace_id: sa.ColumnElement[Any]
+    after: PageCursor | None, recorded_at: sa.ColumnElement[Any], trace_id: sa.ColumnElement[Any]
 ) -> list[sa.ColumnElement[bool]]:
     """Return the conditions for rows after the cursor. The first one tells the database where in
     its index the page begins."""

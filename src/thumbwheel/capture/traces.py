@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any, cast
 
 from thumbwheel.capture import trace_queries
-from thumbwheel.capture.trace_queries import NOTHING_KNOWN, CallTotals, Cursor, TraceFilter
+from thumbwheel.capture.trace_filter import TraceFilter
+from thumbwheel.capture.trace_queries import NOTHING_KNOWN, CallTotals
 from thumbwheel.capture.trace_types import ShownTrace, TracePage, TraceSummary
 from thumbwheel.core import ids
-from thumbwheel.core.errors import InputError, NotFound
+from thumbwheel.core.errors import NotFound
 from thumbwheel.db.message_chains import conversation
+from thumbwheel.db.page_cursor import PageCursor
 from thumbwheel.db.workspace import IMPORTED, OWNER_OF_HOME, Workspace
 from thumbwheel.importers.fields import content_text
 from thumbwheel.models.types import Agent
@@ -36,7 +35,7 @@ def list_traces(
     Raises NotFound for an unknown agent, InputError for an invalid cursor.
     """
     agent_id = require_agent(ws, agent).id
-    cursor = _cursor(after) if after else None
+    cursor = PageCursor.read(after) if after else None
     wanted = wanted or TraceFilter()
     end = time.monotonic() + seconds
     with ws.db.read() as connection:
@@ -61,10 +60,11 @@ def list_traces(
         summaries.append(_summary(dict(row), dict(call) if call else None, words, took))
     if search.searched_to is not None:
         searched_to = search.searched_to
-        return TracePage(summaries, _cursor_text(searched_to), searched_to.recorded_at)
+        return TracePage(summaries, searched_to.to_text(), searched_to.recorded_at)
     if len(rows) <= limit:
         return TracePage(summaries, None)
-    return TracePage(summaries, _cursor_text(Cursor(page[-1]["recorded_at"], page[-1]["id"])))
+    last = PageCursor(page[-1]["recorded_at"], page[-1]["id"])
+    return TracePage(summaries, last.to_text())
 
 
 def count_matching(ws: Workspace, agent: str, wanted: TraceFilter, most: int) -> int | None:
@@ -205,19 +205,3 @@ def _judgement(row: Mapping[str, Any]) -> dict[str, Any]:
     if (speaker := said_for(row)) is not None:
         fields["said"] = speaker
     return {**fields, "at": row["occurred_at"] or row["recorded_at"]}
-
-
-def _cursor_text(cursor: Cursor) -> str:
-    text = json.dumps([cursor.recorded_at.isoformat(), cursor.id])
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
-
-
-def _cursor(text: str) -> Cursor:
-    try:
-        padded = text + "=" * (-len(text) % 4)
-        recorded_at, row_id = json.loads(base64.urlsafe_b64decode(padded))
-        return Cursor(datetime.fromisoformat(recorded_at), str(row_id))
-    except (ValueError, TypeError):
-        raise InputError(
-            f"--after {text!r}", "unknown cursor", "Give `after` of the page before"
-        ) from None

@@ -56,7 +56,7 @@ class Pair(NamedTuple):
     after: float
 
 
-class ScoredAnswer(NamedTuple):
+class AnswerLikelihoods(NamedTuple):
     """The summed log-probability of a recorded answer by both responders, and its tokens."""
 
     row: RecordedAnswer
@@ -165,7 +165,7 @@ def _last_text(prompt: Sequence[Message]) -> str:
     return content if isinstance(content, str) else str(content)
 
 
-def preferences(scored: Sequence[ScoredAnswer], level: float) -> tuple[Measure, ...]:
+def preferences(scored: Sequence[AnswerLikelihoods], level: float) -> tuple[Measure, ...]:
     """Measure how well both responders rank recorded answers: by pairs if there are any, else by
     labels; by summed log-probability first, then by log-probability per token."""
     pairs = _pairs(scored)
@@ -179,9 +179,11 @@ def preferences(scored: Sequence[ScoredAnswer], level: float) -> tuple[Measure, 
     return tuple(area for area in areas if area is not None)
 
 
-def _pairs(scored: Iterable[ScoredAnswer]) -> list[tuple[ScoredAnswer, ScoredAnswer]]:
+def _pairs(
+    scored: Iterable[AnswerLikelihoods],
+) -> list[tuple[AnswerLikelihoods, AnswerLikelihoods]]:
     """Return (better, worse) of every preference for which both answers were scored."""
-    by_pair: dict[str, dict[bool, ScoredAnswer]] = {}
+    by_pair: dict[str, dict[bool, AnswerLikelihoods]] = {}
     for answer in scored:
         if answer.row.pair is not None:
             by_pair.setdefault(answer.row.pair, {})[answer.row.good] = answer
@@ -189,7 +191,10 @@ def _pairs(scored: Iterable[ScoredAnswer]) -> list[tuple[ScoredAnswer, ScoredAns
 
 
 def _accuracy(
-    name: str, pairs: Sequence[tuple[ScoredAnswer, ScoredAnswer]], per_token: bool, level: float
+    name: str,
+    pairs: Sequence[tuple[AnswerLikelihoods, AnswerLikelihoods]],
+    per_token: bool,
+    level: float,
 ) -> Measure:
     before = []
     after = []
@@ -209,14 +214,14 @@ class _Scores(NamedTuple):
     after: float
 
 
-def _scores(answer: ScoredAnswer, per_token: bool) -> _Scores:
+def _scores(answer: AnswerLikelihoods, per_token: bool) -> _Scores:
     if per_token:
         return _Scores(answer.before / answer.tokens, answer.after / answer.tokens)
     return _Scores(answer.before, answer.after)
 
 
 def _area(
-    name: str, labelled: Sequence[ScoredAnswer], per_token: bool, level: float
+    name: str, labelled: Sequence[AnswerLikelihoods], per_token: bool, level: float
 ) -> Measure | None:
     """Compare the areas under the ROC curve; None if one class is missing. The groups that count
     are those of the rarer class, on which the error depends."""
@@ -355,19 +360,19 @@ def guard(name: str, measure: Measure) -> Guard:
     )
 
 
-def nll_guard(scored: Sequence[ScoredAnswer], level: float) -> Guard:
+def nll_guard(scored: Sequence[AnswerLikelihoods], level: float) -> Guard:
     """Return the guard on the negative log-likelihood per token of recorded good answers, whoever
     wrote them."""
     return _nll(NLL, [answer for answer in scored if answer.row.good], level)
 
 
-def liked_guard(scored: Sequence[ScoredAnswer], level: float) -> Guard:
+def liked_guard(scored: Sequence[AnswerLikelihoods], level: float) -> Guard:
     """Return the guard on the negative log-likelihood per token of the app's own answers that
     people liked: the model could produce them and must still be able to."""
     return _nll(NLL_LIKED, [answer for answer in scored if answer.row.liked], level)
 
 
-def _nll(name: str, scored: Sequence[ScoredAnswer], level: float) -> Guard:
+def _nll(name: str, scored: Sequence[AnswerLikelihoods], level: float) -> Guard:
     """Average over all tokens; each (prompt, answer) counts once."""
     distinct = {(json.dumps(answer.row.prompt), answer.row.text): answer for answer in scored}
     answers = list(distinct.values())

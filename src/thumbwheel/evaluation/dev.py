@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import compare
-from thumbwheel.evaluation.compare import ScoredAnswer
+from thumbwheel.evaluation.compare import AnswerLikelihoods
 from thumbwheel.evaluation.local_model import LocalModel
 from thumbwheel.evaluation.responder import ask
 from thumbwheel.evaluation.responders import base_of
@@ -157,7 +157,7 @@ def _score(
         if not sums:  # they do not fit the model
             continue
         for row, (total, tokens) in zip(recorded, sums, strict=True):
-            scored.append(ScoredAnswer(row, total, total, tokens))
+            scored.append(AnswerLikelihoods(row, total, total, tokens))
 
     # How well it ranks good above bad answers, each (prompt, text) once.
     distinct = {}

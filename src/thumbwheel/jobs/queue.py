@@ -7,8 +7,6 @@ works on it come together or not at all.
 
 from __future__ import annotations
 
-import base64
-import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
@@ -22,6 +20,7 @@ from thumbwheel.core.address_secrets import addresses_with_secrets
 from thumbwheel.core.errors import Busy, Conflict, InputError, NotFound
 from thumbwheel.core.home_paths import located, portable
 from thumbwheel.db.hosts import name_of
+from thumbwheel.db.page_cursor import PageCursor
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import JOBS
 from thumbwheel.jobs import store
@@ -215,7 +214,7 @@ def jobs(
     states: Collection[JobState] = (),
     kind: str | None = None,
     agents: Collection[str] | None = None,
-    cursor: str | None = None,
+    after: str | None = None,
     limit: int = PAGE,
 ) -> tuple[list[Job], str | None]:
     """Return (the jobs, newest first, and the cursor of the next page); None as cursor means no
@@ -223,31 +222,15 @@ def jobs(
 
     Raises InputError for an invalid cursor.
     """
-    before = _read_cursor(cursor) if cursor is not None else None
+    before = PageCursor.read(after) if after is not None else None
     with ws.db.read() as connection:
         rows = store.listed(
             connection, states=states, kind=kind, agents=agents, before=before, limit=limit + 1
         )
     page = [_located(ws, row) for row in rows[:limit]]
-    return page, _cursor(page[-1]) if len(rows) > limit else None
-
-
-def _cursor(last: Job) -> str:
-    text = json.dumps([last.recorded_at.isoformat(), last.id])
-    return base64.urlsafe_b64encode(text.encode()).decode()
-
-
-def _read_cursor(cursor: str) -> tuple[datetime, str]:
-    try:
-        recorded_at, job_id = json.loads(base64.urlsafe_b64decode(cursor.encode()))
-        before = datetime.fromisoformat(recorded_at)
-    except (ValueError, TypeError):
-        before, job_id = None, None
-    if before is None or before.tzinfo is None or not isinstance(job_id, str):
-        raise InputError(
-            f"cursor {cursor!r}", "unknown cursor", "Take it from the page before, or leave it out"
-        ) from None
-    return before, job_id
+    if len(rows) <= limit:
+        return page, None
+    return page, PageCursor(page[-1].recorded_at, page[-1].id).to_text()
 
 
 def events(

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from thumbwheel.core.errors import Conflict, Fenced
 from thumbwheel.db.columns import has_id
+from thumbwheel.db.page_cursor import PageCursor
 from thumbwheel.db.schema import job_events, jobs, schedules, workers
 from thumbwheel.jobs.types import (
     HELD,
@@ -67,7 +68,7 @@ def listed(
     kind: str | None = None,
     agents: Collection[str] | None = None,
     schedule_id: str | None = None,
-    before: tuple[datetime, str] | None = None,
+    before: PageCursor | None = None,
     limit: int,
 ) -> list[Job]:
     """Return up to `limit` jobs, newest first. `before`: the (time, id) of the last job of the
@@ -82,7 +83,9 @@ def listed(
     if schedule_id is not None:
         query = query.where(jobs.c.schedule_id == schedule_id)
     if before is not None:
-        query = query.where(sa.tuple_(jobs.c.recorded_at, jobs.c.id) < sa.tuple_(*before))
+        query = query.where(
+            sa.tuple_(jobs.c.recorded_at, jobs.c.id) < sa.tuple_(before.recorded_at, before.id)
+        )
     return _jobs(connection, query)
 
 

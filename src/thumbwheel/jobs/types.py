@@ -115,8 +115,8 @@ class JobPage:
 
     jobs: list[Job]
     """Jobs of this page."""
-    next: str | None
-    """The cursor of the next page; None on the last one."""
+    after: str | None
+    """Cursor of the next page, for `after` of the request; null on the last one."""
     workers: int
     """Workers that are alive."""
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thumbwheel.capture.judged import Judged
+from thumbwheel.capture.trace_filter import TraceFilter
+from thumbwheel.capture.trace_options import filters_traces
 from thumbwheel.core import present
 from thumbwheel.core.config import build, options
 from thumbwheel.review.types import (
@@ -58,6 +59,7 @@ class ThumbDirection(StrEnum):
 
 @queue.command("create")
 @options(QueueConfig)
+@filters_traces
 def create_(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="Its name.")],
@@ -74,22 +76,8 @@ def create_(
     ] = None,
     most: Annotated[int, typer.Option(min=1, max=1_000_000, help="Items, at most.")] = 100_000,
     answers: Annotated[int, typer.Option(help="Answers of a comparison, at most.")] = 2,
-    session: Annotated[str | None, typer.Option(help="Only of this session.")] = None,
-    subject: Annotated[str | None, typer.Option(help="Only of this person.")] = None,
-    model: Annotated[str | None, typer.Option(help="Only answers of this model.")] = None,
-    version: Annotated[
-        int | None, typer.Option(min=0, help="Only answers of this version, as a number.")
-    ] = None,
-    status: Annotated[str | None, typer.Option(help="Only with this status.")] = None,
-    since: Annotated[datetime | None, typer.Option(help="Only recorded since (UTC).")] = None,
-    until: Annotated[datetime | None, typer.Option(help="Only recorded before (UTC).")] = None,
-    text: Annotated[str | None, typer.Option(help="Only with this in question or answer.")] = None,
-    rated: Annotated[
-        bool | None, typer.Option("--rated/--unrated", help="Only with, or without, feedback.")
-    ] = None,
-    judged: Annotated[
-        Judged | None, typer.Option(help="Only where somebody said this about the answer.")
-    ] = None,
+    *,
+    wanted: TraceFilter,
     options: Mapping[str, Any] = {},
 ) -> present.Answer[ListedQueue]:
     """Make a queue of what people shall rate.
@@ -101,23 +89,10 @@ def create_(
 
     Blind A/B: thumbwheel queue create duel --agent support --of comparisons --overlap 2
     """
-    from thumbwheel.capture.trace_queries import TraceFilter
     from thumbwheel.models.versions import require_agent
     from thumbwheel.review.queues import QueueSelection, create, require_queue
 
     config = build(QueueConfig, options, "options")
-    wanted = TraceFilter(
-        session=session,
-        subject=subject,
-        model=model,
-        version=version,
-        status=status,
-        since=_utc(since),
-        until=_utc(until),
-        text=text,
-        rated=rated,
-        judged=None if judged is None else Judged(judged),  # a request brings its text
-    )
     with ctx.obj() as ws:
         owner = require_agent(ws, agent)
         differing = None

@@ -12,8 +12,8 @@ from functools import partial
 
 import sqlalchemy as sa
 
+from thumbwheel.capture.trace_filter import TraceFilter
 from thumbwheel.capture.trace_queries import (
-    TraceFilter,
     answered_traces,
     having_metadata,
     named_traces,

@@ -75,17 +75,17 @@ def parameters(function: Any, without: set[str]) -> dict[str, tuple[Any, Any, st
     for name, parameter in inspect.signature(function).parameters.items():
         if name not in without:
             annotation = str(parameter.annotation)
-            for own, served in OTHER_CLASSES.items():
-                annotation = annotation.replace(own, served)
+            for local, served in OTHER_CLASSES.items():
+                annotation = annotation.replace(local, served)
             described[name] = (parameter.kind, parameter.default, annotation)
     return described
 
 
 @pytest.mark.parametrize(("opened", "served"), PAIRS, ids=lambda cls: cls.__name__)
 def test_a_served_home_has_the_methods_of_an_open_one(opened: type, served: type) -> None:
-    own, there = public(opened), public(served)
-    assert {OF_A_PATH.get(name, name) for name in own} == set(there)
-    for name, method in own.items():
+    local, there = public(opened), public(served)
+    assert {OF_A_PATH.get(name, name) for name in local} == set(there)
+    for name, method in local.items():
         if isinstance(method, property):
             assert isinstance(there[OF_A_PATH.get(name, name)], property), name
             continue
@@ -177,10 +177,10 @@ def test_a_server_answers_as_the_home_itself(
 
     dataset = desk.build("chats", dev=0.0, gate=0.0)
     with thumbwheel.open(home) as opened:
-        own = opened.agent("desk")
-        plan, own_plan = desk.plan(dev=0.2), own.plan(dev=0.2)
+        local = opened.agent("desk")
+        plan, own_plan = desk.plan(dev=0.2), local.plan(dev=0.2)
         assert (plan.why, plan.methods) == (own_plan.why, own_plan.methods)
-        frozen = own.dataset(dataset.id)
+        frozen = local.dataset(dataset.id)
         assert (dataset.counts, desk.dataset().record.fingerprint) == (
             frozen.counts,
             frozen.record.fingerprint,
@@ -190,15 +190,15 @@ def test_a_server_answers_as_the_home_itself(
             assert list(dataset.rows(split)) == rows
         assert dataset.to_hf()["train"].to_list() == frozen.to_hf()["train"].to_list()
         assert list(dataset.to_pandas()["row_id"]) == list(frozen.to_pandas()["row_id"])
-        assert desk.versions == own.versions
+        assert desk.versions == local.versions
 
         # errors are those of the home itself
         evaluation = Evaluation.model_construct(id="evl_none")
         for name in ("plan", "build", "evaluate"):
             there = error_of(getattr(served.agent("none"), name))
             assert there == error_of(getattr(opened.agent("none"), name)), name
-        assert error_of(lambda: desk.version("v9")) == error_of(lambda: own.version("v9"))
-        assert error_of(lambda: desk.dataset("v9")) == error_of(lambda: own.dataset("v9"))
+        assert error_of(lambda: desk.version("v9")) == error_of(lambda: local.version("v9"))
+        assert error_of(lambda: desk.dataset("v9")) == error_of(lambda: local.dataset("v9"))
         assert error_of(lambda: desk.build("pairs"))[0] is DataError
         assert error_of(lambda: desk.gate(evaluation))[0] is NotFound
 
@@ -281,10 +281,10 @@ def test_a_whole_turn_is_made_over_a_server(tmp_path: Path) -> None:
         export = agent.export("v1", "adapter", to=tmp_path / "adapter")
     assert {path.name for path in (tmp_path / "adapter").iterdir()} == set(export.files)
     with thumbwheel.open(folder) as home:
-        own = home.agent("shop")
-        assert own.gate(own.evaluate("v1", max_new_tokens=4)) == decision
-        assert own.versions == agent_versions(own)
+        local = home.agent("shop")
+        assert local.gate(local.evaluate("v1", max_new_tokens=4)) == decision
+        assert local.versions == agent_versions(local)
 
 
-def agent_versions(own: OpenAgent) -> list[Any]:
-    return [own.version("v0"), own.version("v1")]
+def agent_versions(local: OpenAgent) -> list[Any]:
+    return [local.version("v0"), local.version("v1")]

@@ -11,7 +11,7 @@ from tests.worlds.api_world import commands_client
 from tests.worlds.gateway_world import AGENT, opened_home
 from tests.worlds.pages_world import fill
 from thumbwheel.capture.prompts import prompt_id, prompt_of, prompts, store_prompt
-from thumbwheel.capture.trace_queries import TraceFilter
+from thumbwheel.capture.trace_filter import TraceFilter
 from thumbwheel.capture.traces import list_traces, show_trace
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.db.workspace import Workspace

@@ -8,7 +8,7 @@ from typing import Any
 
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.capture.judged import Judged
-from thumbwheel.capture.trace_queries import TraceFilter
+from thumbwheel.capture.trace_filter import TraceFilter
 from thumbwheel.capture.traces import count_matching, list_traces
 from thumbwheel.db.workspace import Workspace
 

@@ -381,7 +381,7 @@ def test_what_people_liked_is_guarded_apart_from_what_they_wrote():
         row = RecordedAnswer(
             name, name, [{"role": "user", "content": name}], None, "answer", True, liked=liked
         )
-        return compare.ScoredAnswer(row, before, after, 1)
+        return compare.AnswerLikelihoods(row, before, after, 1)
 
     written = [logged(f"w{n}", -6.0, -1.0, False) for n in range(60)]
     liked = [logged(f"l{n}", -0.5, -2.0, True) for n in range(60)]
@@ -407,7 +407,7 @@ def test_more_cases_in_the_same_groups_never_lower_a_verdict():
     long = [1] * 39 + [4000]  # one answer of many tokens: forty groups all the same, and far worse
     guarded = compare.nll_guard(
         [
-            compare.ScoredAnswer(
+            compare.AnswerLikelihoods(
                 RecordedAnswer(
                     str(index),
                     str(index),
@@ -460,7 +460,7 @@ def test_telling_good_from_bad_rests_on_the_rarer_kind():
             for number in range(80)
         ]
         logged = [
-            compare.ScoredAnswer(row, *map(float, pair), 1)
+            compare.AnswerLikelihoods(row, *map(float, pair), 1)
             for row, pair in zip(values, scores, strict=True)
         ]
         measures = compare.preferences(logged, 0.95)[0]

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from thumbwheel.core import ids
 from thumbwheel.evaluation import compare
-from thumbwheel.evaluation.compare import ScoredAnswer
+from thumbwheel.evaluation.compare import AnswerLikelihoods
 from thumbwheel.evaluation.suite import Replies, Suite, SuiteMeasures
 from thumbwheel.evaluation.types import AskLikelihood, RecordedAnswer
 
@@ -32,7 +32,9 @@ class PreferenceSuite(Suite):
     def cannot_judge(self) -> str:
         """Return why nothing can be ranked, else "": without a pair, and without a good and a bad
         answer, log-probabilities give no measure."""
-        unscored = [ScoredAnswer(answer, 0.0, 0.0, 1) for answer in self.context.recorded_answers]
+        unscored = [
+            AnswerLikelihoods(answer, 0.0, 0.0, 1) for answer in self.context.recorded_answers
+        ]
         return "" if compare.preferences(unscored, self.config.level) else NOTHING_TO_RANK
 
     @cached_property
@@ -62,7 +64,7 @@ class PreferenceSuite(Suite):
                 continue
             for answer, first, second in zip(answers, sums_before, sums_after, strict=True):
                 (total_before, tokens), (total_after, _) = first, second
-                scored.append(ScoredAnswer(answer, total_before, total_after, tokens))
+                scored.append(AnswerLikelihoods(answer, total_before, total_after, tokens))
         level = self.config.level
         guards = (compare.nll_guard(scored, level), compare.liked_guard(scored, level))
         measures = compare.preferences(scored, level)

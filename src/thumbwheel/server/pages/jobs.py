@@ -42,7 +42,7 @@ def load_list(asked: PageRequest) -> Mapping[str, Any]:
         asked.ws,
         states=states,
         agents=chosen,
-        cursor=asked.query.get("after"),
+        after=asked.query.get("after"),
         limit=AT_ONCE,
     )
     return {

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from thumbwheel.capture.judged import Judged
 from thumbwheel.capture.prompts import prompt_id, short_id, titles
-from thumbwheel.capture.trace_queries import TraceFilter
+from thumbwheel.capture.trace_filter import TraceFilter
 from thumbwheel.capture.trace_types import TracePage, TraceSummary
 from thumbwheel.capture.traces import (
     count_matching,
