@@ -175,6 +175,9 @@ def test_a_callback_has_to_stand_in_a_module(tmp_path: Path) -> None:
 
 APP = """
 import thumbwheel
+from thumbwheel.training.algorithms.kto import KtoConfig
+from thumbwheel.training.types import TrainConfig
+TrainConfig(), KtoConfig(learning_rate=1e-4)
 with thumbwheel.open("home") as home:
     reveal_type(home.agents)
     desk = home.agent("desk")

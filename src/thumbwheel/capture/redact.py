@@ -150,7 +150,7 @@ class CaptureConfig(Config):
     """`spool`: traces and feedback are acknowledged once they are on this host's disk. `rows`: once
     the database has them, so that nothing acknowledged is lost with the host; an uploaded file is
     answered when its import has ended."""
-    spool_gb: float = Field(10.0, gt=0)
+    spool_gb: float = Field(default=10.0, gt=0)
     """Gigabytes that may wait to become rows, as while the database is away. Beyond them requests
     are answered with 429, and calls are answered and not recorded."""
 

@@ -30,9 +30,9 @@ class EvaluateSpec(Config):
     """Compare with the base, even where another is live."""
     against: str | None = None
     """Compare with this version."""
-    form: str | None = Field(None, alias="as")
+    form: str | None = Field(default=None, alias="as")
     """How the version is served: hf:FOLDER, gguf:FILE, URL#MODEL; unset, as trained."""
-    against_form: str | None = Field(None, alias="against_as")
+    against_form: str | None = Field(default=None, alias="against_as")
     """How the other one is served."""
     gate: bool = True
     """Decide on the version and store the decision."""

@@ -43,7 +43,7 @@ class ExportSpec(Config):
     """Write AGENT/VERSION/policy below `to`."""
     accept: str | None = None
     """Keep it although parity fails: name and reason."""
-    cases: int = Field(24, ge=0)
+    cases: int = Field(default=24, ge=0)
     """Held-out cases on which a smaller precision is compared."""
 
     @model_validator(mode="after")

@@ -228,18 +228,18 @@ HEAVY = "heavy"
 class JobsConfig(Config):
     """Settings of jobs and workers."""
 
-    heavy: int = Field(1, ge=1)
+    heavy: int = Field(default=1, ge=1)
     """Most jobs at a time on one host that compute with models: train, evaluate, export, loop run.
     Others run beside them, as far as there are workers."""
-    lease_seconds: float = Field(15.0, gt=0)
+    lease_seconds: float = Field(default=15.0, gt=0)
     """Seconds without a sign of life after which a worker counts as dead, and another takes its job
     over."""
-    queued_per_key: int = Field(100, ge=1)
+    queued_per_key: int = Field(default=100, ge=1)
     """Jobs of one key or user that may wait; further ones are refused with 429. The owner of the
     home has no such limit."""
-    crashes: int = Field(10, ge=1)
+    crashes: int = Field(default=10, ge=1)
     """Workers that may die under a job before it fails."""
-    stall_minutes: float = Field(120.0, gt=0)
+    stall_minutes: float = Field(default=120.0, gt=0)
     """Minutes without progress or a log line after which a job is stopped as standing still."""
-    stop_seconds: float = Field(60.0, gt=0)
+    stop_seconds: float = Field(default=60.0, gt=0)
     """Seconds that a cancelled job has to stop at a checkpoint before it is killed."""

@@ -61,10 +61,10 @@ def next_time(now: datetime, clock: time) -> datetime:
 class TriggerConfig(Config):
     """When a cycle is due by itself."""
 
-    least: int = Field(50, ge=1)
+    least: int = Field(default=50, ge=1)
     """New informative events from which a cycle is due. Repetitions, and bad answers without good
     ones to compare them with, are none."""
-    every_hours: float | None = Field(None, gt=0)
+    every_hours: float | None = Field(default=None, gt=0)
     """A cycle is also due so many hours after the last one, where at least one informative event is
     new; unset, only the number decides."""
     window: str | None = None
@@ -75,21 +75,21 @@ class TriggerConfig(Config):
     """The zone of those hours, as Europe/Berlin."""
     check_minutes: int = 15
     """Minutes between two checks whether a cycle is due: a part of an hour, as 5 or 30."""
-    per_rater: int | None = Field(None, ge=1)
+    per_rater: int | None = Field(default=None, ge=1)
     """Most informative events of one rater that count; unnamed raters of one source are one. Unset,
     all count."""
 
-    burst: int | None = Field(60, ge=2)
+    burst: int | None = Field(default=60, ge=2)
     """Thumbs of one rater within `burst_minutes`, nearly all the same, from which they are held
     back until a person has decided; unset (null), nothing is."""
-    burst_minutes: float = Field(10.0, gt=0)
+    burst_minutes: float = Field(default=10.0, gt=0)
     """The time within which a burst comes."""
 
     only_decidable: bool = True
     """Whether a cycle waits until the gate could decide on what comes of it: until enough reviewed
     cases, or rated questions, are held out."""
 
-    gold_gain: float | None = Field(0.2, gt=0, le=1)
+    gold_gain: float | None = Field(default=0.2, gt=0, le=1)
     """The gain that the reviewed cases (gold) are to be able to show, as a share of answers; where
     they cannot, the loop asks for more. Unset (null), it asks for none."""
 

@@ -16,7 +16,7 @@ class RewriteConfig(Config):
     """The model, as the endpoint calls it."""
     api_key_variable: str | None = None
     """The environment variable that holds the key; the key itself stands in no settings."""
-    most: int = Field(50, ge=1)
+    most: int = Field(default=50, ge=1)
     """Answers that are rewritten in one call, at most."""
-    request_timeout: float = Field(120.0, gt=0)
+    request_timeout: float = Field(default=120.0, gt=0)
     """Seconds for one reply."""

@@ -42,18 +42,18 @@ class OnlineConfig(RewardDrivenConfig):
     """Other defaults for runs with a reward model: it is wrong about answers unlike those that it
     learned from, so stay near the base."""
 
-    batch_size: int = Field(8, ge=1)
+    batch_size: int = Field(default=8, ge=1)
     """Prompts a step."""
-    num_generations: int = Field(8, ge=1)
+    num_generations: int = Field(default=8, ge=1)
     """Answers sampled to each prompt."""
-    max_completion_length: int = Field(128, ge=1)
+    max_completion_length: int = Field(default=128, ge=1)
     """Most tokens of an answer."""
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(default=1.0, gt=0)
     """Of sampling; log-probabilities are taken at the same temperature."""
-    top_k: int = Field(0, ge=0)
+    top_k: int = Field(default=0, ge=0)
     """Sample among so many tokens only; 0 takes all. Log-probabilities stay those of the whole
     distribution, so a cut is not corrected."""
-    top_p: float = Field(1.0, gt=0, le=1)
+    top_p: float = Field(default=1.0, gt=0, le=1)
     """Sample among the likeliest tokens of this mass only; 1 takes all."""
     rollouts: str = "local"
     """Who answers: local, the policy itself, or endpoint, a server. Dev answers are always the
@@ -66,7 +66,7 @@ class OnlineConfig(RewardDrivenConfig):
     endpoint_adapters: str | None = None
     """A folder that the servers read under the same path: each step's adapter is written there, and
     every server loads it; unset, they answer with what they serve."""
-    max_lag: int = Field(0, ge=0)
+    max_lag: int = Field(default=0, ge=0)
     """Steps by which the adapter of an answer from a server may be older; the answers of a server
     with an older one are refused."""
     endpoint_server: Server = "vllm"
@@ -74,7 +74,7 @@ class OnlineConfig(RewardDrivenConfig):
     endpoint_logprobs: LogProbs = "raw"
     """Its log-probabilities: raw at temperature 1, processed as sampled, or none, where it serves
     the very policy that is trained."""
-    importance_cap: float = Field(3.0, ge=1)
+    importance_cap: float = Field(default=3.0, ge=1)
     """Most that a token of an answer from elsewhere counts: its probability here over the one
     there, cut off at this."""
     stop: tuple[str, ...] = ()
@@ -86,24 +86,24 @@ class OnlineConfig(RewardDrivenConfig):
     """Settings of functions of the table that judge here, by name, as {length: {most: 60}}."""
     reward_model: str | None = None
     """A trained reward model that judges too, as rm1 or a folder."""
-    reward_model_weight: float = Field(1.0, gt=0)
+    reward_model_weight: float = Field(default=1.0, gt=0)
     """Its weight beside the functions."""
-    reward_timeout: float = Field(10.0, gt=0)
+    reward_timeout: float = Field(default=10.0, gt=0)
     """Seconds in which a function must have judged an answer; later is a failure of the function,
     which gives no reward. A program of an answer is ended before that, and is wrong."""
-    reward_workers: int = Field(2, ge=1)
+    reward_workers: int = Field(default=2, ge=1)
     """Processes that run reward functions beside the model."""
     metric_for_best_model: Metric = "reward"
     """The dev metric that decides which checkpoint is best."""
-    eval_prompts: int = Field(256, ge=1)
+    eval_prompts: int = Field(default=256, ge=1)
     """Dev prompts answered greedily at an evaluation."""
-    kl_budget: float | None = Field(None, gt=0)
+    kl_budget: float | None = Field(default=None, gt=0)
     """Nats a token by which the policy may leave the base before the run ends with what it has;
     unset, no limit."""
     curriculum: bool = False
     """Take prompts from easy to hard, by how well they are answered; where recorded answers do not
     say that of every prompt, it costs a first pass of four answers to each."""
-    length_creep: float | None = Field(3.0, gt=1)
+    length_creep: float | None = Field(default=3.0, gt=1)
     """The run ends when answers are so many times as long as the base's without a better dev
     reward."""
     held_out: tuple[str, ...] = ()

@@ -45,15 +45,15 @@ class PlacementConfig(Config):
     it."""
     address: str | None = None
     """HOST:PORT of the head of the Ray cluster [default: the cluster that this host is in]"""
-    hosts: int = Field(1, ge=1)
+    hosts: int = Field(default=1, ge=1)
     """Hosts among which the ranks of a run are divided."""
-    cpus: float = Field(1.0, gt=0)
+    cpus: float = Field(default=1.0, gt=0)
     """Processors that a run takes on each of its hosts."""
-    gpus_per_host: int = Field(0, ge=0)
+    gpus_per_host: int = Field(default=0, ge=0)
     """GPUs that a run takes on each of its hosts."""
-    memory_gb: float = Field(0.0, ge=0)
+    memory_gb: float = Field(default=0.0, ge=0)
     """Gigabytes of memory that a run takes on each of its hosts."""
-    wait_minutes: float = Field(10.0, ge=0)
+    wait_minutes: float = Field(default=10.0, ge=0)
     """Minutes that a run waits for hosts after it lost some."""
 
 

@@ -49,33 +49,33 @@ class TrainConfig(Config):
     """What all algorithms share. Rows are counted per optimiser step; memory is bounded by
     `token_budget`, which changes no result."""
 
-    min_rows: int = Field(10, ge=1)
+    min_rows: int = Field(default=10, ge=1)
     """Fewest training rows that a run begins with; for one method set it as train.kto.min_rows."""
-    learning_rate: float | None = Field(None, gt=0)
+    learning_rate: float | None = Field(default=None, gt=0)
     """Peak learning rate of the adapter; unset, the method's rate for the base: lower for wider
     models, and lower for pretrained ones than for small ones that learned one task."""
-    replay_weight: float | None = Field(None, ge=0)
+    replay_weight: float | None = Field(default=None, ge=0)
     """Weight of the divergence from the base on its own answers to general questions, which methods
     of recorded answers hold down beside the rows so that general skill stays; unset, by what the
     base is: 0 for a small one that learned one task, 10 for a pretrained one."""
-    batch_size: int = Field(16, ge=1)
+    batch_size: int = Field(default=16, ge=1)
     """Rows an optimiser step."""
-    num_train_epochs: float = Field(4.0, gt=0)
+    num_train_epochs: float = Field(default=4.0, gt=0)
     """Passes over the training rows; sft and kto make more over few rows (min_steps)."""
-    min_steps: int = Field(1, ge=1)
+    min_steps: int = Field(default=1, ge=1)
     """Fewest optimiser steps: rows that are too few for them are passed over more often than
     num_train_epochs says, up to 16 times."""
-    max_steps: int | None = Field(None, ge=1)
+    max_steps: int | None = Field(default=None, ge=1)
     """Optimiser steps; overrides the epochs and min_steps."""
-    warmup_ratio: float = Field(0.1, ge=0, lt=1)
+    warmup_ratio: float = Field(default=0.1, ge=0, lt=1)
     """Share of the steps in which the learning rate rises."""
     lr_scheduler_type: Literal["cosine", "linear", "constant"] = "cosine"
     """How the learning rate falls after the warm-up."""
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's weight decay of the adapter."""
-    max_grad_norm: float = Field(1.0, gt=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
     """The gradient's norm is clipped to this."""
-    max_length: int = Field(1024, ge=8)
+    max_length: int = Field(default=1024, ge=8)
     """Tokens of prompt and answer together; what is over drops the oldest turns, never a part of an
     answer."""
     preset: Literal[
@@ -92,28 +92,28 @@ class TrainConfig(Config):
     and changes no result."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute; auto takes a GPU where there is one."""
-    ranks: int = Field(1, ge=1)
+    ranks: int = Field(default=1, ge=1)
     """Processes that share out each step: one for each GPU, or parts of the processor. Each holds
     the whole base, and the result is the same."""
-    memory_limit_gb: float | None = Field(None, gt=0)
+    memory_limit_gb: float | None = Field(default=None, gt=0)
     """The most memory that the run may take, with all its ranks; unset, what is available when it
     starts."""
-    token_budget: int = Field(1536, ge=64)
+    token_budget: int = Field(default=1536, ge=64)
     """Tokens computed at once, over all threads; a memory setting only. A GPU computes more at once
     where they fit, up to a whole step."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: half as fast again, for models that do not
     fit otherwise."""
-    seed: int = Field(42, ge=0)
+    seed: int = Field(default=42, ge=0)
     """Decides the adapter's start and the order of the rows."""
-    eval_steps: int | None = Field(None, ge=1)
+    eval_steps: int | None = Field(default=None, ge=1)
     """Steps between two evaluations on the dev rows; without it ten times a run, or less often
     where that would take more than eval_budget."""
-    eval_budget: float = Field(0.15, gt=0, le=1)
+    eval_budget: float = Field(default=0.15, gt=0, le=1)
     """Most of the run's tokens that evaluations on the dev rows take, where a trained token counts
     three times. Over it there are fewer evaluations, then fewer rows: 64 at least, always the same
     ones of a dataset. 1 evaluates all rows."""
-    early_stopping_patience: int | None = Field(None, ge=1)
+    early_stopping_patience: int | None = Field(default=None, ge=1)
     """Stop after so many evaluations, and so many tenths of the run, without a better evaluation,
     and keep the best checkpoint; needs dev rows. Unset, the learning rate falls to its end: weights
     from before that are worse than the dev rows can tell."""
@@ -126,21 +126,21 @@ class TrainConfig(Config):
     require_gain: bool = True
     """End as nothing learned, without a result, where what is kept is no better on the dev rows
     than the base, or where a reward model judges no better than the base does."""
-    save_steps: int | None = Field(None, ge=1)
+    save_steps: int | None = Field(default=None, ge=1)
     """Steps between two checkpoints, besides the best and the last one; without it as often as an
     evaluation."""
-    save_minutes: float = Field(10.0, gt=0)
+    save_minutes: float = Field(default=10.0, gt=0)
     """A checkpoint at the latest after so many minutes."""
-    save_total_limit: int = Field(2, ge=1)
+    save_total_limit: int = Field(default=2, ge=1)
     """Checkpoints that are kept besides the best one."""
-    logging_steps: int = Field(1, ge=1)
+    logging_steps: int = Field(default=1, ge=1)
     """Every how many steps a line of metrics is written."""
     tuning: Literal["lora", "full"] = "lora"
     """lora trains a small adapter; full trains every layer between embeddings and head, for small
     models: about eight times the memory of the base, and an adapter as large as the base."""
-    lora_r: int = Field(16, ge=1)
+    lora_r: int = Field(default=16, ge=1)
     """Rank of the adapter."""
-    lora_alpha: int = Field(32, ge=1)
+    lora_alpha: int = Field(default=32, ge=1)
     """Scale of the adapter: its product is multiplied by alpha / r."""
     use_rslora: bool = False
     """Multiply by alpha / sqrt(r) instead, which keeps the scale at high ranks."""
@@ -155,11 +155,11 @@ class TrainConfig(Config):
     continue_from: str | None = None
     """Version whose adapter to start from, as v3; unset, the base. The reference is the base either
     way; a reward model has none."""
-    probe_prompts: int = Field(12, ge=0)
+    probe_prompts: int = Field(default=12, ge=0)
     """Dev prompts answered greedily at every evaluation to see a collapse; 0 switches it off."""
-    probe_tokens: int = Field(128, ge=1)
+    probe_tokens: int = Field(default=128, ge=1)
     """Most tokens of such an answer."""
-    collapse_nll: float = Field(1.0, gt=0)
+    collapse_nll: float = Field(default=1.0, gt=0)
     """Nats a token by which good dev answers may become less likely than under the base before the
     run stops itself."""
     report_to: tuple[str, ...] = ()
@@ -210,7 +210,7 @@ class RewardDrivenConfig(TrainConfig):
     """What methods share that push answers apart by their rewards, fresh or recorded: they can get
     worse the longer they run."""
 
-    early_stopping_patience: int | None = Field(4, ge=1)
+    early_stopping_patience: int | None = Field(default=4, ge=1)
     """Stop after so many evaluations, and so many tenths of the run, without a better evaluation;
     needs dev rows."""
     load_best_model_at_end: bool = True

@@ -63,7 +63,7 @@ class FeedbackSubmission(BaseModel):
     score: float = Field(ge=0, le=1)
     run_id: Text = Field(alias="runId", min_length=1, max_length=512)
     notes: Text | None = None
-    project_id: Text | None = Field(None, alias="projectId", max_length=512)
+    project_id: Text | None = Field(default=None, alias="projectId", max_length=512)
     """Stored with the answer, as their table has it."""
 
 
@@ -72,11 +72,11 @@ class TrainingOrder(BaseModel):
 
     model_config = ConfigDict(allow_inf_nan=False)
 
-    dry_run: bool = Field(False, alias="dryRun")
-    max_steps: int = Field(1000, alias="maxSteps", ge=1, le=10**6)
-    learning_rate: float | None = Field(None, alias="learningRate", gt=0, le=1)
+    dry_run: bool = Field(default=False, alias="dryRun")
+    max_steps: int = Field(default=1000, alias="maxSteps", ge=1, le=10**6)
+    learning_rate: float | None = Field(default=None, alias="learningRate", gt=0, le=1)
     """Unset, the one that suits the base."""
-    base_model: str | None = Field(None, alias="baseModel", min_length=1, max_length=512)
+    base_model: str | None = Field(default=None, alias="baseModel", min_length=1, max_length=512)
     """A model in the home's folder `bases`; unset, the agent's own or that of the settings."""
 
 

@@ -101,7 +101,7 @@ QUICK, SLOW = 1.2, 2.0
 class DecisionConfig(Config):
     """Settings of `decision`."""
 
-    bound: float = Field(5.0, gt=0)
+    bound: float = Field(default=5.0, gt=0)
     """The total is cut off at this on both sides, and -bound scores 0, +bound 1."""
     compatible: bool = False
     """Keep the arithmetic of the system that the weights come from; `bound` has no effect then."""

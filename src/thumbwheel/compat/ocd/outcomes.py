@@ -23,12 +23,12 @@ class FinishedItem(BaseModel):
 
     id: Text = Field(min_length=1, max_length=512)
     status: Literal["DONE", "COLD_STORAGE"]
-    cycle_count: int = Field(0, alias="cycleCount", ge=0, le=10**6)
-    blocked_at: Time | None = Field(None, alias="blockedAt")
-    total_time_in_create: float | None = Field(None, alias="totalTimeInCreate", ge=0)
+    cycle_count: int = Field(default=0, alias="cycleCount", ge=0, le=10**6)
+    blocked_at: Time | None = Field(default=None, alias="blockedAt")
+    total_time_in_create: float | None = Field(default=None, alias="totalTimeInCreate", ge=0)
     """Minutes."""
-    started_at: Time | None = Field(None, alias="startedAt")
-    completed_at: Time | None = Field(None, alias="completedAt")
+    started_at: Time | None = Field(default=None, alias="startedAt")
+    completed_at: Time | None = Field(default=None, alias="completedAt")
     swimlane: Text | None = None
     priority: Text | None = None
     labels: list[Text] = []

@@ -97,12 +97,12 @@ class FinishedItems(BaseModel):
 class DecisionFilter(BaseModel):
     """Which decisions are wanted; nothing is left out unless it is asked for."""
 
-    agent_type: AgentType | None = Field(None, alias="agentType")
-    min_reward: float | None = Field(None, alias="minReward", allow_inf_nan=False)
-    max_reward: float | None = Field(None, alias="maxReward", allow_inf_nan=False)
-    require_reward: bool = Field(False, alias="requireReward")
-    require_feedback: bool = Field(False, alias="requireFeedback")
-    limit: int | None = Field(None, ge=1)
+    agent_type: AgentType | None = Field(default=None, alias="agentType")
+    min_reward: float | None = Field(default=None, alias="minReward", allow_inf_nan=False)
+    max_reward: float | None = Field(default=None, alias="maxReward", allow_inf_nan=False)
+    require_reward: bool = Field(default=False, alias="requireReward")
+    require_feedback: bool = Field(default=False, alias="requireFeedback")
+    limit: int | None = Field(default=None, ge=1)
 
     def of(self, decisions: Iterable[AgentDecision]) -> list[AgentDecision]:
         """Return the decisions that match, at most `limit`; no more is read than it takes to find
@@ -252,7 +252,7 @@ class ExportFilter(DecisionFilter):
     """As `DecisionFilter`, of one agent, and with rewards unless it says otherwise."""
 
     agent_type: AgentType = Field(alias="agentType")
-    require_reward: bool = Field(True, alias="requireReward")
+    require_reward: bool = Field(default=True, alias="requireReward")
 
 
 def export_file(request: Request, wanted: Annotated[ExportFilter, Query()]) -> StreamingResponse:

@@ -20,17 +20,17 @@ from thumbwheel.rewards.function import Case, JudgementStatus, RewardFunction, S
 class EfficiencyConfig(Config):
     """Settings of `efficiency`."""
 
-    tokens: int = Field(2000, gt=0)
+    tokens: int = Field(default=2000, gt=0)
     """Prompt and completion tokens of all model calls together at which that part is 0."""
-    calls: int = Field(10, gt=0)
+    calls: int = Field(default=10, gt=0)
     """Tool calls at which that part is 0."""
-    steps: int = Field(15, gt=0)
+    steps: int = Field(default=15, gt=0)
     """Reasoning steps at which that part is 0."""
-    tokens_weight: float = Field(0.4, ge=0)
+    tokens_weight: float = Field(default=0.4, ge=0)
     """Weight of the tokens."""
-    calls_weight: float = Field(0.3, ge=0)
+    calls_weight: float = Field(default=0.3, ge=0)
     """Weight of the tool calls."""
-    steps_weight: float = Field(0.3, ge=0)
+    steps_weight: float = Field(default=0.3, ge=0)
     """Weight of the reasoning steps."""
 
     @model_validator(mode="after")

@@ -50,13 +50,13 @@ class FormatComplianceConfig(Config):
     """Texts that have to be there; upper and lower case are the same."""
     must_not_contain: tuple[str, ...] = ()
     """Texts that must not be there; upper and lower case are the same."""
-    most_characters: int | None = Field(None, gt=0)
+    most_characters: int | None = Field(default=None, gt=0)
     """The answer is not longer than this."""
     valid_json: bool = False
     """The whole answer is JSON."""
-    penalty: float = Field(0.1, gt=0, le=1)
+    penalty: float = Field(default=0.1, gt=0, le=1)
     """What one violation takes."""
-    most: float = Field(0.5, gt=0, le=1)
+    most: float = Field(default=0.5, gt=0, le=1)
     """What all violations together take at the most."""
 
 

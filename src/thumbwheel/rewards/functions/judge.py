@@ -66,17 +66,20 @@ class JudgeConfig(Config):
     api_key_variable: str | None = None
     """The environment variable that holds the key; the key itself stands in no settings."""
     criteria: str = Field(
-        "being right, being helpful and doing what was asked; length and style alone count nothing",
+        default=(
+            "being right, being helpful and doing what was asked; length and style alone count "
+            "nothing"
+        ),
         max_length=4000,
     )
     """What makes an answer better, in the words that the model is told."""
-    most_mates: int = Field(4, ge=1, le=64)
+    most_mates: int = Field(default=4, ge=1, le=64)
     """An answer is compared with at most so many others; each comparison is two questions."""
-    parallel: int = Field(4, ge=1, le=64)
+    parallel: int = Field(default=4, ge=1, le=64)
     """Questions that are asked at once."""
-    timeout: float = Field(120.0, gt=0)
+    timeout: float = Field(default=120.0, gt=0)
     """Seconds for one reply."""
-    attempts: int = Field(2, ge=1, le=10)
+    attempts: int = Field(default=2, ge=1, le=10)
     """How often a question is sent, where trying again can help."""
     structured: bool = True
     """Ask for the object with response_format (JSON schema); off for endpoints that refuse it."""
@@ -85,12 +88,12 @@ class JudgeConfig(Config):
     gate."""
     home: str | None = None
     """The home whose secret signed that file; filled in where an open home reads the settings."""
-    least_prompts: int = Field(20, ge=10)
+    least_prompts: int = Field(default=20, ge=10)
     """Prompts that these pairs have to be about before it may gate; pairs of one prompt are no
     independent evidence."""
-    least_pairs: int = Field(50, ge=20)
+    least_pairs: int = Field(default=50, ge=20)
     """Pairs that people and judge have both decided, at least, before it may gate."""
-    least_kappa: float = Field(0.4, gt=0, le=1)
+    least_kappa: float = Field(default=0.4, gt=0, le=1)
     """The lower end of the interval of Cohen's kappa, at least, before it may gate."""
 
 

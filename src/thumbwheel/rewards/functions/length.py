@@ -14,9 +14,9 @@ from thumbwheel.rewards.function import Case, RewardFunction, Score
 class LengthConfig(Config):
     """Settings of `length`."""
 
-    least: int = Field(1, ge=0)
+    least: int = Field(default=1, ge=0)
     """Shorter answers lose in proportion."""
-    most: int = Field(400, ge=1)
+    most: int = Field(default=400, ge=1)
     """Longer answers lose in proportion, and have 0 from twice this length on."""
     unit: Literal["words", "characters"] = "words"
     """What is counted."""

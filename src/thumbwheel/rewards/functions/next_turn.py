@@ -52,7 +52,7 @@ class NextTurnConfig(Config):
     calibration: str | None = None
     """The file that `thumbwheel reward calibrate --out FILE` wrote; in the ledger also latest or
     its hash, of the same agent. Unset, what readings are worth is assumed."""
-    least_confidence: float = Field(0.0, ge=0, lt=1)
+    least_confidence: float = Field(default=0.0, ge=0, lt=1)
     """A score nearer to a half than this is none: 0.2 leaves out those between 0.4 and 0.6."""
     url: str | None = None
     """The endpoint of a model that reads the messages, for example http://127.0.0.1:11434/v1;
@@ -61,7 +61,7 @@ class NextTurnConfig(Config):
     """That model, as the endpoint calls it."""
     api_key_variable: str | None = None
     """The environment variable that holds the key; the key itself stands in no settings."""
-    request_timeout: float = Field(60.0, gt=0)
+    request_timeout: float = Field(default=60.0, gt=0)
     """Seconds for one reply of the model."""
 
     @model_validator(mode="after")

@@ -30,9 +30,9 @@ class OutcomeConfig(Config):
 
     names: tuple[str, ...] = ()
     """Outcomes that count; none named: all of them."""
-    window_days: float = Field(30.0, gt=0, le=36_500)
+    window_days: float = Field(default=30.0, gt=0, le=36_500)
     """The attribution window: an outcome later than this after the answer is not credited to it."""
-    discount: float = Field(1.0, gt=0, le=1)
+    discount: float = Field(default=1.0, gt=0, le=1)
     """What a day of waiting leaves of what an outcome says, good or bad: with 0.9, 1.0 is 0.905
     after two days, and 0.0 is 0.095."""
     bad: tuple[str, ...] = LabelConfig().bad_outcomes

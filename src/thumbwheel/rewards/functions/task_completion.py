@@ -25,7 +25,7 @@ FAILED = frozenset({"failed", "failure", "error", "cancelled", "canceled", "time
 class TaskCompletionConfig(Config):
     """Settings of `task_completion`."""
 
-    failed_penalty: float = Field(0.2, ge=0, le=1)
+    failed_penalty: float = Field(default=0.2, ge=0, le=1)
     """What a failed task takes away, on top of not being completed, as a part of one task."""
 
 

@@ -35,14 +35,14 @@ class DpoConfig(TrainConfig):
     metric_for_best_model: Metric = "rewards/margins"
     """The dev metric that decides which checkpoint is best; dev loss would stop at the first wobble
     of the likelihood anchor."""
-    beta: float = Field(0.1, gt=0)
+    beta: float = Field(default=0.1, gt=0)
     """How strongly the policy is held to the base."""
     loss_type: Literal["sigmoid", "sigmoid_norm", "ipo"] = "sigmoid"
     """sigmoid: DPO; sigmoid_norm: DPO on log-ratios a token, so that length earns nothing; ipo:
     squared distance to 1 / (2 beta)."""
-    label_smoothing: float = Field(0.0, ge=0, lt=0.5)
+    label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
     """Share of pairs believed to be the wrong way round (both sigmoid losses)."""
-    nll_weight: float = Field(1.0, ge=0)
+    nll_weight: float = Field(default=1.0, ge=0)
     """Weight of the chosen answers' negative log-likelihood a token, which keeps them likely."""
 
 

@@ -63,7 +63,7 @@ class GrpoConfig(OnlineConfig):
     """Settings of grpo."""
 
     reward_model_defaults: ClassVar[Mapping[str, Any]] = {"scale_rewards": "batch", "beta": 0.4}
-    num_generations: int = Field(8, ge=2)
+    num_generations: int = Field(default=8, ge=2)
     """Answers sampled to each prompt, which are compared with each other."""
     loss_type: Normaliser = "dapo"
     """What the loss is divided by: dapo tokens, grpo answers and each by its tokens, dr_grpo
@@ -72,22 +72,22 @@ class GrpoConfig(OnlineConfig):
     """Standard deviation that advantages are divided by: that of the group, that of the batch, or
     none; with a reward model batch, because in a group whose answers are alike the deviation is the
     model's noise."""
-    epsilon: float = Field(0.2, gt=0, lt=1)
+    epsilon: float = Field(default=0.2, gt=0, lt=1)
     """How far the probability ratio may fall before it is clipped."""
-    epsilon_high: float | None = Field(None, gt=0)
+    epsilon_high: float | None = Field(default=None, gt=0)
     """How far it may rise; unset, as far as it may fall."""
     importance_sampling_level: Level = "token"
     """Ratios a token, or one of the whole answer (GSPO)."""
-    num_iterations: int = Field(1, ge=1)
+    num_iterations: int = Field(default=1, ge=1)
     """Updates on every batch of answers."""
-    beta: float = Field(0.0, ge=0)
+    beta: float = Field(default=0.0, ge=0)
     """Weight of the KL to the base in the loss; 0 saves its computation, kl_budget can limit it all
     the same. 0.4 with a reward model."""
     kl_estimator: KlEstimator = "k3"
     """How that KL is estimated: k1 unbiased, k2 and k3 of lower variance and never negative."""
     mask_truncated_completions: bool = False
     """Do not learn from answers that max_completion_length cut off."""
-    resample_zero_variance: int = Field(0, ge=0)
+    resample_zero_variance: int = Field(default=0, ge=0)
     """How often prompts whose answers all earned the same are answered anew, in the hope of a
     difference."""
 

@@ -59,13 +59,13 @@ class GrpoOfflineConfig(RewardDrivenConfig):
     answers times max_length."""
     scale_rewards: Literal["group", "none"] = "group"
     """Standard deviation that advantages are divided by: that of the group, or none."""
-    epsilon: float = Field(0.2, gt=0, lt=1)
+    epsilon: float = Field(default=0.2, gt=0, lt=1)
     """How far the probability ratio to the model that answered may fall before it is clipped."""
-    epsilon_high: float | None = Field(None, gt=0)
+    epsilon_high: float | None = Field(default=None, gt=0)
     """How far it may rise; unset, as far as it may fall."""
     importance_sampling_level: Level = "token"
     """Ratios a token, or one of the whole answer."""
-    beta: float = Field(0.0, ge=0)
+    beta: float = Field(default=0.0, ge=0)
     """Weight of the KL to the base in the loss, besides the clip."""
     kl_estimator: KlEstimator = "k3"
     """How that KL is estimated."""

@@ -42,24 +42,24 @@ GOOD, BAD = "desirable", "undesirable"
 class KtoConfig(TrainConfig):
     """Settings of kto."""
 
-    min_steps: int = Field(50, ge=1)
+    min_steps: int = Field(default=50, ge=1)
     """Fewest optimiser steps: rows that are too few for them are passed over more often than
     num_train_epochs says, up to 16 times."""
     metric_for_best_model: Metric = "rewards/margins"
     """The dev metric that decides which checkpoint is best; dev loss would stop at the first wobble
     of the likelihood anchor."""
-    beta: float = Field(0.1, gt=0)
+    beta: float = Field(default=0.1, gt=0)
     """How strongly the policy is held to the base."""
-    desirable_weight: float = Field(1.0, gt=0)
+    desirable_weight: float = Field(default=1.0, gt=0)
     """Factor on good answers; the dataset has balanced the classes in the rows' weights already."""
-    undesirable_weight: float = Field(1.0, gt=0)
+    undesirable_weight: float = Field(default=1.0, gt=0)
     """Factor on bad answers; the dataset has balanced the classes in the rows' weights already."""
     kl_scope: Literal["optimizer", "micro"] = "optimizer"
     """Rows that share one KL baseline: the whole optimiser batch, or blocks of kl_rows, as TRL
     does."""
-    kl_rows: int = Field(8, ge=2)
+    kl_rows: int = Field(default=8, ge=2)
     """Rows of such a block under kl_scope micro."""
-    nll_weight: float = Field(1.0, ge=0)
+    nll_weight: float = Field(default=1.0, ge=0)
     """Weight of the good answers' negative log-likelihood a token, which keeps them likely; without
     it kto can unlearn the format."""
 

@@ -47,66 +47,66 @@ class PpoConfig(OnlineConfig):
         "init_kl_coef": 0.4,
         "kl_target_per_token": 0.05,
     }
-    num_generations: int = Field(4, ge=1)
+    num_generations: int = Field(default=4, ge=1)
     """Answers sampled to each prompt; they are learned from one by one."""
-    batch_size: int = Field(16, ge=1)
+    batch_size: int = Field(default=16, ge=1)
     """Prompts a step."""
     lr_scheduler_type: Literal["cosine", "linear", "constant"] = "linear"
     """How the learning rates fall after the warm-up."""
-    num_ppo_epochs: int = Field(4, ge=1)
+    num_ppo_epochs: int = Field(default=4, ge=1)
     """Passes over a batch of answers."""
-    num_mini_batches: int = Field(1, ge=1)
+    num_mini_batches: int = Field(default=1, ge=1)
     """Updates a pass; the prompts are shuffled anew for each."""
     critic: Literal["separate", "shared"] = "separate"
     """separate: an adapter of its own, the reward model's to begin with where that fits; shared: a
     head on the policy's trunk, faster."""
-    critic_learning_rate: float | None = Field(None, gt=0)
+    critic_learning_rate: float | None = Field(default=None, gt=0)
     """Peak learning rate of the critic; unset, the policy's."""
-    critic_warmup_steps: int = Field(2, ge=0)
+    critic_warmup_steps: int = Field(default=2, ge=0)
     """First steps that train the critic alone."""
-    adam_epsilon: float = Field(1e-5, gt=0)
+    adam_epsilon: float = Field(default=1e-5, gt=0)
     """Adam's epsilon: larger than torch's 1e-8, which makes first updates large where gradients are
     small."""
-    gamma: float = Field(1.0, gt=0, le=1)
+    gamma: float = Field(default=1.0, gt=0, le=1)
     """Discount a token."""
-    lam: float = Field(0.95, ge=0, le=1)
+    lam: float = Field(default=0.95, ge=0, le=1)
     """Lambda of the advantages."""
-    lambda_critic: float | None = Field(None, ge=0, le=1)
+    lambda_critic: float | None = Field(default=None, ge=0, le=1)
     """Lambda of the returns that the critic learns; unset, the same. 1 is better for long answers
     (VC-PPO)."""
-    cliprange: float = Field(0.2, gt=0)
+    cliprange: float = Field(default=0.2, gt=0)
     """Change of a token's probability ratio beyond which nothing more is gained."""
-    cliprange_value: float = Field(0.2, gt=0)
+    cliprange_value: float = Field(default=0.2, gt=0)
     """Change of a value in one batch beyond which nothing more is gained, in standard deviations of
     the reward."""
-    vf_coef: float = Field(0.1, gt=0)
+    vf_coef: float = Field(default=0.1, gt=0)
     """Weight of the value loss."""
     whiten_rewards: bool = False
     """Divide the tokens' rewards by their standard deviation over the batch; the mean is left."""
     normalize_reward: bool = True
     """Measure scores from their running mean in running standard deviations."""
-    reward_clip: float = Field(10.0, gt=0)
+    reward_clip: float = Field(default=10.0, gt=0)
     """Most that a score may be, either way, after normalisation."""
-    missing_eos_penalty: float = Field(1.0, ge=0)
+    missing_eos_penalty: float = Field(default=1.0, ge=0)
     """Taken from what an answer earns that was cut off, in standard deviations of the reward."""
     truncated: Literal["bootstrap", "score"] = "bootstrap"
     """What else a cut-off answer earns: the critic's opinion of how it would have ended, or the
     score of the text so far."""
-    init_kl_coef: float = Field(0.2, ge=0)
+    init_kl_coef: float = Field(default=0.2, ge=0)
     """First weight of the KL to the base: standard deviations of the reward a nat. With a reward
     model 0.4."""
-    kl_target_per_token: float | None = Field(0.1, gt=0)
+    kl_target_per_token: float | None = Field(default=0.1, gt=0)
     """Nats a token that the weight steers the KL towards; unset, the weight stays. With a reward
     model 0.05."""
-    kl_horizon: float = Field(1000.0, gt=0)
+    kl_horizon: float = Field(default=1000.0, gt=0)
     """Answers over which the weight adapts: n of them change it by at most 0.2 * n / kl_horizon of
     itself."""
     kl_estimator: KlEstimator = "k1"
     """Of the KL that is part of the reward: k1 is unbiased there; k2 and k3 are never negative."""
-    early_stop_kl: float | None = Field(0.02, gt=0)
+    early_stop_kl: float | None = Field(default=0.02, gt=0)
     """Nats a token between the policy that sampled and the one that learns; at 1.5 times this the
     rest of the batch is left."""
-    ratio_threshold: float = Field(10.0, gt=1)
+    ratio_threshold: float = Field(default=10.0, gt=1)
     """An update whose mean probability ratio is above this is not made."""
 
     @model_validator(mode="after")

@@ -46,7 +46,7 @@ the rest."""
 class RewardMethodConfig(TrainConfig):
     """Settings of reward."""
 
-    num_train_epochs: float = Field(12.0, gt=0)
+    num_train_epochs: float = Field(default=12.0, gt=0)
     """Passes over the training rows."""
     load_best_model_at_end: bool = True
     """Keep the checkpoint that metric_for_best_model calls best: over so many epochs a reward model
@@ -57,9 +57,9 @@ class RewardMethodConfig(TrainConfig):
     loss_type: Literal["bradley_terry", "regression", "classification"] = "bradley_terry"
     """bradley_terry learns from pairs which answer is better; regression from ratings and scores
     how good an answer is; classification from labels whether it is good."""
-    margin: float = Field(0.0, ge=0)
+    margin: float = Field(default=0.0, ge=0)
     """How much better the chosen answer has to score (bradley_terry)."""
-    center_rewards_coefficient: float = Field(0.0, ge=0)
+    center_rewards_coefficient: float = Field(default=0.0, ge=0)
     """Pulls the sum of both scores of a pair towards zero, which pairs alone leave open; 0.01 is
     usual (Eisenstein et al. 2023)."""
     scale: tuple[float, float] | None = None

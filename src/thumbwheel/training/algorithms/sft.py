@@ -42,7 +42,7 @@ RATIO_LIMIT = 10.0
 class SftConfig(TrainConfig):
     """Settings of sft."""
 
-    min_steps: int = Field(50, ge=1)
+    min_steps: int = Field(default=50, ge=1)
     """Fewest optimiser steps: rows that are too few for them are passed over more often than
     num_train_epochs says, up to 16 times."""
     metric_for_best_model: Metric = "ratio/good"
@@ -57,10 +57,10 @@ class SftConfig(TrainConfig):
     exp((number - centre) / temperature)."""
     weight_centre: float | None = None
     """Number that weighs 1; unset, the mean of the training rows."""
-    weight_temperature: float | None = Field(None, gt=0)
+    weight_temperature: float | None = Field(default=None, gt=0)
     """How much better weighs e times as much; unset, the standard deviation of the training
     rows."""
-    weight_limit: float = Field(20.0, ge=1)
+    weight_limit: float = Field(default=20.0, ge=1)
     """Most that an answer may weigh."""
 
 
