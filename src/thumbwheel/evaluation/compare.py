@@ -271,8 +271,11 @@ def generation_guards(
     groups: Sequence[str],
     level: float,
 ) -> tuple[Guard, ...]:
-    """Return guards on whether fresh answers still end, keep their format, and keep their length
-    (counted where the answer before ended)."""
+    """Return guards on whether fresh answers still end, keep their format, and keep their length.
+
+    Length is counted where the answer before ended and was not wrong altogether: how much a base
+    talks beside the point is no measure for the answers that people want.
+    """
     ends = _GuardValues()
     formats = _GuardValues()
     lengths = _GuardValues()
@@ -281,7 +284,7 @@ def generation_guards(
             continue
         ends.add(first.ended, second.ended, group)
         formats.add(first.well_formed, second.well_formed, group)
-        if first.ended:
+        if first.ended and first.value != 0.0:
             lengths.add(first.tokens, second.tokens, group)
     return (
         ends.guard(EOS, level),

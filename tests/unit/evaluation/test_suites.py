@@ -16,6 +16,7 @@ from thumbwheel.evaluation.suites.code import _passed, pass_at
 from thumbwheel.evaluation.types import (
     ANCHOR_NLL,
     ANCHOR_TASKS,
+    LENGTH,
     Ask,
     AskLikelihood,
     EvaluationConfig,
@@ -360,3 +361,19 @@ def test_recorded_answers_that_do_not_fit_are_counted():
         outcome.dropped == {"recorded answer does not fit the model": 2}
         and outcome.guards[0].after == 0.5
     )
+
+
+def test_the_length_of_wrong_answers_is_no_measure():
+    """A pretrained base talks where people want one word: learning the word is no collapse."""
+    cases = [case(str(number), "work", "exact_answer") for number in range(40)]
+    wrong, right = "It depends on many things, and " * 4, "work"
+    talkative = suite("success", cases).outcome(replies(*[wrong] * 40), replies(*[right] * 40))
+    (length,) = (guard for guard in talkative.guards if guard.name == LENGTH)
+    assert length.n == 0 and guard_state(length, GatePolicy())[0] is GuardState.UNMEASURED
+
+    half = suite("success", cases).outcome(
+        replies(*[right] * 30, *[wrong] * 10), replies(*["work " * 3] * 30, *[right] * 10)
+    )
+    (length,) = (guard for guard in half.guards if guard.name == LENGTH)
+    assert (length.n, length.before, length.after) == (30, 4, 15)
+    assert guard_state(length, GatePolicy())[0] is GuardState.WORSE
