@@ -1,6 +1,7 @@
 """Gives pytest the option `--tests SET` (tests/sets.py says which sets there are), and writes with
 `--record FILE` how long each test took and how much of the processor, from which
-tests/full_run.py makes the record of a full run.
+tests/full_run.py makes the record of a full run. A session that was stopped goes on with the same
+command: tests that passed at this commit are not run again.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ COUNTED = pytest.StashKey[str]()
 COUNTED_KEY = "counted_tests"
 PROCESSOR = "processor_seconds"
 """Name of the property of a report that says what a phase of a test took of the processor."""
+WORKERS = 2
+"""Processes that run the tests of a full run side by side (Makefile)."""
 TWIN = "[postgresql"
 """In the name of a test of a store that also runs on SQLite."""
 
@@ -69,6 +72,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     available = [item for item in items if not markers(item) & set(ELSEWHERE)]
     touched_seconds = config.getoption("touched_seconds")
     names = {item.nodeid for item in chosen(available, name, touched_seconds)}
+    if record := config.getoption("record"):
+        names -= passed_before(record).keys()
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in names])
     items[:] = [item for item in items if item.nodeid in names]
     n_slow = sum(not is_fast(item) for item in items)
@@ -242,11 +247,30 @@ class ProcessorClock:
         return report
 
 
+@cache
+def state_of_checkout() -> str | None:
+    """Return the commit that is checked out; None if a file differs from it."""
+    return None if git("status", "--porcelain") else git("rev-parse", "HEAD")
+
+
+@cache
+def passed_before(record: Path) -> dict[str, dict[str, Any]]:
+    """Return the tests that passed in an earlier session with this record at the same commit, as
+    test -> what is recorded of it."""
+    if not record.is_file() or state_of_checkout() is None:
+        return {}
+    earlier = json.loads(record.read_text(encoding="utf-8"))
+    if earlier.get("commit") != state_of_checkout():
+        return {}
+    return {name: test for name, test in earlier["tests"].items() if test["outcome"] == "passed"}
+
+
 class Recorder:
     """Writes how long each test took and what became of it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._earlier = passed_before(path)
         self._began = time.monotonic()
         self._seconds: Counter[str] = Counter()
         self._processor: Counter[str] = Counter()
@@ -260,7 +284,9 @@ class Recorder:
         if report.when == "call" or report.outcome != "passed":
             self._outcomes[report.nodeid] = report.outcome
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self._earlier and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+            session.exitstatus = pytest.ExitCode.OK  # an earlier session ran them all
         rows = {
             name: {
                 "seconds": round(seconds, 2),
@@ -271,5 +297,12 @@ class Recorder:
             for name, seconds in sorted(self._seconds.items())
         }
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        session = {"seconds": time.monotonic() - self._began, "tests": rows}
-        self._path.write_text(json.dumps(session, indent=0))
+        # Sessions before this one counted by their tests, since two workers ran them.
+        seconds = time.monotonic() - self._began
+        seconds += sum(test["seconds"] for test in self._earlier.values()) / WORKERS
+        content = {
+            "commit": state_of_checkout(),
+            "seconds": seconds,
+            "tests": self._earlier | rows,
+        }
+        self._path.write_text(json.dumps(content, indent=0), encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -135,3 +136,17 @@ def test_a_script_of_the_pages_reaches_their_tests() -> None:
     folder = Path("src/thumbwheel/server/pages/static")
     script = next((ROOT / folder).rglob("*.js")).relative_to(ROOT)
     assert Reach([str(script)]).distance("tests/ui/test_traces.py::test_filters") is not None
+
+
+@pytest.mark.parametrize(("state", "passed"), [("abc", {"t1"}), ("def", set()), (None, set())])
+def test_a_full_run_goes_on_at_the_same_commit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: str | None, passed: set[str]
+) -> None:
+    """What failed is run again, and what passed with other files in the checkout."""
+    row = {"seconds": 1.0, "processor": 1.0, "is_slow": False}
+    outcomes = {"t1": "passed", "t2": "failed", "t3": "skipped"}
+    tests = {name: row | {"outcome": outcome} for name, outcome in outcomes.items()}
+    record = tmp_path / "tests.json"
+    record.write_text(json.dumps({"commit": "abc", "seconds": 9.0, "tests": tests}))
+    monkeypatch.setattr(selection, "state_of_checkout", lambda: state)
+    assert selection.passed_before(record).keys() == passed
