@@ -59,10 +59,11 @@ from thumbwheel.gateway.unrecorded import unrecorded_of
 from thumbwheel.gateway.upstream import (
     OURS,
     VIA,
+    Reply,
     UpstreamError,
     Upstreams,
-    reply_headers,
     request_headers,
+    shown_reply,
 )
 from thumbwheel.models.types import LIVE, Family
 from thumbwheel.sdk.version import __version__
@@ -440,6 +441,7 @@ class Gateway:
         self, exchange: Exchange, reply: aiohttp.ClientResponse, send: Send
     ) -> None:
         """Send a reply on in the form of the client's API."""
+        shown = await self._shown_reply(exchange, reply)
         content_type = reply.headers.get("content-type", "")
         translated = translated_reply(exchange.call, reply.status, content_type)
         if exchange.is_read:
@@ -450,7 +452,7 @@ class Gateway:
             exchange.status = reply.status
             start = {"type": "http.response.start", "status": reply.status, "headers": headers}
             await send(start)
-        async for chunk in reply.content.iter_any():
+        async for chunk in shown.pieces:
             exchange.size += len(chunk)
             self._feed(exchange, chunk)
             if written := translated.feed(chunk):
@@ -472,7 +474,8 @@ class Gateway:
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def _pass_on(self, exchange: Exchange, reply: aiohttp.ClientResponse, send: Send) -> None:
-        headers = reply_headers(reply.raw_headers)
+        shown = await self._shown_reply(exchange, reply)
+        headers = shown.headers
         if exchange.is_read:
             texts = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
             exchange.reader = exchange.call.reply_reader(reply.status, texts)
@@ -486,7 +489,7 @@ class Gateway:
         if not is_held or exchange.call.stream:
             exchange.status = reply.status
             await send(start)
-        async for chunk in reply.content.iter_any():
+        async for chunk in shown.pieces:
             if is_held and not exchange.call.stream:
                 if exchange.size + len(chunk) > MOST_HELD_OF_REPLY:
                     exchange.status, exchange.cause = 502, TOO_MUCH
@@ -504,6 +507,15 @@ class Gateway:
                 await send(start)
         body = b"".join(held)
         await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _shown_reply(self, exchange: Exchange, reply: aiohttp.ClientResponse) -> Reply:
+        """Return the reply without the upstream's credentials. Raises Refusal for an answer that
+        refuses without an end."""
+        try:
+            return await shown_reply(reply, exchange.choice.upstream.secret)
+        except UpstreamError as error:
+            exchange.status, exchange.cause = error.status, str(error)
+            raise Refusal(error.status, str(error), dict(_marks(exchange))) from None
 
     def _feed(self, exchange: Exchange, chunk: bytes) -> None:
         """Read a piece of the answer. An error here is logged and does not fail the call."""

@@ -1,11 +1,13 @@
 """The connections to upstreams: made to checked addresses only, kept open between calls; no
-redirect is followed, and no byte of a body is changed."""
+redirect is followed, and no byte of a body is changed, but for our own key where a server repeats
+it in a refusal."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -14,6 +16,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from thumbwheel.access.credentials import KEY_HEADERS
 from thumbwheel.core.addresses import refusal
+from thumbwheel.core.packed_body import BadPacking, TooLarge, unpacked
 from thumbwheel.gateway.routing import Upstream
 from thumbwheel.gateway.settings import GatewayConfig
 from thumbwheel.models.types import Family
@@ -82,6 +85,10 @@ READABLE = frozenset(["gzip", "x-gzip", "deflate", "identity"])
 """Encodings that a recorded reply may have."""
 SKIPPED = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 """Headers that aiohttp would add."""
+
+
+MOST_OF_ERROR = 4 << 20
+"""Bytes of an answer that refuses a call."""
 
 
 class UpstreamError(Exception):
@@ -296,6 +303,51 @@ def reply_headers(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes
         if not text.startswith((OURS, *OF_BROWSERS_BEGIN)):
             headers.append((lower, value))
     return headers
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A reply as its client gets it."""
+
+    headers: list[tuple[bytes, bytes]]
+    pieces: AsyncIterator[bytes]
+
+
+async def shown_reply(reply: aiohttp.ClientResponse, secret: str | None) -> Reply:
+    """Return the reply without the credentials that the gateway presented. Servers repeat them
+    where they refuse them, and who may call a model, or read the record, may not know them. Raises
+    UpstreamError for such an answer without an end."""
+    headers = reply_headers(reply.raw_headers)
+    if secret is None:
+        return Reply(headers, reply.content.iter_any())
+    key = secret.encode()
+    headers = [header for header in headers if key not in header[1]]
+    if reply.status < 400:
+        return Reply(headers, reply.content.iter_any())
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in reply.content.iter_any():
+        pieces.append(piece)
+        size += len(piece)
+        if size > MOST_OF_ERROR:
+            raise UpstreamError(502, f"it refuses in more than {MOST_OF_ERROR:,} bytes")
+    body = b"".join(pieces)
+    try:
+        is_packed = reply.headers.get("content-encoding", "identity").lower() != "identity"
+        text = unpacked(body, MOST_OF_ERROR) if is_packed and body else body
+    except (BadPacking, TooLarge):
+        text = body
+    if key in text:
+        body = text.replace(key, b"***")
+        of_old = (b"content-length", b"content-encoding")
+        headers = [header for header in headers if header[0] not in of_old]
+        headers.append((b"content-length", str(len(body)).encode()))
+    return Reply(headers, _one_piece(body))
+
+
+async def _one_piece(body: bytes) -> AsyncIterator[bytes]:
+    if body:
+        yield body
 
 
 def _decoded(value: bytes) -> str:

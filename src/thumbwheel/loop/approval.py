@@ -18,7 +18,7 @@ from thumbwheel.evaluation.policy import GateVerdict
 from thumbwheel.loop.canary_experiment import begin_experiment
 from thumbwheel.loop.cycle import deploy_once, export_once
 from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
-from thumbwheel.loop.inbox import answer, ask, waiting_decision
+from thumbwheel.loop.inbox import answer, ask, held_decision
 from thumbwheel.loop.trigger_types import DecisionOutcome, Pending, Wish, WishState
 from thumbwheel.models import versions
 from thumbwheel.models.types import CANARY, LIVE, Agent, ModelVersion
@@ -42,7 +42,20 @@ def approve(
     Raises NotFound, Conflict for a decision that was answered already, is out of date or is not
     permitted, and any error of the step.
     """
-    pending = waiting_decision(ws, agent, name)
+    with held_decision(ws, agent, name) as pending:
+        return _take_step(ws, agent, pending, by, reason, alias, clock)
+
+
+def _take_step(
+    ws: Workspace,
+    agent: Agent,
+    pending: Pending,
+    by: str,
+    reason: str | None,
+    alias: str | None,
+    clock: Clock,
+) -> DecisionOutcome:
+    """Take the step of a decision that is held, and store the answer."""
     version = versions.by_id(ws, pending.version_id)
     _require_current(ws, agent, pending, version, clock)
     _require_permitted(pending, alias)

@@ -5,12 +5,17 @@ A turn asks once for each version and step. What an approval does is in `approva
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core import ids
 from thumbwheel.core.clock import Clock, utc_now
 from thumbwheel.core.errors import Conflict, InputError, NotFound
+from thumbwheel.core.files import unwritable
+from thumbwheel.core.locks import try_lock
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import of_agent
@@ -34,6 +39,8 @@ KEPT_SETTINGS = (
 )
 """Settings of the turn that a later answer needs."""
 
+ANSWERING = "answering"
+"""Folder beside the turns of an agent with a file for each decision; whoever answers locks it."""
 
 EVIDENCE = {
     Basis.GOLD: "approved on cases that you reviewed",
@@ -129,9 +136,33 @@ def refuse(
 ) -> Pending:
     """Refuse a decision, and return it. Raises NotFound, and Conflict for a decision that was
     answered already."""
-    pending = waiting_decision(ws, agent, name)
-    answer(ws, pending, WishState.REFUSED, by, reason, clock)
+    with held_decision(ws, agent, name) as pending:
+        answer(ws, pending, WishState.REFUSED, by, reason, clock)
     return replace(pending, state=WishState.REFUSED, answered_by=by, reason=reason)
+
+
+@contextmanager
+def held_decision(ws: Workspace, agent: Agent, name: str) -> Iterator[Pending]:
+    """Yield the waiting decision and let nobody else on this host answer it meanwhile, because the
+    step of an approval takes minutes. Raises as `waiting_decision`, and Conflict if somebody
+    answers it now."""
+    pending = waiting_decision(ws, agent, name)
+    folder = ws.home.cycles / agent.slug / ANSWERING
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = try_lock(folder / pending.id)
+    except OSError as error:
+        raise unwritable(f"folder {str(folder)!r}", error) from error
+    if handle is None:
+        raise Conflict(
+            f"decision {pending.id!r}",
+            "somebody else answers it at this moment",
+            f"Wait for that answer: thumbwheel loop decisions --agent {agent.slug} --all",
+        )
+    try:
+        yield waiting_decision(ws, agent, pending.id)
+    finally:
+        os.close(handle)
 
 
 def waiting_decision(ws: Workspace, agent: Agent, name: str) -> Pending:
@@ -167,10 +198,16 @@ def answer(
     reason: str | None,
     clock: Clock,
 ) -> None:
-    """Store the answer to a decision, if it still waits."""
+    """Store the answer to a decision. Raises Conflict if it does not wait any more."""
     now = clock()
-    ws.db.write(
+    count = ws.db.write(
         lambda connection: turn_store.answer_pending(
             connection, [pending.id], state, by, reason, now
         )
     )
+    if count == 0:
+        raise Conflict(
+            f"decision {pending.id!r}",
+            "somebody else answered it in the same moment",
+            "See who did, and how: thumbwheel loop decisions --all",
+        )

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from thumbwheel.core.clock import utc_now
 from thumbwheel.core.errors import Conflict, NotFound, ThumbwheelError
 from thumbwheel.db.schema import loop_decisions, model_versions
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.policy import GateVerdict
+from thumbwheel.loop import approval
 from thumbwheel.loop.approval import approve
 from thumbwheel.loop.cycle import is_allowed
 from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
-from thumbwheel.loop.inbox import decisions, refuse
+from thumbwheel.loop.inbox import answer, decisions, refuse
 from thumbwheel.loop.loops import cycle_config, enable, status
 from thumbwheel.loop.trigger_types import Wish, WishState
 from thumbwheel.models import versions
@@ -92,6 +95,40 @@ def test_a_step_that_fails_goes_on_waiting(empty_ws: Workspace, approved: ModelV
     with pytest.raises(ThumbwheelError):
         approve(empty_ws, AGENT, promote.id, "anna")
     assert [pending.state for pending in decisions(empty_ws, AGENT)] == [WishState.WAITING] * 2
+
+
+def test_nobody_refuses_what_is_approved_at_this_moment(
+    empty_ws: Workspace, approved: ModelVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step of an approval takes minutes: a refusal that was taken meanwhile would stop nothing,
+    and the version would be live though it was refused."""
+    put(empty_ws, approved, Wish.PROMOTE)
+    (pending,) = decisions(empty_ws, AGENT)
+    said: list[str] = []
+
+    def promote_slowly(*arguments: Any, **options: Any) -> None:
+        for decide in (refuse, approve):
+            with pytest.raises(Conflict, match="answers it at this moment"):
+                decide(empty_ws, AGENT, pending.id, "ben")
+        said.append("asked")
+
+    monkeypatch.setattr(approval, "promote", promote_slowly)
+    approve(empty_ws, AGENT, pending.id, "anna")
+    (answered,) = decisions(empty_ws, AGENT, every=True)
+    assert said == ["asked"]
+    assert (answered.state, answered.answered_by) == (WishState.APPROVED, "anna")
+
+
+def test_of_two_answers_in_one_moment_one_is_told_so(
+    empty_ws: Workspace, approved: ModelVersion
+) -> None:
+    put(empty_ws, approved, Wish.EXPORT)
+    (pending,) = decisions(empty_ws, AGENT)
+    refuse(empty_ws, AGENT, pending.id, "anna")
+    with pytest.raises(Conflict, match="in the same moment"):
+        answer(empty_ws, pending, WishState.APPROVED, "ben", None, utc_now)
+    (answered,) = decisions(empty_ws, AGENT, every=True)
+    assert (answered.state, answered.answered_by) == (WishState.REFUSED, "anna")
 
 
 def test_a_decision_about_a_tainted_version_is_moot(
