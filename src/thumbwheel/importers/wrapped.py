@@ -50,6 +50,8 @@ def is_reply(value: Any) -> bool:
         return False
     if any(isinstance(value.get(key), list) for key in ("choices", "candidates", "generations")):
         return True
+    if {"text", "sources"} <= value.keys():
+        return True  # as AnythingLLM stores an answer
     return _is_message(value) or _is_message(value.get("message"))
 
 
