@@ -329,8 +329,19 @@ def test_the_only_argument_of_an_evaluated_function_is_the_question(tmp_path: Pa
     assert signals(tmp_path / "text.jsonl") == [DOWN]
 
 
-def test_structured_answers_stay_whole(tmp_path: Path) -> None:
-    text = json.dumps({"answer": "30 days"})
+@pytest.mark.parametrize(
+    "structured",
+    [
+        {"answer": "30 days"},
+        {"question": "How long?", "choices": ["30 days", "a year"]},
+        {"candidates": ["a", "b"]},
+        {"text": "30 days", "sources": ["handbook"]},
+        {"message": "30 days"},
+    ],
+    ids=lambda structured: next(iter(structured)),
+)
+def test_structured_answers_stay_whole(structured: dict[str, Any], tmp_path: Path) -> None:
+    text = json.dumps(structured)
     file = written(tmp_path / "rows.jsonl", {"question": ASKED, "response": text, "thumb": "up"})
     assert answers(file) == [text]
 
