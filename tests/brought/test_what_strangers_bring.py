@@ -329,8 +329,19 @@ def test_the_only_argument_of_an_evaluated_function_is_the_question(tmp_path: Pa
     assert signals(tmp_path / "text.jsonl") == [DOWN]
 
 
-def test_structured_answers_stay_whole(tmp_path: Path) -> None:
-    text = json.dumps({"answer": "30 days"})
+@pytest.mark.parametrize(
+    "structured",
+    [
+        {"answer": "30 days"},
+        {"question": "How long?", "choices": ["30 days", "a year"]},
+        {"candidates": ["a", "b"]},
+        {"text": "30 days", "sources": ["handbook"]},
+        {"message": "30 days"},
+    ],
+    ids=lambda structured: next(iter(structured)),
+)
+def test_structured_answers_stay_whole(structured: dict[str, Any], tmp_path: Path) -> None:
+    text = json.dumps(structured)
     file = written(tmp_path / "rows.jsonl", {"question": ASKED, "response": text, "thumb": "up"})
     assert answers(file) == [text]
 
@@ -363,7 +374,7 @@ def test_a_value_inside_of_objects_can_be_named(tmp_path: Path) -> None:
     file = written(tmp_path / "rows.jsonl", row)
     error = str(error_of(file))
     proposed = (
-        "--column prompt=datasource_item.input --column response=sample.output.0.content "
+        "--column prompt=datasource_item.input --column response=sample.output "
         "--column rating=results.0.passed"
     )
     assert proposed in error
@@ -743,3 +754,64 @@ def test_an_answer_that_failed_is_not_learned(
 def test_an_answer_that_did_not_fail_is_learned(fine: dict[str, Any], tmp_path: Path) -> None:
     file = written(tmp_path / "rows.jsonl", chat(GOOD, **fine))
     assert signals(file) in ([("label", True)], [UP])
+
+
+# databases and logs
+
+
+def test_values_with_their_types_are_values(tmp_path: Path) -> None:
+    time = {"$date": "2026-01-05T09:00:00Z"}
+    row = {"_id": {"$oid": "65"}, "question": ASKED, "answer": GOOD, "createdAt": time}
+    older = {**row, "answer": BAD, "createdAt": {"$date": {"$numberLong": "1767603600000"}}}
+    newer = {**row, "createdAt": {"_seconds": 1767603600, "_nanoseconds": 0}}
+    file = written(
+        tmp_path / "rows.jsonl",
+        {**row, "rating": {"$numberInt": "5"}},
+        {**older, "rating": {"$numberDouble": "1.0"}},
+        {**newer, "rating": 5},
+    )
+    assert signals(file) == [("rating", 5), ("rating", 1.0), ("rating", 5)]
+    assert {str(trace.occurred_at) for trace in traces(file)} == {"2026-01-05 09:00:00+00:00"}
+
+
+def test_instructions_beside_an_input_are_the_system_text(tmp_path: Path) -> None:
+    item = {"type": "message", "role": "assistant"}
+    output = [{**item, "content": [{"type": "output_text", "text": BAD}]}]
+    row = {"instructions": "Be kind.", "input": ASKED, "output": output, "rating": "bad"}
+    (trace,) = traces(written(tmp_path / "rows.jsonl", row))
+    assert [message["content"] for message in trace.input] == ["Be kind.", ASKED]
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"ratings": {"answer_good": {"value": "no"}}},
+        {"text_assessments": [{"ratings": {"answer_correct": {"value": "negative"}}}]},
+    ],
+    ids=["ratings", "assessments"],
+)
+def test_assessments_of_databricks_are_asked_about(beside: dict[str, Any], tmp_path: Path) -> None:
+    row = {"request": {"messages": [QUESTION]}, "response": BAD, **beside}
+    file = written(tmp_path / "rows.jsonl", row)
+    (key,) = beside
+    assert f"thumb={key}" in str(error_of(file))
+    assert signals(file, options=Options.parsed([f"thumb={key}"], None)) == [DOWN]
+
+
+def test_an_answer_with_its_sources_is_its_text(tmp_path: Path) -> None:
+    stored = json.dumps({"text": BAD, "sources": [], "type": "chat", "attachments": []})
+    row = {"prompt": ASKED, "response": stored, "thumb": "down"}
+    assert answers(written(tmp_path / "rows.jsonl", row)) == [BAD]
+
+
+def test_a_chat_in_an_object_is_proposed_whole(tmp_path: Path) -> None:
+    row = {"ts": "2026-01-05", "body": {"messages": [QUESTION]}, "reply": BAD, "vote": -1}
+    error = str(error_of(written(tmp_path / "rows.jsonl", row)))
+    assert "--column prompt=body.messages --column response=reply --column rating=vote" in error
+
+
+def test_threads_of_assistants_are_named_with_the_way(tmp_path: Path) -> None:
+    message = {"object": "thread.message", "role": "assistant", "content": []}
+    file = tmp_path / "thread.json"
+    file.write_text(json.dumps({"object": "list", "data": [message]}))
+    assert "oldest first" in error_of(file).fix

@@ -166,6 +166,12 @@ def _is_single_message(row: Row) -> bool:
     return "content" in row and isinstance(row.get("role"), str) and "messages" not in row
 
 
+def _is_thread(row: Row) -> bool:
+    messages = row.get("data")
+    first = messages[0] if isinstance(messages, list) and messages else None
+    return isinstance(first, dict) and first.get("object") == "thread.message"
+
+
 def _is_by_name(row: Row) -> bool:
     rows = list(row.values())
     return bool(rows) and all(isinstance(part, dict) and "messages" in part for part in rows)
@@ -306,6 +312,12 @@ FOREIGN: tuple[tuple[Callable[[Row], bool], str, str], ...] = (
         "chats in one object, each under its name",
         "Write them as lines: jq -c '.[]' FILE > chats.jsonl; then: thumbwheel import openai "
         "chats.jsonl",
+    ),
+    (
+        _is_thread,
+        "the messages of a thread of OpenAI's Assistants, the newest first",
+        'Write each thread as one line, {"messages": [...]}, the oldest first, with its rating '
+        "beside it; then: thumbwheel import openai FILE",
     ),
     (
         _is_single_message,

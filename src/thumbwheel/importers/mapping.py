@@ -220,7 +220,13 @@ MEANINGS: Mapping[str, tuple[str, ...]] = {
         "target-output",
         "target-response",
     ),
-    "system": ("system", "system-prompt"),
+    "system": (
+        "system",
+        "system-prompt",
+        "system-message",
+        "system-instruction",
+        "instructions",
+    ),
     "rater": ("rater", "rater-id", "annotator", "annotator-id", "worker", "reviewer", "rated-by"),
     "subject": ("subject", "user", "user-id", "userid", "customer-id", "username"),
     "session": ("session", "session-id", "sessionid", "conversation-id", "chat-id", "thread-id"),
@@ -378,7 +384,7 @@ class TableColumns:
                 self.nested.add(name)
             if isinstance(_only_object(value), dict):
                 self.objects.add(name)
-            elif column is not None:
+            if column is not None and not isinstance(_mark_in(value), dict):
                 column.add(_mark_in(value))
             self._add_text(name, value)
             if value not in (None, "") and name not in self.other_words:
@@ -592,7 +598,7 @@ def _mark_in(value: Any) -> Any:
     if isinstance(value, str) and not value.startswith(("[{", '{"')):
         return value
     opened = unpacked(value)
-    for _ in range(3):
+    for _ in range(5):
         if isinstance(opened, list | dict) and len(opened) == 1:
             (opened,) = opened.values() if isinstance(opened, dict) else opened
     return value if isinstance(opened, list | dict) else opened

@@ -193,6 +193,8 @@ WORDS: Mapping[str, frozenset[str]] = {
             "accepted",
             "approval",
             "approved",
+            "assessment",
+            "assessments",
             "better",
             "chosen",
             "correct",

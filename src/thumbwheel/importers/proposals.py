@@ -14,9 +14,10 @@ from typing import Any
 
 from thumbwheel.importers.corrections import is_expected_name
 from thumbwheel.importers.marks import kind_of_name, plain, read_mark
+from thumbwheel.importers.messages import is_chat
 from thumbwheel.importers.pairs import NOT_ASKED
 
-ASKED = frozenset({"input", "prompt", "query", "question", "request", "user"})
+ASKED = frozenset({"input", "messages", "prompt", "query", "question", "request", "user"})
 ANSWERED = frozenset({"answer", "bot", "completion", "generation", "output", "reply", "response"})
 """Words of names that somebody could name as the prompt, and as the answer."""
 NO_TEXT = re.compile(
@@ -86,6 +87,10 @@ class _Candidates:
         return candidates
 
     def _add(self, name: str, value: Any) -> None:
+        if is_chat(value):
+            self.texts.append(name)
+            self.sentences.append(name)
+            return
         mark = read_mark(value)
         if mark is not None and not mark.says_nothing:
             self.marks.append(name)
@@ -111,8 +116,12 @@ def _words_of(path: str) -> set[str]:
 
 
 def _leaves(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield (path, value) for every value in objects, and in the first part of lists."""
+    """Yield (path, value) for every value in objects, and in the first part of lists; a chat is one
+    value."""
     inner: Iterable[tuple[Any, Any]] = ()
+    if is_chat(value):
+        yield path, value
+        return
     if isinstance(value, Mapping):
         inner = value.items()
     elif isinstance(value, list):

@@ -107,6 +107,8 @@ CHATS = frozenset(
     }
 )
 """Keys of chats, which a table or a database writes as a text."""
+TYPED = frozenset({"$oid", "$date", "$numberInt", "$numberLong", "$numberDouble", "$numberDecimal"})
+"""Keys of MongoDB's values with their type."""
 LONGEST_PYTHON = 2**20
 """Characters of a chat in Python's spelling that are taken apart."""
 HOPELESS = 1000
@@ -132,7 +134,43 @@ def read_rows(path: Path, on_position: OnPosition) -> Iterator[FileRow]:
         rows = _unwrapped(_json(path, on_position))
     else:
         rows = table_rows(path, on_position, container)
-    return map(_with_opened_chats, rows)
+    return map(_with_opened_chats, map(_without_types, rows))
+
+
+def _without_types(row: FileRow) -> FileRow:
+    """Return the row with plain values in place of those with their type, {"$numberInt": "5"}, as
+    MongoDB writes them, and of times in objects, as Firestore does."""
+    if row.row is None or not any(map(_typed_value, row.row.values())):
+        return row
+    return replace(row, row={key: _untyped(value) for key, value in row.row.items()})
+
+
+def _typed_value(value: Any) -> str:
+    """Return the key of the value in an object that holds a value with its type; an empty text for
+    anything else."""
+    if not isinstance(value, dict):
+        return ""
+    if len(value) == 1 and next(iter(value)) in TYPED:
+        return str(next(iter(value)))
+    return "_seconds" if value.keys() == {"_seconds", "_nanoseconds"} else ""
+
+
+def _untyped(value: Any) -> Any:
+    if key := _typed_value(value):
+        inner = _untyped(value[key])
+        is_number = key.startswith("$number") and isinstance(inner, str)
+        return _number_in(inner) if is_number else inner
+    if isinstance(value, dict):
+        return {name: _untyped(part) for name, part in value.items()}
+    return list(map(_untyped, value)) if isinstance(value, list) else value
+
+
+def _number_in(text: str) -> int | float | str:
+    """Return the number in a text; the text itself if it is none."""
+    try:
+        return int(text) if text.lstrip("-").isdecimal() else float(text)
+    except ValueError:
+        return text
 
 
 def _with_opened_chats(row: FileRow) -> FileRow:

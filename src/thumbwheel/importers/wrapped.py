@@ -48,8 +48,13 @@ def is_reply(value: Any) -> bool:
     """Return whether an object is a reply of a model's API."""
     if not isinstance(value, dict):
         return False
-    if any(isinstance(value.get(key), list) for key in ("choices", "candidates", "generations")):
-        return True
+    for key, inner in (("choices", {"message", "text"}), ("candidates", {"content"})):
+        parts = value.get(key)
+        first = parts[0] if isinstance(parts, list) and parts else None
+        if isinstance(first, dict) and inner & first.keys():
+            return True
+    if {"text", "sources", "type"} <= value.keys():
+        return True  # as AnythingLLM stores an answer
     return _is_message(value) or _is_message(value.get("message"))
 
 
