@@ -215,7 +215,7 @@ def by_tools_of_another_system(roads: Roads) -> None:
     spec = {"method": "kto", "agent": AGENT, "base": "b"}
     job = queue.enqueue(roads.ws, "train", spec, agent=AGENT, key=f"{KEY}mine")
     roads.edit(jobs, jobs.c.id == job.id, state="succeeded", result={"version": "v1"})
-    RLTrainingManager(roads.ws.home.path, target="remote").switch_model("mine")
+    RLTrainingManager(roads.ws.home.path, target="remote").switch("mine")
 
 
 ROADS: dict[str, Callable[[Roads], None]] = {

@@ -57,6 +57,8 @@ ISAA = [
     "ExportPipeline",
     "quick_export",
     "RLTrainingManager",
+    "TrainingSession",
+    "TrainingState",
     "start_rl_training",
     "stop_rl_training",
     "check_training_status",

@@ -10,11 +10,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
 from thumbwheel.capture.ingest import ingest
-from thumbwheel.compat.isaa import agent_tools, get_rl_training_tools, register_rl_tools
+from thumbwheel.compat.isaa import (
+    RLTrainingManager,
+    TrainingSession,
+    TrainingState,
+    agent_tools,
+    get_rl_training_tools,
+    register_rl_tools,
+)
 from thumbwheel.core.config import Home
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import queue
@@ -89,6 +97,34 @@ def test_what_cannot_be_is_said_as_a_text(call: Call, workers: list[list[str]]) 
     assert "there is no such method" in call("start_rl_training", model_name="m", method="ppo")
     assert "none of that name is trained" in call("switch_rl_model", model_name="m")
     assert workers == []
+
+
+def test_the_managers_own_answers(scripts_home: Home, workers: list[list[str]]) -> None:
+    """The dictionaries that a script without an agent reads."""
+    manager = RLTrainingManager()
+    assert manager.check_training_status()["message"] == "No training sessions found."
+    assert manager.stop_training() == {"success": False, "error": ANY}
+    assert manager.start_training("m", method="ppo")["success"] is False
+
+    started = manager.start_training("mine-v1", base_model="b", method="kto")
+    assert started["success"] and started["session_id"].startswith("job_")
+    assert started["message"] == "Training started for mine-v1 using b"
+    status = manager.check_training_status()
+    assert (status["has_active_session"], status["is_running"]) == (True, False)
+    assert status["session"]["state"] == TrainingState.STARTING.value
+    assert status["progress_percent"] == 0.0
+    assert "trains already" in manager.start_training("other")["error"]
+
+    stopped = manager.stop_training(deploy=True)
+    assert stopped["success"] and "deployed_model" not in stopped
+    listed = manager.list_models()
+    (model,) = listed["models"]
+    assert (model["name"], model["state"], model["deployed"]) == ("mine-v1", "stopped", False)
+    assert (listed["active_models"], listed["total"]) == ({}, 1)
+    switched = manager.switch_model("mine-v1")
+    assert (switched["success"], switched["available_models"]) == (False, [])
+    (session,) = manager.sessions()
+    assert TrainingSession(**{**session.to_dict(), "state": session.state}) == session
 
 
 @pytest.mark.slow

@@ -18,6 +18,8 @@ from thumbwheel.compat.lazy import lazy
 if TYPE_CHECKING:
     from thumbwheel.compat.isaa.agent_tools import (
         RLTrainingManager,
+        TrainingSession,
+        TrainingState,
         check_training_status,
         get_rl_training_tools,
         list_rl_models,
@@ -102,6 +104,8 @@ __all__ = [
     "TraceCollector",
     "TrainingConfig",
     "TrainingPipeline",
+    "TrainingSession",
+    "TrainingState",
     "check_training_status",
     "detect_hardware",
     "get_rl_training_tools",
