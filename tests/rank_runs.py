@@ -2,8 +2,9 @@
 PHASES`, with torchrun's variables; tests/unit/training/test_ranks.py starts it.
 
 A phase is a method, whose curve and weights are written below OUT; `stop METHOD`, which ends after
-two steps; `resume METHOD`, which goes on with that; or `shortage METHOD`, in which the last rank
-runs out of memory.
+two steps; `resume METHOD`, which goes on with that; `shortage METHOD`, in which the last rank runs
+out of memory; or `wide METHOD` and `shard METHOD`, with batches that are cut for the ranks and
+answers to dev prompts, in which each rank holds the base or a part of it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 from tests.training_rows import assembled, loop_of, plain_rows
 from thumbwheel.core import ids
 from thumbwheel.engine.ranks import Ranks
+from thumbwheel.engine.shards import held_bytes
+from thumbwheel.training.process import probe_of
 
 SHAPES = {
     "sft": "chats",
@@ -43,6 +46,13 @@ ANSWERING: dict[str, Any] = {
     "reward_workers": 1,
     "batch_size": 5,
 }
+WIDE: dict[str, Any] = {
+    "batch_size": 16,
+    "token_budget": 512,
+    "max_steps": 4,
+    "probe_prompts": 2,
+    "probe_tokens": 6,
+}
 STOPPED_AT = 2
 
 
@@ -64,8 +74,12 @@ def run(ranks: Ranks, out: Path, base: Path, phase: str) -> None:
     changes = SETTINGS | (ANSWERING if SHAPES[name] == "prompts" else {})
     if name == "sft":
         changes["replay_weight"] = 0.5
+    if action in ("wide", "shard"):
+        changes |= WIDE
     assembly = assembled(name, base, folder, rows_of(SHAPES[name]), members=ranks, **changes)
     engine = assembly.engine
+    if action == "shard":
+        engine.shard_base()
     whole, computed = engine._score, [0]
 
     def counted(batch: Any, *more: Any) -> Any:
@@ -79,7 +93,7 @@ def run(ranks: Ranks, out: Path, base: Path, phase: str) -> None:
     def interrupted() -> bool:
         return ranks.is_first and action == "stop" and loop.state.global_step == STOPPED_AT
 
-    loop = loop_of(assembly, folder, interrupted=interrupted)
+    loop = loop_of(assembly, folder, interrupted=interrupted, probe=probe_of(assembly))
     ending = loop.run(STOPPED_AT if action == "resume" else None)
     assembly.runner.close()
 
@@ -96,6 +110,7 @@ def run(ranks: Ranks, out: Path, base: Path, phase: str) -> None:
         "computed": computed[0],
         "weights": ids.fingerprint(flat.tolist()),
         "budget": assembly.runner.budget.tokens,
+        "held_bytes": held_bytes(engine.language_model),
     }
     (folder / f"facts-{ranks.rank}.json").write_text(json.dumps(facts))
     if ranks.is_first:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def install(model: Any) -> Callable[[], None] | None:
     """Skip rows in the last layer of `model` if a forward has a tree that names the rows to read.
     Returns a function that undoes it, or None if the layer has no feed-forward part named `mlp`."""
-    layers = _layers(model)
+    layers = layers_of(model)
     mlp = getattr(layers[-1], "mlp", None) if layers is not None else None
     if mlp is None or isinstance(mlp.__dict__.get("forward"), partial):
         return None
@@ -36,7 +36,7 @@ def install(model: Any) -> Callable[[], None] | None:
     return undo
 
 
-def _layers(model: Any) -> Any:
+def layers_of(model: Any) -> Any:
     """Return the list of the model's layers, or None if it is not clear which one that is."""
     import torch
 

@@ -28,6 +28,7 @@ from thumbwheel.engine.forward import (
 from thumbwheel.engine.head import divergence, divergence_from, entropy_of, score_targets, wide
 from thumbwheel.engine.ranks import Ranks
 from thumbwheel.engine.replicas import Replicas, even_token_share, parallel_batches
+from thumbwheel.engine.shards import shard_layers
 from thumbwheel.engine.tree import Example, Layout, TreeBatch, plan
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ class ScoreEngine:
         self._active_adapter = lora.active_adapter(model, self._adapters)
         self._fingerprints: dict[str, str] = {}
         self._is_replica = False
+        self.is_sharded = False
         self._replicas: dict[int, Replicas[ScoreEngine]] = {}
 
         self._role_models: dict[Role, RoleModel] = {}
@@ -227,7 +229,8 @@ class ScoreEngine:
         several ranks each computes a share and gets the results of all; batches are smaller, if
         that makes the shares more even.
         """
-        yield from self._shared_out(self._plan(examples, tokens), work, lambda result: result)
+        batches = self._plan(examples, tokens)
+        yield from self._shared_out(batches, work, lambda result: result, work)
 
     def backward(
         self,
@@ -253,17 +256,23 @@ class ScoreEngine:
                 self._add_gradients(gradients)
             return result
 
+        def without_effect(engine: ScoreEngine, batch: TreeBatch) -> Gradients:
+            loss, _ = work(engine, batch)
+            return engine._gradients(loss * 0)
+
         batches = self._plan(examples, tokens)
-        yield from self._shared_out(batches, work_and_gradients, add_gradients)
+        yield from self._shared_out(batches, work_and_gradients, add_gradients, without_effect)
 
     def _shared_out(
         self,
         batches: _Batches,
         work: Callable[[ScoreEngine, TreeBatch], S],
         keep: Callable[[S], T],
+        without_effect: Callable[[ScoreEngine, TreeBatch], Any],
     ) -> Iterator[tuple[TreeBatch, T]]:
         """Yield each batch with the part of its result that `keep` returns; what it does not return
-        stays in the rank that computed it."""
+        stays in the rank that computed it. Ranks that hold parts of the base compute equally many
+        batches, some of them `without_effect`."""
         if self.ranks.world == 1:
             for batch, result in self._computed(batches, work):
                 yield batch, keep(result)
@@ -272,7 +281,15 @@ class ScoreEngine:
             order = [*part.alone, *part.parallel]
             owners = self.ranks.owners([batch.cells for batch in order])
             here = [index for index, owner in enumerate(owners) if owner == self.ranks.rank]
+            if self.is_sharded:
+                # They meet in every layer, and none waits there for one that is late.
+                self.ranks.agree()
             results = [keep(result) for _, result in self._computed(part.only(here), work)]
+            if self.is_sharded:
+                smallest = min(order, key=lambda batch: batch.cells)
+                most = max(owners.count(rank) for rank in range(self.ranks.world))
+                for _ in range(most - len(here)):
+                    without_effect(self, smallest)
             yield from zip(order, self.ranks.gather(results, owners, "results"), strict=True)
 
     def _computed(
@@ -287,6 +304,26 @@ class ScoreEngine:
                 self._replicas[batches.threads] = Replicas(copies)
             results = self._replicas[batches.threads].map(batches.parallel, work)
             yield from zip(batches.parallel, results, strict=True)
+
+    def shard_base(self) -> None:
+        """Leave this rank its part of the base's layers, if there are several ranks. From now on
+        all of them have to run the model together: `map_batches`, `backward` and `from_first` see
+        to that."""
+        if self.ranks.world == 1:
+            return
+        _ = self.reference_identity  # it needs the whole base
+        self.drop_replicas()
+        shard_layers(self.language_model, self.ranks, self.device)
+        self.is_sharded = True
+
+    def from_first(self, make: Callable[[], T], what: str) -> T:
+        """Return what `make`, which runs the model, returns in the first rank. The others call it
+        too if each of them holds a part of the base."""
+        if not self.is_sharded:
+            return self.ranks.from_first(make, what)
+        self.ranks.agree()
+        value = make()
+        return self.ranks.from_first(lambda: value, what)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -362,7 +399,7 @@ class ScoreEngine:
         quantized = getattr(self.language_model.config, "quantization_config", None) is not None
         trains = not self._adapters and bool(self.trainable)
         needs_memory = quantized or trains or lora.heavy(self._adapters)
-        return self.device.type == "cpu" and not needs_memory
+        return self.device.type == "cpu" and not needs_memory and not self.is_sharded
 
     def _replica(self) -> ScoreEngine:
         """Copy the engine for another thread: the same roles over the same parameters, in separate

@@ -333,7 +333,7 @@ class Loop:
         self._rows = outcome.rows
         metrics = {"loss": outcome.loss} | outcome.metrics
         if self._probe:
-            metrics |= self._ranks.from_first(self._probe.run, "probe")
+            metrics |= self._runner.engine.from_first(self._probe.run, "probe")
         named = {f"eval_{name}": value for name, value in metrics.items()}
         self._log(named, {})
         self._fire("on_evaluate", metrics=named)

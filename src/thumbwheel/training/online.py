@@ -127,6 +127,15 @@ class OnlineConfig(RewardDrivenConfig):
         return self
 
     @model_validator(mode="after")
+    def _ranks_sample_alone(self) -> Self:
+        if self.shard_base:
+            raise ValueError(
+                "shard_base is given, and a method that samples needs the whole base in each "
+                "rank: train without it"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _endpoint_is_used(self) -> Self:
         for name in ("endpoint_url", "endpoint_adapters", "max_lag"):
             if getattr(self, name) and self.rollouts != "endpoint":

@@ -164,6 +164,8 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
         for name in RANK_VARIABLES:
             os.environ.pop(name, None)
         assembly = made_to_fit(run, spec, rows, ranks)
+        if assembly.config.shard_base:
+            _shard(assembly)
     where = assembly.engine.device.type
     hold_to(where, room_gb(where, assembly.config.memory_limit_gb, ranks.world))
     notes = {
@@ -240,6 +242,16 @@ def made_to_fit(
     for note in assembly.opening_notes:
         log.say(note)
     return assembly
+
+
+def _shard(assembly: Assembly) -> None:
+    """Leave this rank its part of the base, and say how much that is."""
+    from thumbwheel.core.hardware import GB
+    from thumbwheel.engine.shards import held_bytes
+
+    assembly.engine.shard_base()
+    held, whole = held_bytes(assembly.engine.language_model)
+    log.say(f"this rank holds {held / GB:.3g} of the base's {whole / GB:.3g} GB")
 
 
 def _loop(run: RunDir, assembly: Assembly, interrupt: Interrupt) -> Ending:

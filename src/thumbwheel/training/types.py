@@ -95,6 +95,10 @@ class TrainConfig(Config):
     ranks: int = Field(default=1, ge=1)
     """Processes that share out each step: one for each GPU, or parts of the processor. Each holds
     the whole base, and the result is the same."""
+    shard_base: bool = False
+    """With several ranks, each holds a part of the base's layers while it trains, and fetches the
+    others' parts layer by layer: less memory, more time. The whole base has to fit once, while it
+    is loaded."""
     memory_limit_gb: float | None = Field(default=None, gt=0)
     """The most memory that the run may take, with all its ranks; unset, what is available when it
     starts."""
@@ -187,6 +191,15 @@ class TrainConfig(Config):
             raise ValueError(
                 "tuning full trains float32 weights from the base: leave quantization, dtype and "
                 "continue_from as they are"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _shards_are_plain_and_frozen(self) -> TrainConfig:
+        if self.shard_base and (self.quantization != "none" or self.tuning == "full"):
+            raise ValueError(
+                "shard_base shares out a frozen base of plain numbers: leave quantization and "
+                "tuning as they are, or train without it"
             )
         return self
 

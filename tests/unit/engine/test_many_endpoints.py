@@ -4,7 +4,6 @@ fails, and which servers are refused. Over real HTTP, from servers that draw eve
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, ClassVar
 import peft
 import pytest
 import transformers as tf
+from pydantic import ValidationError
 
 from tests.servers.rollout_server import Uniform
 from thumbwheel.core.errors import ConfigError, ModelError
@@ -22,6 +22,7 @@ from thumbwheel.engine.rollout import Sampling
 from thumbwheel.engine.served_policy import ServedPolicy
 from thumbwheel.llm.client import Client
 from thumbwheel.llm.fake import FakeServer, Reply, Request
+from thumbwheel.training.assemble import settings
 
 PROMPTS = [[10 + number, 20, 30] for number in range(12)]
 SAMPLING = Sampling(max_new_tokens=4, seed=3)
@@ -43,25 +44,39 @@ class Tokenizer:
 
 
 class Server(Uniform):
-    """Draws evenly, after `seconds`; `status` is its answer to everything, `models` what it says
-    about its models, and `refuses` the steps whose adapter it does not load."""
+    """Draws evenly, once `may_answer` is true; `status` is its answer to everything, `likely` are
+    its most likely tokens, and `refuses` the steps whose adapter it does not load."""
 
     def __init__(self) -> None:
-        self.seconds, self.status = 0.1, 200
+        self.may_answer: Callable[[], object] = lambda: True
+        self.asked, self._changed = 0, threading.Condition()
+        self.status = 200
         self.likely = {"a": -0.5, "b": -1.5, "c": -2.5, "d": -3.0, "e": -4.0}
         self.refuses: tuple[str, ...] = ()
         self.answers_as: str | None = None
 
+    def is_asked(self, count: int) -> bool:
+        """Wait until the server was asked for so many answers."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.asked >= count, 100)
+
     def __call__(self, request: Request) -> Reply:
         if self.status != 200:
+            with self._changed:
+                self.asked += 1
+                self._changed.notify_all()
             return Reply({"error": "the test"}, self.status)
         if request.path != "completions":
             refused = request.body["lora_name"].endswith(self.refuses or ("none",))
             return Reply({"ok": True}, 404 if refused else 200)
-        time.sleep(self.seconds)
         reply = super().__call__(request)
         if request.body["logprobs"] > 1:
             reply.content["choices"][0]["logprobs"]["top_logprobs"] = [self.likely]
+        else:
+            with self._changed:
+                self.asked += 1
+                self._changed.notify_all()
+            assert self.may_answer()
         reply.content["model"] = self.answers_as or request.body["model"]
         return reply
 
@@ -96,36 +111,40 @@ def asked(fake: FakeServer) -> list[Request]:
 
 
 def test_answers_do_not_depend_on_how_many_servers_and_prompts_there_are() -> None:
-    with servers(3) as ((_, first), (_, second), (_, third)):
+    with servers(3) as ((script, first), (near, second), (far, third)):
         one, three = source_of(first), source_of(first, second, third)
         prompts = [*PROMPTS, PROMPTS[0]]
         groups = one.sample(prompts, 2, SAMPLING)
+        script.may_answer = lambda: near.is_asked(1) and far.is_asked(1)
         assert three.sample(prompts, 2, SAMPLING) == groups
         # Equal prompts have other answers, and a part of the batch has those of the whole.
         assert groups[0] != groups[-1]
         assert one.sample(prompts[3:5], 2, SAMPLING) == groups[3:5]
-        assert asked(second) and asked(third)
         for source in (one, three):
             source.close()
 
 
 def test_the_prompts_of_a_server_that_fails_go_to_the_others() -> None:
-    with servers(2) as ((_, first), (script, second)):
+    with servers(2) as ((healthy, first), (script, second)):
         source = source_of(first, second)
         expected = source.sample(PROMPTS, 2, SAMPLING)
         script.status = 500
+        before = script.asked
+        healthy.may_answer = lambda: script.is_asked(before + 1)
         told: list[int] = []
         groups = source.sample(PROMPTS, 2, SAMPLING, lambda index, _: told.append(index))
         assert groups == expected
         assert sorted(told) == sorted([*range(len(PROMPTS))] * 2)
         # It is asked again in the next step, and takes part once it answers.
         failed = len(second.requests)
+        healthy.may_answer = lambda: True
         source.sample(PROMPTS, 2, SAMPLING)
         assert len(second.requests) == failed
         script.status = 200
         source.sync(1)
+        again = script.asked
+        healthy.may_answer = lambda: script.is_asked(again + 1)
         assert source.sample(PROMPTS, 2, SAMPLING) == expected
-        assert len(second.requests) > failed + 1
         source.close()
 
 
@@ -141,10 +160,11 @@ def test_all_servers_fail_and_each_is_named() -> None:
 
 
 def test_an_unusable_reply_ends_the_batch_instead_of_going_to_another_server() -> None:
-    with servers(2) as ((_, first), (script, second)):
+    with servers(2) as ((healthy, first), (script, second)):
         source = source_of(first, second)
         source.sync(0)
         script.silent = True
+        healthy.may_answer = lambda: script.is_asked(1)
         with pytest.raises(ModelError, match="no log-probability") as refused:
             source.sample(PROMPTS, 1, SAMPLING)
         assert second.url in str(refused.value)
@@ -152,14 +172,15 @@ def test_an_unusable_reply_ends_the_batch_instead_of_going_to_another_server() -
 
 
 def test_a_slow_server_gets_fewer_prompts() -> None:
-    with servers(2) as ((_, first), (script, second)):
-        script.seconds = 1.0
-        source = source_of(first, second, concurrency=4)
-        for _ in range(3):
-            source.sample(PROMPTS, 1, SAMPLING)
-        before = len(asked(second))
+    with servers(2) as ((healthy, first), (script, second)):
+        healthy.may_answer = lambda: script.is_asked(1)
+        script.may_answer = lambda: healthy.is_asked(len(PROMPTS) - 1)
+        source = source_of(first, second, concurrency=1)
         source.sample(PROMPTS, 1, SAMPLING)
-        assert 1 <= len(asked(second)) - before <= 2
+        assert (len(asked(first)), len(asked(second))) == (len(PROMPTS) - 1, 1)
+        # At once it gets fewer from then on, too.
+        fast, slow = (endpoint.speed for endpoint in source._endpoints)
+        assert fast is not None and slow is not None and fast > slow
         source.close()
     assert shares([None], 3, 8) == [3] and shares([None], 30, 8) == [8]
     assert shares([4.0, 1.0], 10, 8) == [8, 2]
@@ -216,17 +237,20 @@ def loaded(fake: FakeServer, call: str) -> list[str]:
 def test_every_step_has_an_adapter_and_one_that_is_too_old_is_not_asked(
     policy: Any, tmp_path: Path
 ) -> None:
-    with servers(2) as ((_, first), (script, second)):
+    with servers(2) as ((healthy, first), (script, second)):
         served = ServedPolicy(policy, "p", tmp_path, max_lag=1)
         source = source_of(first, second, served_policy=served)
         source.sync(0)
-        groups = source.sample(PROMPTS, 1, SAMPLING)
+        groups = source.sample(PROMPTS[:1], 1, SAMPLING)
         assert {rollout.policy_step for (rollout,) in groups} == {0}
         assert (tmp_path / "p-0" / "adapter_model.safetensors").is_file()
 
         # The second server keeps the adapter of step 0. At step 1 it may answer, at step 2 not.
+        second.requests.clear()
         script.refuses = ("-1", "-2")
         source.sync(1)
+        before = script.asked
+        healthy.may_answer = lambda: script.is_asked(before + 1)
         groups = source.sample(PROMPTS, 1, SAMPLING)
         assert {rollout.policy_step for (rollout,) in groups} == {0, 1}
         assert {request.body["model"] for request in asked(second)} == {"p-0"}
@@ -247,11 +271,12 @@ def test_every_step_has_an_adapter_and_one_that_is_too_old_is_not_asked(
 def test_an_answer_of_another_adapter_than_the_one_asked_for_is_refused(
     policy: Any, tmp_path: Path
 ) -> None:
-    with servers(2) as ((_, first), (script, second)):
+    with servers(2) as ((healthy, first), (script, second)):
         source = source_of(first, second, served_policy=ServedPolicy(policy, "p", tmp_path, 0))
         source.sync(0)
         source.sync(1)
         script.answers_as = "p-0"
+        healthy.may_answer = lambda: script.is_asked(1)
         groups = source.sample(PROMPTS, 1, SAMPLING)
         assert {rollout.policy_step for (rollout,) in groups} == {1}
         script.answers_as = None
@@ -260,6 +285,68 @@ def test_an_answer_of_another_adapter_than_the_one_asked_for_is_refused(
         with pytest.raises(ModelError, match=r"answered with the adapter 'base', .* step 2"):
             source.sample(PROMPTS, 1, SAMPLING)
         source.close()
+
+
+def test_nothing_is_sent_to_a_server_that_is_not_named() -> None:
+    with servers(2) as ((_, first), (_, unnamed)):
+
+        def redirect(request: Request) -> Reply:
+            to = {"Location": f"{unnamed.url}/{request.path}"}
+            return Reply("", 307, to)
+
+        first.script = redirect
+        source = source_of(first)
+        with pytest.raises(ModelError, match="HTTP 307"):
+            source.sample(PROMPTS[:2], 1, SAMPLING)
+        assert first.requests and not unnamed.requests
+        source.close()
+
+
+def test_an_adapter_that_another_rank_has_loaded_is_there(policy: Any, tmp_path: Path) -> None:
+    with servers(1) as ((_, server),):
+        served = ServedPolicy(policy, "p", tmp_path, 0)
+        name = served.write(4)
+        written = (tmp_path / name / "adapter_model.safetensors").stat().st_mtime_ns
+        assert ServedPolicy(policy, "p", tmp_path, 0).write(4) == name
+        assert (tmp_path / name / "adapter_model.safetensors").stat().st_mtime_ns == written
+        # vLLM refuses to load it twice.
+        server.script = lambda request: Reply({"error": "it has already been loaded"}, 400)
+        client = Client(server.url, "base", attempts=1)
+        with pytest.raises(ModelError, match="already been loaded"):
+            served.load(client, name)
+        server.pages["/v1/models"]["data"].append({"id": name, "parent": "base"})
+        served.load(client, name)
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("settings_of_run", "why"),
+    [
+        ({"endpoint_url": ["http://a/v1", "http://a/v1/"]}, "named twice"),
+        ({"endpoint_adapters": "adapters"}, "is relative"),
+        ({"endpoint_adapters": "/a", "endpoint_server": "llama-server"}, "loads no adapter while"),
+        ({"max_lag": 1}, "servers get no adapters"),
+        (
+            {"max_lag": 1, "endpoint_adapters": "/a", "endpoint_logprobs": "none"},
+            "may have an older one",
+        ),
+        ({"rollouts": "local", "endpoint_adapters": "/a"}, "set rollouts to endpoint"),
+    ],
+    ids=["twice", "relative", "llama-server", "lag", "none", "local"],
+)
+@pytest.mark.parametrize("method", ["grpo", "ppo"])
+def test_settings_that_contradict_each_other_are_refused(
+    method: str, settings_of_run: dict[str, Any], why: str
+) -> None:
+    whole = {"rollouts": "endpoint", "endpoint_model": "base"} | settings_of_run
+    with pytest.raises((ConfigError, ValidationError), match=why):
+        settings(method, whole)
+
+
+def test_one_server_may_be_named_without_a_list() -> None:
+    one = settings("grpo", {"rollouts": "endpoint", "endpoint_url": "http://127.0.0.1:9/v1"})
+    assert one.model_dump()["endpoint_url"] == ("http://127.0.0.1:9/v1",)
+    assert settings("grpo", {"endpoint_url": None}).model_dump()["endpoint_url"] == ()
 
 
 def test_a_prompt_that_is_given_back_goes_to_a_worker_that_waits() -> None:
