@@ -61,9 +61,30 @@ def test_a_decision_is_one_card_in_a_readers_words(person: Visitor) -> None:
     expect(card.locator(".changed")).to_have_count(5)
     expect(card.locator(".changed del").first).to_have_text("old")
     expect(card.locator(".changed ins").first).to_have_text("new")
-    card.get_by_text("7 checks that nothing got worse").click()
+    card.get_by_text("7 checks that nothing got worse, all of them without data").click()
     expect(card.locator(".checks .badge")).to_have_text(["no data"] * 7)
     expect(card.locator(".checks .badge.good")).to_have_count(0)
+
+
+def test_figures_are_for_people(person: Visitor, pages: PagesWorld) -> None:
+    """What was not measured is one line, counts have the right number, nothing is said twice."""
+    page = person.open("/agents/support/evaluations/v3")
+    expect(page.locator("main p").first).to_contain_text("evaluated on these rows once")
+    expect(page.locator("main p").first).not_to_contain_text("points points")
+    verdict = page.locator(".verdict")
+    expect(verdict.get_by_role("listitem")).to_have_count(2)
+    expect(verdict).to_contain_text("7 guard metrics were not measured: too little data")
+    graph = person.open("/agents/support/models/v3").locator("svg").first
+    expect(graph).to_contain_text("of 1 person")
+    page = person.open("/agents/support/cases")
+    header = page.get_by_role("table", name="Cases, newest first").get_by_role("columnheader")
+    expect(header.first).to_have_text("Input")
+    page = person.open(f"/agents/support/datasets/{pages.parts['dataset']}")
+    health = page.get_by_role("table", name="Health")
+    expect(health.get_by_role("rowheader", name="control tokens")).to_be_visible()
+    expect(health.get_by_role("rowheader", name="personal data")).to_be_visible()
+    page = person.open("/settings?section=access")
+    expect(page.get_by_role("row", name="provider")).to_contain_text("not set")
 
 
 def test_a_viewer_reads_who_may_decide(browser: Browser, pages: PagesWorld) -> None:

@@ -82,6 +82,7 @@ def load_start(asked: PageRequest) -> Mapping[str, Any]:
     all_versions = versions.versions(asked.ws, agent)
     names = {version.id: version.name for version in all_versions}
     return {
+        "title": "Start an experiment",
         "deployed": [version.name for version in all_versions if version.name in deployed],
         "live": names.get(aliases.get("live", "")),
         "aliases": sorted(aliases) or ["live"],

@@ -109,7 +109,8 @@ def origin_graph(report: Mapping[str, Any], aliases: Sequence[str], pages: str) 
     lineage = report["lineage"]
     if data:
         feedback = sum(data["feedback"].values())
-        steps.append((f"{feedback:,} feedback", f"{data['subjects']:,} subjects", None))
+        people = "1 person" if data["subjects"] == 1 else f"{data['subjects']:,} people"
+        steps.append((f"{feedback:,} feedback", f"of {people}", None))
         steps.append(
             (
                 data["shape"],

@@ -113,7 +113,19 @@ def environment() -> jinja2.Environment:
         "duration": figures.duration,
         "figure": figure,
     }
+    templates.tests["unmeasured_guard"] = is_unmeasured_guard
     return templates
+
+
+def is_unmeasured_guard(reason: str) -> bool:
+    """Return whether a reason of the gate says no more than that a guard had too little data.
+
+    >>> is_unmeasured_guard("guard eos_rate: not measured (0 of at least 20 groups)")
+    True
+    >>> is_unmeasured_guard("guard eos_rate: not measured, and seen beyond the margin")
+    False
+    """
+    return reason.startswith("guard ") and ": not measured (" in reason
 
 
 def figure(value: float | None, form: str) -> str:
