@@ -36,7 +36,7 @@ from idle import cpu
 
 from tests.servers.thumbwheel_server import running
 from thumbwheel.capture.judged import Judged
-from thumbwheel.capture.trace_queries import TraceFilter
+from thumbwheel.capture.trace_filter import TraceFilter
 from thumbwheel.capture.trace_types import TracePage
 from thumbwheel.capture.traces import list_traces, show_trace
 from thumbwheel.core import ids
