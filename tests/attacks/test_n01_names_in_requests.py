@@ -18,7 +18,7 @@ from thumbwheel.server.api.model_names import BASES, REWARD_MODELS
 IN_REQUESTS: Mapping[str, str] = {
     "an agent, and the gate asks what the sender may do to it": "agent of_agent",
     "the name or id of a row, looked up in the database below that agent": """
-        after against alias arm case conflicts_of continue_from cursor dataset decision episode_id
+        after against alias arm case conflicts_of continue_from dataset decision episode_id
         evaluation id inference_id item job key last-event-id metric metric_name name names of
         quarantine question queue replay resume retracts row run session sessionId subject
         supersedes trace traceId traces version""",

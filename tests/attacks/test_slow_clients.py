@@ -90,8 +90,9 @@ def test_line_ends_keep_no_connection_open(
 
 
 def test_the_rest_of_a_refused_body_keeps_no_connection_open(
-    gateway: GatewayWorld, short_waits: None
+    gateway: GatewayWorld, short_waits: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(patience, "BODY_SECONDS", 5.0)  # a busy server refuses within these
     head = HEAD.replace(b"/api/feedback", b"/nothing")
     with connected(gateway.url) as refused:
         refused.sendall(head + b"content-length: 5\r\n\r\n")
