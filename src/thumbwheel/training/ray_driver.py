@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -142,7 +143,7 @@ def _connect(address: str | None) -> None:
     import ray
 
     try:
-        ray.init(address=address or "auto", log_to_driver=False, logging_level="error")
+        ray.init(address=address or "auto", log_to_driver=False, logging_level=logging.ERROR)
     except ray.exceptions.AuthenticationError as error:
         raise ConfigError(
             "placement by Ray",
