@@ -65,6 +65,6 @@ def test_a_stream_ends_with_the_right_to_read_it(
     with gateway.client.stream("GET", address, headers=headers, timeout=30) as stream:
         assert stream.status_code == 200
         leave(gateway)
-        said = "".join(stream.iter_text())
-    assert "event: end" not in said
+        text = "".join(stream.iter_text())
+    assert "event: end" not in text
     assert gateway.client.get(address, headers=headers).status_code in (401, 403, 404)

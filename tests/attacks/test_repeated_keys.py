@@ -36,9 +36,9 @@ def asked(tmp_path: Path, upstream: ScriptedUpstream) -> Iterator[GatewayWorld]:
 
 
 def refusal(request: Received) -> dict[str, Any]:
-    said = {name.lower(): value for name, value in request.headers}["authorization"]
-    assert KEY in said
-    return {"error": {"message": f"Incorrect API key provided: {said}", "type": "invalid"}}
+    credentials = {name.lower(): value for name, value in request.headers}["authorization"]
+    assert KEY in credentials
+    return {"error": {"message": f"Incorrect API key provided: {credentials}", "type": "invalid"}}
 
 
 @pytest.mark.parametrize("is_packed", [False, True])

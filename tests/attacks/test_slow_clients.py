@@ -90,9 +90,10 @@ def test_line_ends_keep_no_connection_open(
 
 
 def test_the_rest_of_a_refused_body_keeps_no_connection_open(
-    gateway: GatewayWorld, short_waits: None, monkeypatch: pytest.MonkeyPatch
+    gateway: GatewayWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "BODY_SECONDS", 5.0)  # a busy server refuses within these
+    assert gateway.client.get("/nothing").status_code == 404  # the first one makes all routes
+    monkeypatch.setattr(patience, "BODY_SECONDS", 5.0)
     head = HEAD.replace(b"/api/feedback", b"/nothing")
     with connected(gateway.url) as refused:
         refused.sendall(head + b"content-length: 5\r\n\r\n")
@@ -145,9 +146,10 @@ def test_who_reads_no_answer_is_not_waited_for(
 
 
 def test_who_reads_slowly_gets_all_of_an_answer(
-    gateway: GatewayWorld, short_waits: None, monkeypatch: pytest.MonkeyPatch
+    gateway: GatewayWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = len(gateway.client.get("/api/openapi.json").content)
+    monkeypatch.setattr(patience, "ANSWER_SECONDS", 3.0)
     monkeypatch.setattr(patience, "LEAST_BYTES", 1000)
     received = 0
     with connected(gateway.url, receive_buffer=2048) as slow:

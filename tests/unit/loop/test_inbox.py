@@ -104,18 +104,18 @@ def test_nobody_refuses_what_is_approved_at_this_moment(
     and the version would be live though it was refused."""
     put(empty_ws, approved, Wish.PROMOTE)
     (pending,) = decisions(empty_ws, AGENT)
-    said: list[str] = []
+    steps: list[str] = []
 
     def promote_slowly(*arguments: Any, **options: Any) -> None:
         for decide in (refuse, approve):
             with pytest.raises(Conflict, match="answers it at this moment"):
                 decide(empty_ws, AGENT, pending.id, "ben")
-        said.append("asked")
+        steps.append("promoted")
 
     monkeypatch.setattr(approval, "promote", promote_slowly)
     approve(empty_ws, AGENT, pending.id, "anna")
     (answered,) = decisions(empty_ws, AGENT, every=True)
-    assert said == ["asked"]
+    assert steps == ["promoted"]
     assert (answered.state, answered.answered_by) == (WishState.APPROVED, "anna")
 
 
