@@ -61,18 +61,16 @@ PLANS: dict[str, Counts] = {
     "34-openwebui-output-items/feedback.json": {"thumb": (2, 0)},
     "36-mlflow-files/rows.jsonl": {"thumb": (1, 0)},
     "36-mlflow-files/traces.json": {"thumb": (1, 0)},
+    "23-csv-variants/semicolon-bom.csv": {"rating": (2, 0)},
 }
 """File -> kind of feedback: good, bad."""
 
 REFUSED = {
     "02-openwebui-reasoning-blocks/owui-think-open.json": "no answer",
     "02-openwebui-reasoning-blocks/owui-undone.json": "not finished",
-    "12-json-table/mapped.jsonl": "--column prompt=frage --column response=antwort --column "
-    "rating=note",
+    "12-json-table/mapped.jsonl": "--column thumb=note (or rating=, score=)",
     "23-csv-variants/backslash.csv": 'written twice ("")',
     "23-csv-variants/cp1252.csv": "iconv -f WINDOWS-1252 -t UTF-8",
-    "23-csv-variants/semicolon-bom.csv": "--column prompt=frage --column response=antwort --column "
-    "rating=sterne",
     "23-csv-variants/utf16.csv": "iconv -f UTF-16 -t UTF-8",
     "24-parquet-types/decimal.parquet": "column 'blob' holds bytes data",
     "26-label-studio/export.json": "Export, JSON-MIN",

@@ -815,3 +815,34 @@ def test_threads_of_assistants_are_named_with_the_way(tmp_path: Path) -> None:
     file = tmp_path / "thread.json"
     file.write_text(json.dumps({"object": "list", "data": [message]}))
     assert "oldest first" in error_of(file).fix
+
+
+def test_comments_of_one_word_stay_beside_a_rating(tmp_path: Path) -> None:
+    rows = [
+        {"query": ASKED, "response": text, "rating": rating, "comment": comment}
+        for text, rating, comment in ((GOOD, 5, "good"), (BAD, 1, "bad"))
+    ]
+    good, bad = [
+        record
+        for record in records(written(tmp_path / "rows.jsonl", *rows))
+        if isinstance(record, FeedbackRecord)
+    ]
+    assert (good.value, good.comment, bad.value, bad.comment) == (5, "good", 1, "bad")
+
+
+def test_words_that_nobody_knows_under_the_name_of_a_mark_are_said(tmp_path: Path) -> None:
+    rows = f"{ASKED};{GOOD};billing", f"{ASKED};{BAD};shipping"
+    mapping = detect(csv_text(tmp_path / "rows.csv", "question;answer;label", *rows)).mapping
+    assert mapping[-1].startswith("not read: label")
+
+
+def test_a_thumb_in_german(tmp_path: Path) -> None:
+    rows = f"{ASKED};{GOOD};hoch", f"{ASKED};{BAD};runter"
+    file = csv_text(tmp_path / "rows.csv", "frage;antwort;daumen", *rows)
+    assert signals(file, options=Options.parsed(["thumb=daumen"], None)) == [UP, DOWN]
+    assert "thumb=daumen" in str(error_of(file))
+
+
+def test_an_answer_whose_state_is_failed_is_not_learned(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", chat(GOOD, status="completed"), chat(BAD, status="failed"))
+    assert signals(file) == [("label", True)]

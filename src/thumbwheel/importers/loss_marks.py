@@ -38,7 +38,9 @@ ROW_REMOVALS = ("exclude", "excluded", "discard", "discarded", "ignore", "skip",
 ERRORS = ("error", "is_error", "isError", "has_error", "error_message")
 """Keys that say something where the model failed."""
 STATES = ("status", "state")
-FAILED = frozenset({"aborted", "cancelled", "canceled", "error", "incomplete", "timeout"})
+FAILED = frozenset(
+    {"aborted", "cancelled", "canceled", "error", "failed", "failure", "incomplete", "timeout"}
+)
 """Keys of the state of an answer, and its words for one that did not come to its end."""
 
 

@@ -492,6 +492,9 @@ def _unread(table: TableColumns, columns: Mapping[str, str], others: list[str]) 
     """Return the columns beside an answer that may say how good it is, and are not read."""
     parents = {name.partition(".")[0] for name in columns.values()}
     may_judge = {*table.verdicts(), *(table.yes_or_no - table.not_yes_or_no)}
+    for name, column in table.marks.items():
+        if column is not None and column.unknown and name not in table.sentences:
+            may_judge.add(name)  # words that nobody knows, under the name of a mark
     unread = [name for name in others if name in may_judge and may_be_of_answer(name)]
     return [name for name in unread if name not in parents and "." not in name]
 
@@ -671,6 +674,8 @@ def _guessed(
         columns["score"] = "helpfulness"
     for meaning in MEANINGS:
         fits = _fitting(meaning, free, table)
+        if meaning == "comment" and not {*MARKS} & {*columns, *named}:
+            fits = [name for name in fits if not table.has_marks_alone(name)]
         if meaning in named or meaning in columns or not fits:
             continue
         exact = [name for name in fits if name.casefold() == meaning]
@@ -763,8 +768,6 @@ def _fitting(meaning: str, free: list[str], table: TableColumns) -> list[str]:
         fits = [name for name in fits if name not in table.objects] or inner
     elif meaning in FLATTENED:
         fits = fits or [name for name in inner if table.is_flattened(name)]
-    if meaning == "comment":
-        fits = [name for name in fits if not table.has_marks_alone(name)]
     if not fits and meaning == "correction":
         return [name for name in free if _is_correction(name, table)]
     if not fits and meaning in LIKELY:

@@ -207,8 +207,8 @@ OPINIONS_ELSEWHERE: Mapping[str, tuple[str, str]] = {
         "mauvais mauvaise mal inutile insatisfait incorrect",
     ),
     "German": (
-        "gut sehr-gut hilfreich richtig zufrieden positiv daumen-hoch",
-        "schlecht sehr-schlecht unzufrieden negativ daumen-runter",
+        "gut sehr-gut hilfreich richtig zufrieden positiv daumen-hoch hoch",
+        "schlecht sehr-schlecht unzufrieden negativ daumen-runter runter",
     ),
     "Italian": ("buono bene utile ottimo positivo", "cattivo male inutile pessimo negativo"),
     "Japanese": ("良い よい いいね 高評価 満足", "悪い よくない 良くない 低評価 不満"),
