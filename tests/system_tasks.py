@@ -34,8 +34,8 @@ class Typed:
 class SystemTask:
     system: int
     task: str
-    theirs: Typed
-    ours: Typed
+    original: Typed
+    here: Typed
 
 
 def with_imports_of(module: str, script: str) -> str:

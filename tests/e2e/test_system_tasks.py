@@ -26,17 +26,17 @@ def test_the_table_is_counted_from_the_snippets() -> None:
     rows = [line.cells for line in table("What it takes") if line.cells[0] != "system"]
     expected = []
     for task in TASKS:
-        commands = [len(typed.command_lines()) for typed in (task.theirs, task.ours)]
-        lines = [typed.script_lines() for typed in (task.theirs, task.ours)]
+        commands = [len(typed.command_lines()) for typed in (task.original, task.here)]
+        lines = [typed.script_lines() for typed in (task.original, task.here)]
         expected.append((str(task.system), task.task, *map(str, commands + lines)))
     assert rows == expected
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: f"system-{task.system}")
 def test_no_task_takes_more_than_it_took(task: SystemTask) -> None:
-    assert len(task.ours.command_lines()) <= len(task.theirs.command_lines())
-    assert task.ours.script_lines() <= task.theirs.script_lines()
-    for command in task.ours.command_lines():
+    assert len(task.here.command_lines()) <= len(task.original.command_lines())
+    assert task.here.script_lines() <= task.original.script_lines()
+    for command in task.here.command_lines():
         require_command(shlex.split(command)[1:])
 
 
@@ -111,7 +111,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def run_script(task: SystemTask, places: dict[str, Any], **names: Any) -> dict[str, Any]:
-    exec(task.ours.script.format(**places), names)
+    exec(task.here.script.format(**places), names)
     return names
 
 
@@ -119,7 +119,7 @@ def run_commands(
     task: SystemTask, places: dict[str, Any], command_line: Run, rejected: Callable[[str], bool]
 ) -> None:
     """Run the commands; the gate may reject what `rejected` is true of."""
-    for command in task.ours.command_lines():
+    for command in task.here.command_lines():
         code, out, err = command_line(*shlex.split(command.format(**places))[1:])
         assert code == 0 or (code == 1 and rejected(command)), (command, out, err)
 
@@ -127,7 +127,7 @@ def run_commands(
 @pytest.mark.slow
 def test_system_0(places: dict[str, Any]) -> None:
     agent = FlowAgent()
-    record, train = TASKS[0].ours.script.split("from thumbwheel.compat.isaa import TrainingP")
+    record, train = TASKS[0].here.script.split("from thumbwheel.compat.isaa import TrainingP")
     names: dict[str, Any] = {"agent": agent}
     exec(record, names)
     agent.ask_all()

@@ -16,6 +16,7 @@ from thumbwheel.compat.command_center import (
     DPOPair,
     OnlineLearner,
     build_combined_dpo_pairs,
+    build_dataset_from_files,
     build_fixture_dpo_pairs,
     build_widget_dpo_pairs,
     create_ollama_modelfile,
@@ -34,6 +35,7 @@ from thumbwheel.compat.command_center import (
     pairs_to_hf_dataset,
     pairs_to_jsonl,
     shutdown_online_learner,
+    train_from_config,
 )
 from thumbwheel.core.config import build
 from thumbwheel.core.errors import ConfigError, InputError
@@ -226,14 +228,17 @@ def test_the_online_settings_make_a_learner(tmp_path: Path) -> None:
     assert get_online_learner() is not learner
 
 
-def test_files_become_a_dataset_step_by_step(tmp_path: Path) -> None:
+def test_files_become_a_dataset_step_by_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entries = []
     ratings = {}
     for number in range(40):
         for scenario, rating in (("kpi", "up"), ("trend", "down")):
             entry = f"{scenario}{number}"
             asked = {"question_id": f"q{number}", "question": f"How is pump {number}?"}
-            entries.append({"entry_id": entry, **asked, "scenario": scenario})
+            shown = {"scenario": scenario, "fixture": "dial", "size": "normal", "natural": True}
+            entries.append({"entry_id": entry, **asked, **shown})
             ratings[entry] = {"rating": rating, "tags": [], "notes": ""}
     (tmp_path / "data.json").write_text(json.dumps({"run_id": "r", "entries": entries}))
     (tmp_path / "ratings.json").write_text(json.dumps({"ratings": ratings}))
@@ -243,10 +248,17 @@ def test_files_become_a_dataset_step_by_step(tmp_path: Path) -> None:
     assert loaded == ratings == load_ratings_from_file(tmp_path / "bare.json")
     rated = merge_entries_with_ratings(load_entries_from_file(tmp_path / "data.json"), loaded)
     pairs = build_combined_dpo_pairs(rated, ["kpi", "trend"], {})
+    files = (tmp_path / "data.json", tmp_path / "ratings.json")
+    of_files = build_dataset_from_files(*files, pair_type="widget")
+    assert {pair.question_id for pair in of_files} == {pair.question_id for pair in pairs}
     dataset = pairs_to_hf_dataset(pairs)
     assert dataset["train"].column_names == ["prompt", "chosen", "rejected", "question_id"]
     assert len(dataset["train"]) + len(dataset["validation"]) == len(pairs) == 40
     assert not set(dataset["train"]["question_id"]) & set(dataset["validation"]["question_id"])
     assert len(pairs_to_hf_dataset(pairs, val_split=0)) == 40
+    monkeypatch.setenv("RL_BASE_MODEL", str(tmp_path / "none"))
+    result = train_from_config(dataset, output_dir=tmp_path / "out")
+    assert (result.success, result.train_samples) == (False, len(dataset["train"]))
+    assert result.eval_samples == len(dataset["validation"])
     with pytest.raises(InputError, match=r"none\.json"):
         load_entries_from_file(tmp_path / "none.json")

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from thumbwheel.compat.command_center.pairs import (
         DPOPair,
         build_combined_dpo_pairs,
+        build_dataset_from_files,
         build_fixture_dpo_pairs,
         build_widget_dpo_pairs,
         load_entries_from_file,
@@ -54,7 +55,11 @@ if TYPE_CHECKING:
         pairs_to_hf_dataset,
         prepare_training_dataset,
     )
-    from thumbwheel.compat.command_center.training import CommandCenterDPOTrainer, TrainingResult
+    from thumbwheel.compat.command_center.training import (
+        CommandCenterDPOTrainer,
+        TrainingResult,
+        train_from_config,
+    )
     from thumbwheel.compat.exporting import ExportResult
 
 __all__ = [
@@ -72,6 +77,7 @@ __all__ = [
     "OnlineLearner",
     "TrainingResult",
     "build_combined_dpo_pairs",
+    "build_dataset_from_files",
     "build_fixture_dpo_pairs",
     "build_widget_dpo_pairs",
     "create_ollama_modelfile",
@@ -92,6 +98,7 @@ __all__ = [
     "pairs_to_jsonl",
     "prepare_training_dataset",
     "shutdown_online_learner",
+    "train_from_config",
 ]
 
 __getattr__ = lazy(

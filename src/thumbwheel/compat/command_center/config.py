@@ -129,8 +129,10 @@ def training_options(config: Mapping[str, Any]) -> dict[str, Any]:
     dpo = {**DPO_CONFIG, **config.get("dpo", {})}
     for name in dpo:
         if name not in DPO_CONFIG:
-            known = ", ".join(DPO_CONFIG)
-            raise ConfigError(f"setting dpo.{name}", "there is no such setting", f"Known: {known}")
+            choices = ", ".join(DPO_CONFIG)
+            raise ConfigError(
+                f"setting dpo.{name}", "there is no such setting", f"Known: {choices}"
+            )
     for name in UNUSED:
         if dpo[name] != DPO_CONFIG[name]:
             log.say(f"note: the setting dpo.{name} does not exist here and is not used")

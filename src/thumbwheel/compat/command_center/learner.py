@@ -22,8 +22,8 @@ from thumbwheel.compat.command_center.config import ONLINE_LEARNING_CONFIG
 from thumbwheel.compat.command_center.exporting import export_to_ollama
 from thumbwheel.compat.command_center.pairs import (
     DPOPair,
+    build_dataset_from_files,
     pairs_of_entries,
-    pairs_of_files,
     rows_by_split,
 )
 from thumbwheel.compat.command_center.training import (
@@ -230,7 +230,7 @@ class OnlineLearner:
                     row = {key: value for key, value in sample.items() if key not in OF_ENTRY}
                     rows.append(row)
                 ratings.write_text(json.dumps(rows, ensure_ascii=False), encoding="utf-8")
-                return pairs_of_files(self.data_path, ratings)
+                return build_dataset_from_files(self.data_path, ratings)
         missing = [sample for sample in samples if not _says_what_it_is_about(sample)]
         stored = self._entries_of_home(missing) if missing else {}
         entries = []

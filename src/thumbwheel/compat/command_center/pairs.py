@@ -171,7 +171,7 @@ def prepare_training_dataset(
             "Name both files",
         )
     else:
-        pairs = pairs_of_files(Path(data_path), Path(ratings_path), pair_type, val_split)
+        pairs = build_dataset_from_files(Path(data_path), Path(ratings_path), pair_type, val_split)
     if len(pairs) < min_samples:
         raise DataError(
             f"{len(pairs)} pairs",
@@ -185,7 +185,7 @@ def prepare_training_dataset(
     return dataset
 
 
-def pairs_of_files(
+def build_dataset_from_files(
     data: Path,
     ratings: Path,
     pair_type: PairType = "both",

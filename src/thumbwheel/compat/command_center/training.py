@@ -150,6 +150,16 @@ class CommandCenterDPOTrainer:
         result.metrics = dict(run.metrics)
 
 
+def train_from_config(
+    dataset: Any, config_name: str = "default", output_dir: str | Path | None = None
+) -> TrainingResult:
+    """Train by the settings of this name on a DatasetDict with train and validation, or on rows."""
+    trainer = CommandCenterDPOTrainer(config_name=config_name)
+    if isinstance(dataset, Mapping):
+        return trainer.train(dataset["train"], dataset.get("validation"), output_dir)
+    return trainer.train(dataset, None, output_dir)
+
+
 def _lines(row: Mapping[str, Any], held_out: bool) -> Iterator[dict[str, Any]]:
     """Yield Thumbwheel's lines for a pair: two answers to one question, and the preference. Rows of
     one question stay on one side of the split."""

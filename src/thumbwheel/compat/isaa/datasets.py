@@ -354,12 +354,12 @@ class DatasetPipeline:
         agent."""
         agent = ids.slug_of(self.agent_name)
         traces = [*self.trace_collector.load_traces(), *self.checkpoint_loader.load_all_traces()]
-        own: dict[str, ExecutionTrace] = {}
+        traces_by_id: dict[str, ExecutionTrace] = {}
         for trace in traces:
             name = trace.extra.get("agent")
             if not isinstance(name, str) or not name.strip() or ids.slug_of(name) == agent:
-                own[trace.trace_id] = trace
-        return list(own.values())
+                traces_by_id[trace.trace_id] = trace
+        return list(traces_by_id.values())
 
     def build_kto_dataset(self, output_path: str | Path, **options: Any) -> list[KTOExample]:
         """Build the examples and write them as JSON lines."""

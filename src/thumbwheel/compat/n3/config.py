@@ -143,9 +143,9 @@ class TrainingConfig:
     def _dtype(self) -> str:
         """Return the number format to compute in. Raises ConfigError."""
         if self.mixed_precision not in PRECISIONS:
-            known = ", ".join(str(name) for name in PRECISIONS)
+            choices = ", ".join(str(name) for name in PRECISIONS)
             what = f"mixed_precision {self.mixed_precision!r}"
-            raise ConfigError(what, "there is no such setting", f"Known: {known}")
+            raise ConfigError(what, "there is no such setting", f"Known: {choices}")
         return PRECISIONS[self.mixed_precision]
 
     def _longest_text(self) -> int:
