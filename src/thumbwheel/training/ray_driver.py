@@ -364,7 +364,7 @@ def _train(run: RunDir, placement: Placement, hosts: list[HostLink], interrupt: 
 def _require_same_versions(host: HostLink) -> None:
     """Raise ConfigError if a host has other versions than this one."""
     try:
-        theirs = host.call("versions", patience=START_SECONDS)
+        host_versions = host.call("versions", patience=START_SECONDS)
     except ThumbwheelError:
         raise
     except PlacementLostError:
@@ -376,10 +376,10 @@ def _require_same_versions(host: HostLink) -> None:
             "Install the same version of Thumbwheel on all hosts, with their extras",
         ) from None
     for name, ours in versions().items():
-        if theirs.get(name) != ours:
+        if host_versions.get(name) != ours:
             raise ConfigError(
                 host.name,
-                f"it has {name} {theirs.get(name)}, and this host has {ours}",
+                f"it has {name} {host_versions.get(name)}, and this host has {ours}",
                 "Install the same versions on all hosts",
             )
 
