@@ -15,7 +15,7 @@ import os
 
 import raw
 
-from thumbwheel.training.launch import PRIMITIVE_CACHES
+from thumbwheel.training.children import PRIMITIVE_CACHES
 
 os.environ |= PRIMITIVE_CACHES | {"OMP_WAIT_POLICY": "PASSIVE"}  # read when torch is loaded
 

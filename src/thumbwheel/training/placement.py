@@ -15,7 +15,7 @@ import struct
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -45,15 +45,15 @@ class PlacementConfig(Config):
     it."""
     address: str | None = None
     """HOST:PORT of the head of the Ray cluster [default: the cluster that this host is in]"""
-    hosts: int = Field(1, ge=1)
+    hosts: Annotated[int, Field(ge=1)] = 1
     """Hosts among which the ranks of a run are divided."""
-    cpus: float = Field(1.0, gt=0)
+    cpus: Annotated[float, Field(gt=0)] = 1.0
     """Processors that a run takes on each of its hosts."""
-    gpus_per_host: int = Field(0, ge=0)
+    gpus_per_host: Annotated[int, Field(ge=0)] = 0
     """GPUs that a run takes on each of its hosts."""
-    memory_gb: float = Field(0.0, ge=0)
+    memory_gb: Annotated[float, Field(ge=0)] = 0.0
     """Gigabytes of memory that a run takes on each of its hosts."""
-    wait_minutes: float = Field(10.0, ge=0)
+    wait_minutes: Annotated[float, Field(ge=0)] = 10.0
     """Minutes that a run waits for hosts after it lost some."""
 
 
