@@ -42,7 +42,7 @@ import peers
 import raw
 from onerun import DEVICE, Spec, has_bf16
 
-from thumbwheel.training import children
+from thumbwheel.training.children import PRIMITIVE_CACHES
 
 HERE = Path(__file__).parent
 A_STEP = {
@@ -378,7 +378,7 @@ def run(
         counts = {"BENCH_THREADS": str(each), "OMP_NUM_THREADS": str(each)}
         shared = (
             counts
-            | children.PRIMITIVE_CACHES
+            | PRIMITIVE_CACHES
             | {"BENCH_OUT": out, "ACCELERATE_USE_CPU": str(DEVICE == "cpu").lower()}
         )
         shared |= (

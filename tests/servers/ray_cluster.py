@@ -75,14 +75,14 @@ class RayNode:
 
     def members(self, name: str) -> list[psutil.Process]:
         """Return the processes of this host whose command line has `name`."""
-        found = []
+        members = []
         for member in psutil.Process(self.process.pid).children(recursive=True):
             try:
                 if name in " ".join(member.cmdline()):
-                    found.append(member)
+                    members.append(member)
             except psutil.NoSuchProcess:
                 continue
-        return found
+        return members
 
 
 @dataclass

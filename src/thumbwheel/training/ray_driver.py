@@ -15,6 +15,7 @@ import argparse
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -47,20 +48,24 @@ POLL = 0.5
 START_SECONDS = 300.0
 """Seconds in which an actor has to be there once its place is reserved."""
 PROBE_SECONDS = 120.0
+"""Seconds in which the head of a cluster has to say whom it lets in."""
+REACH_SECONDS = 10.0
+"""Seconds in which the head of a cluster has to take a connection."""
 AGAIN = 5.0
 """Seconds before a cluster that is away is asked again."""
-WITHOUT_TOKEN = """
-import sys
+PROBE = """
+import socket, sys
+host, _, port = sys.argv[1].rpartition(":")
+socket.create_connection((host.strip("[]"), int(port)), 10).close()
 from ray._raylet import GcsClient
 from ray.exceptions import AuthenticationError
 try:
     GcsClient(address=sys.argv[1]).internal_kv_keys(b"", None)
 except AuthenticationError:
-    sys.exit(0)
-sys.exit(77)
+    sys.exit(77)
 """
-"""Asks the head of a cluster something without a token; ends with 0 if it is refused."""
-LET_IN = 77
+"""Asks the head of a cluster something; ends with REFUSED if that refuses the token."""
+REFUSED = 77
 AUTH_MODE = "RAY_AUTH_MODE"
 
 
@@ -141,15 +146,17 @@ def _connected(placement: Placement, interrupt: Interrupt) -> Iterator[str]:
 
 def _connect(address: str | None) -> None:
     import ray
+    from ray._private.services import canonicalize_bootstrap_address
 
+    head = None
     try:
-        ray.init(address=address or "auto", log_to_driver=False, logging_level=logging.ERROR)
-    except ray.exceptions.AuthenticationError as error:
-        raise ConfigError(
-            "placement by Ray",
-            f"the cluster refuses the token ({_first_line(error)})",
-            "Give this process the token of the cluster: RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH",
-        ) from None
+        head = canonicalize_bootstrap_address(address or "auto")
+        if head is None:
+            raise ConnectionError("this host is in no cluster, and no address is set")
+        host, _, port = head.rpartition(":")
+        # Ray itself tries for minutes
+        socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS).close()
+        ray.init(address=head, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # noqa: BLE001 - Ray raises whatever its parts raise
         text = " ".join(str(error).split())
         if "ersion mismatch" in text:
@@ -157,6 +164,13 @@ def _connect(address: str | None) -> None:
                 "placement by Ray",
                 f"the cluster has another version ({text[:300]})",
                 "Install the same versions of Ray and Python on all hosts",
+            ) from None
+        # that a token is wrong looks to Ray as if nobody was there
+        if head is not None and _is_refused(head, "token"):
+            raise ConfigError(
+                "placement by Ray",
+                f"the cluster at {head} refuses the token of this process",
+                "Give it the token of the cluster: RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH",
             ) from None
         raise Conflict(
             "placement by Ray",
@@ -166,20 +180,33 @@ def _connect(address: str | None) -> None:
 
 
 def _require_token(address: str) -> None:
-    """Raise ConfigError if the cluster lets in somebody without a token."""
-    probe = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TOKEN, address],
-        env=os.environ | {AUTH_MODE: "disabled"},
-        capture_output=True,
-        timeout=PROBE_SECONDS,
-        check=False,
-    )
-    if probe.returncode == LET_IN:
+    """Raise ConfigError unless the cluster refuses whoever has no token."""
+    if not _is_refused(address, "disabled"):
         raise ConfigError(
             "placement by Ray",
             f"the cluster at {address} lets in everybody: it was started without {AUTH_MODE}=token",
             f"Stop it, and start it on every host with {AUTH_MODE}=token",
         )
+
+
+def _is_refused(address: str, auth_mode: str) -> bool:
+    """Return whether the head of a cluster refuses a process with this mode and the variables of
+    this one. Ray reads the mode once in a process, so another one asks."""
+    try:
+        probe = subprocess.run(
+            [sys.executable, "-c", PROBE, address],
+            env=os.environ | {AUTH_MODE: auth_mode},
+            capture_output=True,
+            timeout=PROBE_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise Conflict(
+            "placement by Ray",
+            f"the head of the cluster at {address} did not answer for {PROBE_SECONDS:g} s",
+            "See on its host: ray status",
+        ) from None
+    return probe.returncode == REFUSED
 
 
 def _pause(seconds: float, interrupt: Interrupt) -> None:
@@ -365,7 +392,7 @@ def _train(run: RunDir, placement: Placement, hosts: list[HostLink], interrupt: 
 def _require_same_versions(host: HostLink) -> None:
     """Raise ConfigError if a host has other versions than this one."""
     try:
-        theirs = host.call("versions", patience=START_SECONDS)
+        host_versions = host.call("versions", patience=START_SECONDS)
     except ThumbwheelError:
         raise
     except PlacementLostError:
@@ -377,10 +404,10 @@ def _require_same_versions(host: HostLink) -> None:
             "Install the same version of Thumbwheel on all hosts, with their extras",
         ) from None
     for name, ours in versions().items():
-        if theirs.get(name) != ours:
+        if host_versions.get(name) != ours:
             raise ConfigError(
                 host.name,
-                f"it has {name} {theirs.get(name)}, and this host has {ours}",
+                f"it has {name} {host_versions.get(name)}, and this host has {ours}",
                 "Install the same versions on all hosts",
             )
 

@@ -29,6 +29,14 @@ NO_REPORTS = {"RAY_USAGE_STATS_ENABLED": "0"}
 """Ray sends no statistics of its use to its makers."""
 
 
+class Driver(Children):
+    """The driver, which stands for the processes on the hosts."""
+
+    def memory_gb(self) -> float | None:
+        """Return None: the memory of the run is that of other processes."""
+        return None
+
+
 class RayCluster(Launcher):
     """The child of this process is the driver, and the ranks are children of its actors."""
 
@@ -70,7 +78,7 @@ class RayCluster(Launcher):
                 umask=UMASK,
                 process_group=0,
             )
-        return Children([driver])
+        return Driver([driver])
 
     def is_lost(self, code: int, status: Status | None) -> bool:
         """Return whether hosts or the cluster were lost: the driver says so, or was ended by
