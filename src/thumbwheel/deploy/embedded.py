@@ -629,8 +629,8 @@ def application(server: EmbeddedServer, token: str) -> FastAPI:
 
     @app.get("/v1/models")
     async def models() -> Any:  # not in a thread: all of them may be busy with answers
-        entry = {"object": "model", "owned_by": "thumbwheel"}
-        entry |= {"vocabulary": server.generator.vocabulary}
+        entry: dict[str, Any] = {"object": "model", "owned_by": "thumbwheel"}
+        entry["vocabulary"] = server.generator.vocabulary
         names = server.generator.names
         return {"object": "list", "data": [{"id": name, **entry} for name in names]}
 
