@@ -84,7 +84,7 @@ def contestants(folder: Path, options: argparse.Namespace) -> dict[str, Callable
         "generate": lambda: generate(peer.eval(), prompts, options.answers, options.tokens),
         "policy": lambda: sample(plain),
         "merged": lambda: sample(merged),
-        "sync": merged.sync,
+        "sync": lambda: merged.sync(0),
     }
 
 
