@@ -41,7 +41,6 @@ from thumbwheel.deploy.streaming_generator import (
 from thumbwheel.deploy.targets.embedded import MODELS, SPEC, TOKEN
 from thumbwheel.engine.libraries import load_libraries
 from thumbwheel.engine.rollout import Sampling
-from thumbwheel.gateway.patience import Patience, allow_many_files
 from thumbwheel.models.template_settings import TemplateSettings
 
 if TYPE_CHECKING:
@@ -631,7 +630,7 @@ def application(server: EmbeddedServer, token: str) -> FastAPI:
     @app.get("/v1/models")
     async def models() -> Any:  # not in a thread: all of them may be busy with answers
         entry: dict[str, Any] = {"object": "model", "owned_by": "thumbwheel"}
-        entry |= {"vocabulary": server.generator.vocabulary}
+        entry["vocabulary"] = server.generator.vocabulary
         names = server.generator.names
         return {"object": "list", "data": [{"id": name, **entry} for name in names]}
 
@@ -763,8 +762,7 @@ def main(arguments: list[str]) -> None:
     load_libraries()
     folder, port = Path(arguments[0]), int(arguments[1])
     app = application(EmbeddedServer(folder), os.environ.pop(TOKEN))
-    allow_many_files()
-    uvicorn.run(app, host=arguments[2], port=port, log_level="warning", http=Patience, ws="none")
+    uvicorn.run(app, host=arguments[2], port=port, log_level="warning")
 
 
 if __name__ == "__main__":

@@ -354,8 +354,8 @@ def shares(speeds: Sequence[float | None], prompts: int, most: int) -> list[int]
     >>> shares([3.0, 1.0, None], 12, 8), shares([None, None], 3, 8)
     ([6, 2, 4], [2, 2])
     """
-    known = [speed for speed in speeds if speed is not None]
-    mean = sum(known) / len(known) if known else 1.0
+    measured = [speed for speed in speeds if speed is not None]
+    mean = sum(measured) / len(measured) if measured else 1.0
     weights = [mean if speed is None else speed for speed in speeds]
     whole = sum(weights)
     return [max(1, min(most, -int(-prompts * weight // whole))) for weight in weights]

@@ -79,8 +79,8 @@ def _batches(rows: Sequence[int], capacity: int) -> int:
     """Return how many batches of so many rows the examples fill, packed largest first."""
     filled: list[int] = []
     for size in sorted(rows, reverse=True):
-        for number, taken in enumerate(filled):
-            if taken + size <= capacity:
+        for number, used in enumerate(filled):
+            if used + size <= capacity:
                 filled[number] += size
                 break
         else:

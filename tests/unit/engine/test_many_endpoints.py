@@ -112,15 +112,15 @@ def asked(fake: FakeServer) -> list[Request]:
 
 def test_answers_do_not_depend_on_how_many_servers_and_prompts_there_are() -> None:
     with servers(3) as ((script, first), (near, second), (far, third)):
-        one, three = source_of(first), source_of(first, second, third)
+        single, three = source_of(first), source_of(first, second, third)
         prompts = [*PROMPTS, PROMPTS[0]]
-        groups = one.sample(prompts, 2, SAMPLING)
+        groups = single.sample(prompts, 2, SAMPLING)
         script.may_answer = lambda: near.is_asked(1) and far.is_asked(1)
         assert three.sample(prompts, 2, SAMPLING) == groups
         # Equal prompts have other answers, and a part of the batch has those of the whole.
         assert groups[0] != groups[-1]
-        assert one.sample(prompts[3:5], 2, SAMPLING) == groups[3:5]
-        for source in (one, three):
+        assert single.sample(prompts[3:5], 2, SAMPLING) == groups[3:5]
+        for source in (single, three):
             source.close()
 
 
@@ -131,10 +131,10 @@ def test_the_prompts_of_a_server_that_fails_go_to_the_others() -> None:
         script.status = 500
         before = script.asked
         healthy.may_answer = lambda: script.is_asked(before + 1)
-        told: list[int] = []
-        groups = source.sample(PROMPTS, 2, SAMPLING, lambda index, _: told.append(index))
+        announced: list[int] = []
+        groups = source.sample(PROMPTS, 2, SAMPLING, lambda index, _: announced.append(index))
         assert groups == expected
-        assert sorted(told) == sorted([*range(len(PROMPTS))] * 2)
+        assert sorted(announced) == sorted([*range(len(PROMPTS))] * 2)
         # It is asked again in the next step, and takes part once it answers.
         failed = len(second.requests)
         healthy.may_answer = lambda: True
@@ -149,10 +149,10 @@ def test_the_prompts_of_a_server_that_fails_go_to_the_others() -> None:
 
 
 def test_all_servers_fail_and_each_is_named() -> None:
-    with servers(2) as ((one, first), (other, second)):
+    with servers(2) as ((near, first), (far, second)):
         source = source_of(first, second)
         source.sample(PROMPTS[:2], 1, SAMPLING)
-        one.status = other.status = 500
+        near.status = far.status = 500
         with pytest.raises(ModelError, match="HTTP 500") as refused:
             source.sample(PROMPTS, 1, SAMPLING)
         assert first.url in str(refused.value) and second.url in str(refused.value)
@@ -344,8 +344,8 @@ def test_settings_that_contradict_each_other_are_refused(
 
 
 def test_one_server_may_be_named_without_a_list() -> None:
-    one = settings("grpo", {"rollouts": "endpoint", "endpoint_url": "http://127.0.0.1:9/v1"})
-    assert one.model_dump()["endpoint_url"] == ("http://127.0.0.1:9/v1",)
+    config = settings("grpo", {"rollouts": "endpoint", "endpoint_url": "http://127.0.0.1:9/v1"})
+    assert config.model_dump()["endpoint_url"] == ("http://127.0.0.1:9/v1",)
     assert settings("grpo", {"endpoint_url": None}).model_dump()["endpoint_url"] == ()
 
 
@@ -354,10 +354,10 @@ def test_a_prompt_that_is_given_back_goes_to_a_worker_that_waits() -> None:
     queue.add_worker()
     queue.add_worker()
     assert queue.take() == 0
-    taken: list[int | None] = []
+    indices: list[int | None] = []
 
     def work() -> None:
-        taken.append(queue.take())
+        indices.append(queue.take())
         queue.done(0, "answer")
         queue.remove_worker()
 
@@ -367,4 +367,4 @@ def test_a_prompt_that_is_given_back_goes_to_a_worker_that_waits() -> None:
     queue.remove_worker()
     assert list(queue.results()) == [(0, "answer")]
     waiting.join()
-    assert taken == [0] and queue.take() is None
+    assert indices == [0] and queue.take() is None
