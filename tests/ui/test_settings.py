@@ -58,4 +58,5 @@ def test_settings_are_changed_on_the_page(browser: Browser, tmp_path: Path) -> N
             person.check()
             if picture := os.environ.get("THUMBWHEEL_UI_PICTURES"):
                 page.set_viewport_size({"width": 1280, "height": 800})
+                page.evaluate("scrollTo(0, 0)")
                 page.screenshot(path=Path(picture) / "settings.png")
