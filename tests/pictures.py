@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.image import imread
 from PIL import Image
+from playwright.sync_api import Page
 
 from tests.required import missing
 
@@ -47,6 +48,18 @@ def shrink(picture: Path) -> None:
     """Write the PNG anew with a palette, which a page of text does not look different with."""
     colours = Image.open(picture).convert("RGB").quantize(128, dither=Image.Dither.NONE)
     colours.save(picture, optimize=True)
+
+
+def without_folder(page: Page, folder: Path) -> None:
+    """Show `folder`, which lies where the tests ran, as one that a reader could have."""
+    page.evaluate(
+        """([folder, shown]) => {
+          const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+          while (texts.nextNode())
+            texts.currentNode.data = texts.currentNode.data.replaceAll(folder, shown);
+        }""",
+        [str(folder), "/srv/thumbwheel"],
+    )
 
 
 def check_picture(picture: Path, width: int, height: int) -> None:

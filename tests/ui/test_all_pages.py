@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.pictures import check_picture, shrink
+from tests.pictures import check_picture, shrink, without_folder
 from tests.ui.page_urls import URLS
 from tests.worlds.browser_world import NARROW, WIDE, Scheme, visitor
 from tests.worlds.operations_world import running_operations
@@ -102,6 +102,7 @@ def test_pictures_of_every_page(browser: Browser, pages: PagesWorld, pictures: P
                 if name in PREPARED:
                     PREPARED[name](page)
                 page.wait_for_timeout(DRAWN)
+                without_folder(page, pages.ws.home.path.parent)
                 page.screenshot(path=picture)
                 shrink(picture)
                 check_picture(picture, *WIDE)

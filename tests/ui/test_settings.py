@@ -8,6 +8,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, expect
 
+from tests.pictures import without_folder
 from tests.worlds.browser_world import visitor
 from tests.worlds.gateway_world import running
 from tests.worlds.pages_world import PagesWorld
@@ -58,4 +59,6 @@ def test_settings_are_changed_on_the_page(browser: Browser, tmp_path: Path) -> N
             person.check()
             if picture := os.environ.get("THUMBWHEEL_UI_PICTURES"):
                 page.set_viewport_size({"width": 1280, "height": 800})
+                page.evaluate("scrollTo(0, 0)")
+                without_folder(page, tmp_path)
                 page.screenshot(path=Path(picture) / "settings.png")
