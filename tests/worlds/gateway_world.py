@@ -62,11 +62,12 @@ def call_of(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spooled(inbox: Path) -> list[dict[str, Any]]:
-    """Every line that is in the inbox. Calls and what is sent to `/api` are in segments of their
-    own, and no order holds between the two."""
+    """Every whole line that is in the inbox. Calls and what is sent to `/api` are in segments of
+    their own, and no order holds between the two."""
     lines = []
     for path in sorted(inbox.glob("spool-*.jsonl")):
-        lines += [json.loads(text) for text in path.read_bytes().splitlines()]
+        written = path.read_bytes().splitlines(keepends=True)
+        lines += [json.loads(text) for text in written if text.endswith(b"\n")]
     return lines
 
 

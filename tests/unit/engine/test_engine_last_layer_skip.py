@@ -33,7 +33,7 @@ def engine(folder, family, **settings) -> ScoreEngine:
 
 
 def last_layer(score_engine: ScoreEngine):
-    return last_layer_skip._layers(score_engine.language_model)[-1]
+    return last_layer_skip.layers_of(score_engine.language_model)[-1]
 
 
 def gradients(score_engine: ScoreEngine, batch) -> list[torch.Tensor]:
@@ -78,7 +78,7 @@ def test_a_plain_forward_and_a_copy_of_the_model_compute_every_row(tmp_path):
     last_layer(score_engine).mlp.rows = torch.tensor([0])
     assert torch.equal(twin(input_ids=ids).logits, before)
     assert (
-        last_layer_skip._layers(twin.get_base_model())[-1].mlp.forward.args[0]
+        last_layer_skip.layers_of(twin.get_base_model())[-1].mlp.forward.args[0]
         is not last_layer(score_engine).mlp
     )
 
@@ -92,7 +92,7 @@ def test_a_layer_whose_feed_forward_part_mixes_rows_is_left_alone(tmp_path, monk
     from thumbwheel.engine.load import load_base
 
     model, _ = load_base(str(tiny_base(tmp_path)), "float64")
-    part = last_layer_skip._layers(model)[-1].mlp
+    part = last_layer_skip.layers_of(model)[-1].mlp
     inner = part.forward
     part.forward = lambda hidden: inner(hidden) + hidden.mean(1, keepdim=True)
     layout, _ = capability.choose(model)

@@ -111,7 +111,7 @@ def test_a_merged_sampler_draws_what_the_policy_draws(bpe):
     change(model, 3)
     expected = plain.sample(prompts, 3, sampling)
     assert quick.sample(prompts, 3, sampling) != expected
-    quick.sync()
+    quick.sync(1)
     groups = quick.sample(prompts, 3, sampling)
     assert [[rollout.ids for rollout in group] for group in groups] == [
         [rollout.ids for rollout in group] for group in expected
