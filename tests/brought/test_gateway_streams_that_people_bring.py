@@ -339,9 +339,9 @@ def test_calls_of_different_indices_are_two_also_under_one_id(asked: Asked) -> N
         call = {"index": index, "id": "c1", "type": "function", "function": function}
         return {"index": 0, "delta": {"tool_calls": [call]}}
 
-    one = piece(0, name="hours", arguments='{"day": "today"}')
+    first = piece(0, name="hours", arguments='{"day": "today"}')
     other = piece(1, name="hours", arguments='{"day": "tomorrow"}')
-    assert calls_in(asked.stream(events(one, other))) == [("hours", TODAY), ("hours", TOMORROW)]
+    assert calls_in(asked.stream(events(first, other))) == [("hours", TODAY), ("hours", TOMORROW)]
     head = piece(0, name="hours", arguments='{"day": ')
     rest = piece(0, name="hours", arguments='"today"}')
     assert calls_in(asked.stream(events(head, rest))) == [("hours", TODAY)]

@@ -21,9 +21,9 @@ QUESTION = {"role": "user", "content": ASKED}
 UP, DOWN = ("thumb", True), ("thumb", False)
 
 
-def chat(said: str, **beside: Any) -> dict[str, Any]:
+def chat(answer: str, /, **beside: Any) -> dict[str, Any]:
     """A row of one question and its answer."""
-    return {"messages": [QUESTION, {"role": "assistant", "content": said}], **beside}
+    return {"messages": [QUESTION, {"role": "assistant", "content": answer}], **beside}
 
 
 def csv_text(path: Path, *lines: str) -> Path:
@@ -416,9 +416,9 @@ def pairs_of(path: Path) -> list[tuple[str, str]]:
     return pairs
 
 
-def answer(said: str) -> dict[str, Any]:
+def answer(content: str) -> dict[str, Any]:
     """A message of the assistant."""
-    return {"role": "assistant", "content": said}
+    return {"role": "assistant", "content": content}
 
 
 @pytest.mark.parametrize("key", ["context_messages", "prompt_messages", "context", "conversation"])
@@ -586,11 +586,11 @@ def test_a_title_above_the_header_is_said(tmp_path: Path) -> None:
 
 
 def test_several_objects_of_feedback_are_asked_about(tmp_path: Path) -> None:
-    said = [{"type": "rating", "value": "bad"}, {"type": "correction", "value": GOOD}]
-    row = {"id": "d1", "messages": [QUESTION], "output": BAD, "feedback": said}
-    one = {**row, "feedback": said[:1]}
+    feedback = [{"type": "rating", "value": "bad"}, {"type": "correction", "value": GOOD}]
+    row = {"id": "d1", "messages": [QUESTION], "output": BAD, "feedback": feedback}
+    rated = {**row, "feedback": feedback[:1]}
     assert "a column of its own" in str(error_of(written(tmp_path / "two.jsonl", row)))
-    assert signals(written(tmp_path / "one.jsonl", one)) == [DOWN]
+    assert signals(written(tmp_path / "rated.jsonl", rated)) == [DOWN]
 
 
 # chats in short forms

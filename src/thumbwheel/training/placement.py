@@ -161,7 +161,7 @@ def interface_towards(address: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         # sends nothing: the system only picks the address of this side
         probe.connect((address, 9))
-        mine = probe.getsockname()[0]
+        own_address = probe.getsockname()[0]
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
             try:
@@ -169,7 +169,7 @@ def interface_towards(address: str) -> str:
             except OSError:  # an interface without an address
                 continue
             # an address to itself goes over the loopback interface, with the address of another
-            if socket.inet_ntoa(answer[20:24]) == mine:
+            if socket.inet_ntoa(answer[20:24]) == own_address:
                 return name
     raise ConfigError(
         f"address {address!r}",

@@ -112,31 +112,31 @@ def _asked_and_answered(fields: Row) -> dict[str, Any]:
 def _with_answer(row: dict[str, Any], question: str, value: Any) -> dict[str, Any]:
     """Return the row with what somebody answered to a question; one that compares two of the fields
     makes them the better and the worse answer. Raises Unreadable if it prefers neither."""
-    places = _places(value, row)
-    if places is None:
+    ranks = _ranks(value, row)
+    if ranks is None:
         return {**row, question: value}
-    (first, place), (second, other_place) = places.items()
-    if place == other_place:
+    (first, rank), (second, other_rank) = ranks.items()
+    if rank == other_rank:
         raise Unreadable(f"{question} prefers neither {first} nor {second}")
-    better, worse = (first, second) if place < other_place else (second, first)
-    rest = {name: part for name, part in row.items() if name not in places}
+    better, worse = (first, second) if rank < other_rank else (second, first)
+    rest = {name: part for name, part in row.items() if name not in ranks}
     return {**rest, "chosen": row[better], "rejected": row[worse]}
 
 
-def _places(value: Any, row: Row) -> dict[str, int] | None:
-    """Return the place of each of two answers in a ranking of them, or in a choice of one; None if
+def _ranks(value: Any, row: Row) -> dict[str, int] | None:
+    """Return the rank of each of two answers in a ranking of them, or in a choice of one; None if
     it is neither. Raises Unreadable for a ranking of more answers."""
     ranked = [value] if isinstance(value, dict) else value
     if isinstance(ranked, list) and all(isinstance(part, dict) for part in ranked):
-        places = {str(part.get("value")): part.get("rank") for part in ranked}
-        if not places or not places.keys() <= row.keys():
+        ranks = {str(part.get("value")): part.get("rank") for part in ranked}
+        if not ranks or not ranks.keys() <= row.keys():
             return None
-        if len(places) > 2 or not all(type(place) is int for place in places.values()):
+        if len(ranks) > 2 or not all(type(rank) is int for rank in ranks.values()):
             raise Unreadable("it ranks more than two answers; write them as responses and ranks")
-        if len(places) == 1:
-            value = next(iter(places))
+        if len(ranks) == 1:
+            value = next(iter(ranks))
         else:
-            return {name: int(str(place)) for name, place in places.items()}
+            return {name: int(str(rank)) for name, rank in ranks.items()}
     (choice,) = value if isinstance(value, list) and len(value) == 1 else [value]
     numbered = NUMBERED.fullmatch(choice) if isinstance(choice, str) else None
     if numbered is None or choice not in row:
