@@ -69,6 +69,17 @@ def test_feedback_turned_round_is_rejected_by_evaluation(tmp_path: Path) -> None
         assert result["gain_low"] <= 0
 
 
+@pytest.mark.repeat  # ten minutes; test_demo_emit.py has the pretrained model answer a few mails
+@pytest.mark.timeout(3600)
+def test_a_pretrained_model_learns_from_corrections(tmp_path: Path) -> None:
+    code, result = demo(tmp_path, "--real")
+    assert (code, result["decision"], result["method"]) == (0, "approved", "sft")
+    assert result["before"] < 0.1 and result["gain_low"] > 0
+    shown = result["deployment"]
+    assert shown["before"] == shown["rolled_back"] != shown["after"]
+    assert {"folder", "priority"} == json.loads(shown["after"]).keys()
+
+
 def test_fifty_ratings(tmp_path: Path) -> None:
     """Either a real gain, or "do not train yet" with what is missing."""
     code, result = demo(tmp_path, "--seed", "7", "--ratings", "50")

@@ -69,8 +69,8 @@ def demo(
     thumbwheel demo --flip
 
     With --real the app answers with a pretrained model, which never saw this task: the person
-    corrects it, and it learns from 120 corrections. It takes up to twenty minutes and downloads
-    93 MB once, from the package index of pip.
+    corrects it, and it learns from 120 corrections. It takes about ten minutes on two cores, and
+    downloads 93 MB once, from the package index of pip.
 
     With --online the wheel turns by itself, in about ten minutes: a server is started, the person
     uses it, the loop trains, and an experiment on live traffic decides, twice. The second candidate
@@ -170,7 +170,7 @@ def outcome_page(outcome: DemoResult) -> Iterator[present.Part]:
             (f"after ({outcome.version}, {outcome.method})", f"{outcome.after:.1%}"),
             ("gain", f"{100 * outcome.gain:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}"),
         ]
-    rows.append(("decision", outcome.decision))
+    rows.append(("decision", outcome.decision.replace("_", " ")))
     rows += [("why", reason) for reason in outcome.reasons]
     rows.append(("truth of the simulator", truth(outcome)))
     artifacts = {"report": outcome.report, "model": outcome.export, "gguf": outcome.gguf}

@@ -142,8 +142,9 @@ def turn(ws: Workspace, world: Emitted, outcome: DemoResult, methods: tuple[str,
         outcome.before, outcome.after, outcome.gain = primary.before, primary.after, primary.gain
         outcome.gain_low, outcome.gain_high = primary.low, primary.high
         outcome.report = str(cycle.report)
+    if cycle.verdict is not None:
+        outcome.decision = cycle.verdict.value
     if cycle.verdict is GateVerdict.APPROVED:
-        outcome.decision = "approved"
         outcome.export = str(cycle.exports[0].path)
         show(ws, world.app, cycle, outcome)
 

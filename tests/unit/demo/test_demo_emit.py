@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import pytest
 
 from thumbwheel.core.errors import InputError
-from thumbwheel.demo.app import tiny_app
+from thumbwheel.demo.app import REAL, real_app, tiny_app
 from thumbwheel.demo.base import BaseConfig
 from thumbwheel.demo.emit import EmitOptions, Emitted, emit
 from thumbwheel.demo.world import FOLDERS, PRIORITIES
@@ -144,3 +144,17 @@ def test_shuffle_keeps_the_values_and_loses_whose_they_are(
 def test_impossible_options_are_refused(option: str, value: float) -> None:
     with pytest.raises(InputError, match=option):
         EmitOptions(**{option: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_pretrained_model_is_told_what_to_do_and_corrected(tmp_path: Path) -> None:
+    options = EmitOptions(ratings=8, gold=2, corrections=0.8, mails=1.0)
+    files = emit(tmp_path, options, real_app())
+    assert files.app.base == REAL
+    traces = lines(files.traces)
+    assert len(traces) == 8 and {trace["model"] for trace in traces} == {REAL}
+    for row in (*traces, *lines(files.gold)):
+        assert all(name in row["input"][0]["content"] for name in (*FOLDERS, *PRIORITIES))
+    corrected = [line for line in lines(files.feedback) if line["kind"] == "correction"]
+    assert 4 <= len(corrected) <= 6
+    assert all(json.loads(line["value"]).keys() == {"folder", "priority"} for line in corrected)
