@@ -7,7 +7,8 @@ a child process, as everywhere, and a KeyboardInterrupt stops it at a checkpoint
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -276,11 +277,10 @@ class OpenAgent:
         return DeployedVersion.of(result.deployment, result.switch)
 
 
-class FrozenDataset:
-    """A dataset: frozen rows in the splits train, dev and gate."""
+class HomeDataset(ABC):
+    """A dataset of a home, here or on a server: frozen rows in the splits train, dev and gate."""
 
-    def __init__(self, ws: Workspace, record: Dataset) -> None:
-        self._ws = ws
+    def __init__(self, record: Dataset) -> None:
         self.record = record
         """Id, shape and manifest."""
 
@@ -293,6 +293,40 @@ class FrozenDataset:
     def counts(self) -> Mapping[str, int]:
         """The number of rows of each split."""
         return self.record.counts
+
+    @abstractmethod
+    def rows(self, split: str = "train") -> Iterator[dict[str, Any]]:
+        """Yield the rows of a split, one at a time, with all their fields."""
+
+    @abstractmethod
+    def to_hf(self) -> datasets.DatasetDict:
+        """Return the splits that have rows as a Hugging Face DatasetDict, in TRL's columns.
+
+        Raises:
+            MissingExtra: `datasets` is not installed.
+        """
+
+    def to_pandas(self, split: str = "train") -> pandas.DataFrame:
+        """Return the rows of a split as a data frame, a column for each field.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            from thumbwheel.core.errors import MissingExtra
+
+            raise MissingExtra.of("a data frame", "pandas", "train") from None
+        return pandas.DataFrame(list(self.rows(split)))
+
+
+class FrozenDataset(HomeDataset):
+    """A dataset of an open home."""
+
+    def __init__(self, ws: Workspace, record: Dataset) -> None:
+        super().__init__(record)
+        self._ws = ws
 
     def rows(self, split: str = "train") -> Iterator[dict[str, Any]]:
         """Yield the rows of a split, one at a time, with all their fields."""
@@ -309,25 +343,6 @@ class FrozenDataset:
         from thumbwheel.datasets.export import as_hf
 
         return as_hf(self._ws, self.record)
-
-    def to_pandas(self, split: str = "train") -> pandas.DataFrame:
-        """Return the rows of a split as a data frame, a column for each field.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        return data_frame(self.rows(split))
-
-
-def data_frame(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
-    """Return rows as a data frame. Raises MissingExtra if pandas is not installed."""
-    try:
-        import pandas
-    except ImportError:
-        from thumbwheel.core.errors import MissingExtra
-
-        raise MissingExtra.of("a data frame", "pandas", "train") from None
-    return pandas.DataFrame(list(rows))
 
 
 def detected_source(

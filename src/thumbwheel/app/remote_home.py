@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pydantic import TypeAdapter
 
 from thumbwheel import sdk
-from thumbwheel.app.python_api import data_frame, detected_source
+from thumbwheel.app.python_api import HomeDataset, detected_source
 from thumbwheel.app.server_client import (
     PIECE,
     RemoteOperation,
@@ -47,7 +47,6 @@ from thumbwheel.training.types import RunResult
 
 if TYPE_CHECKING:
     import datasets
-    import pandas
 
 T = TypeVar("T")
 JSON = "application/json"
@@ -350,23 +349,12 @@ class RemoteAgent:
             )
 
 
-class RemoteDataset:
-    """A dataset of a server's home: frozen rows in the splits train, dev and gate."""
+class RemoteDataset(HomeDataset):
+    """A dataset of a server's home."""
 
     def __init__(self, client: ServerClient, record: Dataset) -> None:
+        super().__init__(record)
         self._client = client
-        self.record = record
-        """Id, shape and manifest."""
-
-    @property
-    def id(self) -> str:
-        """The id, made from the content."""
-        return self.record.id
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """The number of rows of each split."""
-        return self.record.counts
 
     def rows(self, split: str = "train") -> Iterator[dict[str, Any]]:
         """Yield the rows of a split, one at a time, with all their fields."""
@@ -393,14 +381,6 @@ class RemoteDataset:
             loaded = datasets.load_from_disk(str(files), keep_in_memory=True)
         assert isinstance(loaded, datasets.DatasetDict)  # noqa: S101 - the format says so
         return loaded
-
-    def to_pandas(self, split: str = "train") -> pandas.DataFrame:
-        """Return the rows of a split as a data frame, a column for each field.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
-        return data_frame(self.rows(split))
 
     def _downloaded(self, format: str, folder: Path) -> Path:
         """Return a folder below `folder` with the files of the dataset in this format."""
