@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from thumbwheel.demo.base import NAME, BaseConfig, Progress, ensure_base
-from thumbwheel.demo.mail import Mail
 from thumbwheel.demo.world import FOLDERS, PRIORITIES, SYSTEM, Filing
 
 REAL = "smollm2-135m"
@@ -38,10 +37,6 @@ class DemoApp:
             {"role": "system", "content": self.system},
             {"role": "user", "content": message},
         ]
-
-    def chat_about(self, mail: Mail) -> list[dict[str, str]]:
-        """Return the messages that the model gets with this mail."""
-        return self.chat(mail.prompt)
 
 
 def tiny_app(

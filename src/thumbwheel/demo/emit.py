@@ -120,7 +120,7 @@ def _use(person: Person, app: DemoApp, options: EmitOptions) -> list[MailExchang
     flip_rng = random.Random(f"whims:{options.seed}")
     mails = person.mails(rng, options.messages, "known")
     filer = Filer(app.folder)
-    answers = filer.answer([app.chat_about(mail) for mail in mails], TEMPERATURE, options.seed)
+    answers = filer.answer([app.chat(mail.prompt) for mail in mails], TEMPERATURE, options.seed)
     exchanges: list[MailExchange] = []
     clock = START
     session = 0
@@ -252,7 +252,7 @@ def _trace(app: DemoApp, exchange: MailExchange) -> dict[str, Any]:
         "session": exchange.session,
         "subject": "u-1",
         "occurred_at": _stamp(exchange.occurred_at),
-        "input": app.chat_about(exchange.mail),
+        "input": app.chat(exchange.mail.prompt),
         "output": answer.text,
         "model": app.model,
         "served_model": app.model,
@@ -271,7 +271,7 @@ def _case(case_id: str, app: DemoApp, mail: Mail, filing: Filing) -> dict[str, A
     return {
         "type": "case",
         "id": case_id,
-        "input": app.chat_about(mail),
+        "input": app.chat(mail.prompt),
         "reference": filing._asdict(),
         "checker": "json_fields",
         "group": mail.address,
