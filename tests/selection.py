@@ -1,7 +1,7 @@
 """Gives pytest the option `--tests SET` (tests/sets.py says which sets there are), and writes with
 `--record FILE` how long each test took and how much of the processor, from which
 tests/full_run.py makes the record of a full run. A session that was stopped goes on with the same
-command: tests that passed at this commit are not run again.
+command: tests that passed are not run again, unless a commit since then reaches them.
 """
 
 from __future__ import annotations
@@ -255,14 +255,20 @@ def state_of_checkout() -> str | None:
 
 @cache
 def passed_before(record: Path) -> dict[str, dict[str, Any]]:
-    """Return the tests that passed in an earlier session with this record at the same commit, as
-    test -> what is recorded of it."""
-    if not record.is_file() or state_of_checkout() is None:
+    """Return the tests that passed in an earlier session with this record and that no commit since
+    then reaches, as test -> what is recorded of it."""
+    state = state_of_checkout()
+    if not record.is_file() or state is None:
         return {}
     earlier = json.loads(record.read_text(encoding="utf-8"))
-    if earlier.get("commit") != state_of_checkout():
+    passed = {name: test for name, test in earlier["tests"].items() if test["outcome"] == "passed"}
+    commit = earlier.get("commit")
+    if commit == state:
+        return passed
+    if commit is None or not is_known(commit):
         return {}
-    return {name: test for name, test in earlier["tests"].items() if test["outcome"] == "passed"}
+    reach = Reach(changed_files(commit))
+    return {name: test for name, test in passed.items() if reach.distance(name) is None}
 
 
 class Recorder:

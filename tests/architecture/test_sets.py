@@ -138,15 +138,39 @@ def test_a_script_of_the_pages_reaches_their_tests() -> None:
     assert Reach([str(script)]).distance("tests/ui/test_traces.py::test_filters") is not None
 
 
-@pytest.mark.parametrize(("state", "passed"), [("abc", {"t1"}), ("def", set()), (None, set())])
-def test_a_full_run_goes_on_at_the_same_commit(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: str | None, passed: set[str]
+RECORDED = {"tests/unit/stats/test_paired.py::test_x": "passed", "t2": "failed", "t3": "skipped"}
+PASSED = {name for name, outcome in RECORDED.items() if outcome == "passed"}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "state", "changed", "passed"),
+    [
+        ("abc", "abc", [], PASSED),
+        ("abc", "def", ["src/thumbwheel/stats/sequential.py"], PASSED),
+        ("abc", "def", ["src/thumbwheel/stats/paired.py"], set()),
+        ("abc", "def", ["tests/unit/stats/test_paired.py"], set()),
+        ("abc", "def", ["constraints.txt"], set()),
+        ("abc", None, [], set()),
+        (None, "def", [], set()),
+        ("a commit that the history has not", "def", [], set()),
+    ],
+)
+def test_a_full_run_goes_on_after_commits_that_do_not_reach_what_passed(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    recorded: str | None,
+    state: str | None,
+    changed: list[str],
+    passed: set[str],
 ) -> None:
     """What failed is run again, and what passed with other files in the checkout."""
     row = {"seconds": 1.0, "processor": 1.0, "is_slow": False}
-    outcomes = {"t1": "passed", "t2": "failed", "t3": "skipped"}
-    tests = {name: row | {"outcome": outcome} for name, outcome in outcomes.items()}
+    tests = {name: row | {"outcome": outcome} for name, outcome in RECORDED.items()}
     record = tmp_path / "tests.json"
-    record.write_text(json.dumps({"commit": "abc", "seconds": 9.0, "tests": tests}))
+    record.write_text(json.dumps({"commit": recorded, "seconds": 9.0, "tests": tests}))
+    selection.passed_before.cache_clear()
     monkeypatch.setattr(selection, "state_of_checkout", lambda: state)
+    monkeypatch.setattr(selection, "is_known", lambda commit: commit == "abc")
+    monkeypatch.setattr(selection, "changed_files", lambda base: set(changed))
     assert selection.passed_before(record).keys() == passed
+    selection.passed_before.cache_clear()
