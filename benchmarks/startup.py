@@ -124,9 +124,10 @@ def embedded(material: Material, variables: Mapping[str, str]) -> tuple[float, s
     (folder / MODELS).write_text(json.dumps({"v1": str(material.adapter)}), encoding="utf-8")
     port = free_port()
     log = folder / "log.txt"
+    program = [sys.executable, "-P", "-m", "thumbwheel.deploy.embedded"]
     with log.open("w", encoding="utf-8") as stderr:
         process = psutil.Popen(
-            [sys.executable, "-P", "-m", "thumbwheel.deploy.embedded", str(folder), str(port)],
+            [*program, str(folder), str(port), "127.0.0.1"],
             env=os.environ | {TOKEN: "t"} | dict(variables),
             stderr=stderr,
         )
