@@ -6,8 +6,9 @@ CPU that each costs, and how long it takes until they are rows.
 
 The server is `thumbwheel serve` with a home of its own, the clients are another process. A request
 counts when it was answered with 202, which is after the fsync; at the end the rows of the database
-are counted and compared. The lag is what `/health` says ten times a second while 500 traces a
-second come in, whether answers wait or not.
+are counted and compared. The lag is the age of the oldest line that is no row yet, as `/health`
+says it ten times a second, while traces come in at a fixed rate, whether answers wait or not: 500 a
+second one by one, and 4,000 a second in batches.
 """
 
 from __future__ import annotations
@@ -34,14 +35,16 @@ import psutil
 import raw
 
 from tests.servers.thumbwheel_server import running
+from tests.waiting import until
 from thumbwheel.capture.inbox import drain_inbox
 from thumbwheel.core.config import Home
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.sdk.spool_files import waiting_bytes
 
 BATCH = 100
 """Traces of one batch request."""
-RATE = 500
-"""Traces a second while the lag is measured."""
+RATES = {1: 500, BATCH: 4000}
+"""Traces of a request -> traces a second while the lag is measured."""
 QUESTION = "Where is my order 1234? " * 5
 ANSWER = "It left our warehouse this morning. " * 5
 
@@ -137,9 +140,12 @@ async def send(session: aiohttp.ClientSession, url: str, request: Request, load:
     load.rows += rows
 
 
-async def lag(url: str, process: psutil.Process, seconds: float) -> tuple[Load, list[float]]:
-    """Traces at a fixed rate, and the lags that the server told meanwhile."""
-    load, lags, request = Load(), list[float](), bodies(1)
+async def lag(
+    url: str, process: psutil.Process, size: int, seconds: float
+) -> tuple[Load, list[float]]:
+    """Traces at a fixed rate in requests of `size`, and the lags that the server told meanwhile."""
+    load, lags, request = Load(), list[float](), bodies(size)
+    rate = RATES[size] / size
     async with aiohttp.ClientSession() as session:
         before, start = cpu(process), time.monotonic()
         sent: list[asyncio.Task[None]] = []
@@ -151,8 +157,8 @@ async def lag(url: str, process: psutil.Process, seconds: float) -> tuple[Load, 
                 await asyncio.sleep(0.1)
 
         watcher = asyncio.create_task(watch())
-        for number in range(int(RATE * seconds)):
-            await asyncio.sleep(max(0.0, start + number / RATE - time.monotonic()))
+        for number in range(int(rate * seconds)):
+            await asyncio.sleep(max(0.0, start + number / rate - time.monotonic()))
             sent.append(asyncio.create_task(send(session, url, request, load)))
         await asyncio.gather(watcher, *sent)
         load.seconds = time.monotonic() - start
@@ -160,9 +166,16 @@ async def lag(url: str, process: psutil.Process, seconds: float) -> tuple[Load, 
     return load, lags
 
 
+def is_drained(home: Path) -> bool:
+    return waiting_bytes(home / "inbox") == 0
+
+
 def cpu(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
+    """Return the CPU seconds of a server and of the processes that it started."""
+    own = process.cpu_times()
+    ended = own.children_user + own.children_system
+    times = [own, *(child.cpu_times() for child in process.children())]
+    return float(ended + sum(each.user + each.system for each in times))
 
 
 def stored(home: Path) -> int:
@@ -185,23 +198,27 @@ def main() -> None:
         with running(home) as server:
             url, process = server.url, psutil.Process(server.process.pid)
             seconds = options.seconds
-            batches = asyncio.run(
-                closed_loop(url, process, bodies(BATCH), options.clients, seconds)
-            )
-            single = asyncio.run(closed_loop(url, process, bodies(1), options.clients, seconds))
-            steady, lags = asyncio.run(lag(url, process, seconds))
+            loads = {}
+            for size in (BATCH, 1):
+                name = f"batches of {size}" if size > 1 else "single requests"
+                loads[name] = asyncio.run(
+                    closed_loop(url, process, bodies(size), options.clients, seconds)
+                )
+            lags: dict[str, list[float]] = {}
+            for size, rate in RATES.items():
+                until(lambda: is_drained(home), 300.0)
+                name = f"{rate} a second, {size} a request"
+                loads[name], lags[name] = asyncio.run(lag(url, process, size, seconds))
             rss = process.memory_info().rss
-        acknowledged = batches.rows + single.rows + steady.rows
-        rows = [
-            batches.row(f"batches of {BATCH}"),
-            single.row("single requests"),
-            steady.row(f"{RATE} a second"),
-        ]
+        acknowledged = sum(load.rows for load in loads.values())
+        rows = [load.row(name) for name, load in loads.items()]
+        for row in rows:
+            if row["what"] in lags:
+                median, worst = np.percentile(lags[row["what"]], [50, 99])
+                row |= {"lag_p50_s": round(float(median), 3), "lag_p99_s": round(float(worst), 3)}
         summary = {
             "clients": options.clients,
             "seconds": seconds,
-            "lag_p50_seconds": round(float(np.percentile(lags, 50)), 3),
-            "lag_p99_seconds": round(float(np.percentile(lags, 99)), 3),
             "acknowledged": acknowledged,
             "stored": stored(home),
             "rss_mb": round(rss / 2**20),

@@ -62,6 +62,14 @@ def pytest_configure(config: pytest.Config) -> None:
             config.pluginmanager.register(Recorder(record))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the files of which `quick` runs nothing, which import torch more than others."""
+    if config.getoption("tests") != "quick" or not collection_path.is_file():
+        return None
+    file = collection_path.relative_to(config.rootpath).as_posix()
+    return True if not is_quick(file) else None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the tests of the set that was asked for."""
@@ -138,8 +146,12 @@ def fast(items: Iterable[pytest.Item]) -> list[pytest.Item]:
 
 def quick(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     """Return the fast tests of the files that take a moment."""
-    seconds = last_full_run().file_seconds
-    return [item for item in fast(items) if seconds.get(file_of(item), 0.0) <= QUICK_SECONDS]
+    return [item for item in fast(items) if is_quick(file_of(item))]
+
+
+def is_quick(file: str) -> bool:
+    """Return whether the tests of a file take a moment each; True where no full run knows it."""
+    return last_full_run().file_seconds.get(file, 0.0) <= QUICK_SECONDS
 
 
 def always(items: Iterable[pytest.Item]) -> list[pytest.Item]:

@@ -80,10 +80,10 @@ class Opener:
         text = json.dumps([dict(sources.file), variables], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def command(self, *arguments: str) -> list[str]:
+    def command(self, *arguments: str, module: str = "thumbwheel") -> list[str]:
         """Return the command line of another process of this program, for the same home and
         settings."""
-        command = [sys.executable, "-P", "-m", "thumbwheel", "--home", str(self.folder)]
+        command = [sys.executable, "-P", "-m", module, "--home", str(self.folder)]
         if self.config is not None:
             command += ["--config", str(self.config)]
         return [*command, *arguments]

@@ -10,9 +10,11 @@ for commands; `Drainer` all the time, for the server.
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import math
 import os
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -23,7 +25,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from thumbwheel.capture import store
 from thumbwheel.capture.ingest import LINES, SIZE, link, save, scope_of
@@ -72,6 +74,10 @@ BUSY = 0.02
 
 STORED_WITHIN = 30.0
 """Seconds in which lines become rows, where somebody waits for that."""
+
+LATE = 1.0
+"""Seconds for which a line waited from which the drainer has a process drain the inbox, too: the
+thread shares the interpreter with the requests that bring the lines."""
 
 STANDSTILL = 10.0
 """Seconds for which a line waited, and nothing was stored, from which the drainer counts as
@@ -127,10 +133,14 @@ class _Waiting:
 
 
 class Drainer:
-    """Drains the inbox in a thread, from the beginning to the end of the block."""
+    """Drains the inbox in a thread, from the beginning to the end of the block. Where lines wait
+    longer than `LATE`, `command` with `--parent PID` drains it in a process beside the thread."""
 
-    def __init__(self, ws: Workspace, every: float = 0.1) -> None:
-        self._ws, self._every = ws, every
+    def __init__(self, ws: Workspace, every: float = 0.1, command: Sequence[str] = ()) -> None:
+        self._ws, self._every, self._command = ws, every, command
+        self._process: subprocess.Popen[bytes] | None = None
+        self._counts_beside: Counter[str] = Counter()
+        """Lines by what became of them in processes beside this one."""
         self._drain = _Drain(ws)
         self._over = threading.Event()
         self._wake = threading.Event()
@@ -145,7 +155,7 @@ class Drainer:
     @property
     def counts(self) -> Counter[str]:
         """Lines by what became of them: stored, duplicates, erased, refused."""
-        return Counter(self._drain.counts)
+        return self._drain.counts + self._counts_beside
 
     def lag(self) -> float:
         """Return the seconds since the oldest line that is not yet a row was spooled; 0 if there is
@@ -198,10 +208,13 @@ class Drainer:
             if self._over.is_set():
                 break
             self._pass()
+            if self._command and self.failure is None and self.lag() > LATE:
+                self._attempt(self._start_process)
             if time.monotonic() - linked > LINK_EVERY:
                 self._attempt(self._drain.settle)
                 self._attempt(self._drain.link)
                 linked = time.monotonic()
+        self._end_process()
         # a database that somebody holds would make the stop wait for every step
         if self.failure is None and self._pass():
             self._attempt(self._drain.settle)
@@ -211,6 +224,31 @@ class Drainer:
             unstored, self._waiting = self._waiting, []
         for waiting in unstored:
             _resolve(waiting.stored, Unstored())
+
+    def _start_process(self) -> None:
+        """Start the process that drains, too, unless it runs."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        command = [*self._command, "--parent", str(os.getpid())]
+        # A group of its own: Ctrl-C reaches the server, which ends the process.
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, process_group=0
+        )
+        if self._process.stdout is not None:
+            read = partial(self._read_counts, self._process.stdout, self._counts_beside)
+            threading.Thread(target=read, daemon=True).start()
+
+    def _read_counts(self, told: IO[bytes], before: Counter[str]) -> None:
+        """Read what became of the lines of a process until it ends."""
+        with told:
+            for line in told:
+                self._counts_beside = before + Counter(json.loads(line))
+
+    def _end_process(self) -> None:
+        """End the process. What it had taken is drained by whoever drains next."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     def _pass(self) -> bool:
         """Drain every file; a file that cannot be drained stays and holds up no other."""

@@ -300,6 +300,8 @@ class Record(Part):
     @property
     def external_id(self) -> str:
         """Its id in its source; without one, the hash of what identifies it."""
+        if self.id:
+            return self.id
         name, _ = self.name_and_fingerprint()
         return name
 

@@ -64,6 +64,7 @@ def serve(
             workers=own_workers,
             opens_browser=open_browser,
             start_command=ctx.obj.command("deployments"),
+            drain_command=ctx.obj.command(module="thumbwheel.app.drain_process"),
             dialects=dialect or ws.settings(ServerConfig, "server").dialects,
         )
 

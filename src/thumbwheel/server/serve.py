@@ -108,6 +108,7 @@ def assembled(
     drain_every: float = DRAIN_EVERY,
     supervisor: Supervisor | None = None,
     start_command: Sequence[str] = (),
+    drain_command: Sequence[str] = (),
     dialects: Sequence[str] = (),
 ) -> Iterator[Application]:
     """Yield the application of a server that listens on `host`, while its background parts run.
@@ -126,7 +127,7 @@ def assembled(
             DeploymentWatch(ws, table.served, table.read_again, start_command)
         )
         # Left in the reverse order: what is recorded last is on disk before the last drain.
-        drainer = stack.enter_context(Drainer(ws, drain_every))
+        drainer = stack.enter_context(Drainer(ws, drain_every, drain_command))
         leadership = stack.enter_context(Leadership(ws.db))
         runner = stack.enter_context(ExperimentRunner(ws, leadership))
         redactor = Redactor.of_home(ws)
@@ -370,11 +371,13 @@ def serve(
     workers: Workers = Workers((), 0),
     opens_browser: bool = False,
     start_command: Sequence[str] = (),
+    drain_command: Sequence[str] = (),
     dialects: Sequence[str] = (),
 ) -> None:
     """Serve until stopped. Raises Conflict if the port is taken, ConfigError and StorageError for a
     bucket of blobs that is unfit or does not work. `start_command` starts a
-    deployment that does not answer (deploy/watch.py).
+    deployment that does not answer (deploy/watch.py), `drain_command` a process that drains the
+    inbox, too (app/drain_process.py).
 
     With `takes_over` it listens on the socket of this home's server that runs on the port; that
     server leaves once this one answers. SIGUSR2 starts such a successor.
@@ -400,6 +403,7 @@ def serve(
                 host,
                 supervisor=supervisor,
                 start_command=start_command,
+                drain_command=drain_command,
                 dialects=dialects,
             )
         )
