@@ -172,9 +172,9 @@ def is_drained(home: Path) -> bool:
 
 def cpu(process: psutil.Process) -> float:
     """Return the CPU seconds of a server and of the processes that it started."""
-    own = process.cpu_times()
-    ended = own.children_user + own.children_system
-    times = [own, *(child.cpu_times() for child in process.children())]
+    server = process.cpu_times()
+    ended = server.children_user + server.children_system
+    times = [server, *(child.cpu_times() for child in process.children())]
     return float(ended + sum(each.user + each.system for each in times))
 
 

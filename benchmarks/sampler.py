@@ -5,7 +5,8 @@ The model (random, LoRA of rank 16 on every linear layer, as in training), promp
 answers and tokens are the same; no answer ends early, so both decode every token. The contestants
 take turns, the first turn is not counted, and the medians are compared: above 1 is in our favour.
 `policy` samples through the adapter, `merged` from a merged copy, and `sync` is what bringing that
-copy up to date costs. With CUDA all of it happens there, in bf16. `tokens_a_second` are those of
+copy up to date costs. With CUDA all of it happens there, in bf16; steps are replayed from a graph
+there, and `growing` is `merged` without it. `tokens_a_second` are those of
 all answers together, prefills included.
 """
 
@@ -25,6 +26,7 @@ import torch
 import transformers
 from onerun import DEVICE, wait
 
+from thumbwheel.engine.decode import Cached
 from thumbwheel.engine.load import LoraSettings, attach_lora, load_base
 from thumbwheel.engine.rollout import Sampling
 from thumbwheel.engine.sampler import GroupSampler
@@ -75,6 +77,8 @@ def contestants(folder: Path, options: argparse.Namespace) -> dict[str, Callable
     policy = ScoreEngine(adapted(folder / options.size)[0]).model
     sampling = Sampling(max_new_tokens=options.tokens)
     plain, merged = GroupSampler(policy, tokenizer), GroupSampler(policy, tokenizer, merge=True)
+    growing = GroupSampler(policy, tokenizer, merge=True)
+    growing.start_with(Cached)
 
     def sample(sampler: GroupSampler) -> None:
         groups = sampler.sample(prompts, options.answers, sampling)
@@ -84,6 +88,7 @@ def contestants(folder: Path, options: argparse.Namespace) -> dict[str, Callable
         "generate": lambda: generate(peer.eval(), prompts, options.answers, options.tokens),
         "policy": lambda: sample(plain),
         "merged": lambda: sample(merged),
+        **({"growing": lambda: sample(growing)} if DEVICE == "cuda" else {}),
         "sync": lambda: merged.sync(0),
     }
 

@@ -110,6 +110,7 @@ CHILDREN = (
     "datasets/collect.py",
     "importers/columnar_child.py",
     "engine/template_child.py",
+    "app/drain_process.py",
 )
 """Programs whose standard output is read by a program."""
 PRINTERS = re.compile(

@@ -18,6 +18,8 @@ from tests.models.tiny_models import tiny_base
 from tests.reversal import reversal_rows, terse_base
 from tests.training_rows import assembled, loop_of, plain_rows, shake
 from thumbwheel.engine import block_attention
+from thumbwheel.engine.decode import Cached
+from thumbwheel.engine.fixed_decode import Fixed
 from thumbwheel.engine.rollout import Sampling
 from thumbwheel.engine.sampler import GroupSampler
 from thumbwheel.engine.score import Role
@@ -114,6 +116,8 @@ def test_answers_are_those_of_their_seed_with_the_log_probabilities_of_the_model
     sampler = GroupSampler(assembly.model, assembly.builder.tokenizer)
     groups = sampler.sample(prompts, 4, sampling)
     assert groups == sampler.sample(prompts, 4, sampling)
+    decoding = Fixed if device == "cuda" else Cached
+    assert type(sampler._begin([tuple(prompts[0])])) is decoding
     for prompt, group in zip(prompts, groups, strict=True):
         for rollout in group:
             ids = torch.tensor([[*prompt, *rollout.ids]], device=device)

@@ -238,10 +238,10 @@ class Drainer:
             read = partial(self._read_counts, self._process.stdout, self._counts_beside)
             threading.Thread(target=read, daemon=True).start()
 
-    def _read_counts(self, told: IO[bytes], before: Counter[str]) -> None:
+    def _read_counts(self, output: IO[bytes], before: Counter[str]) -> None:
         """Read what became of the lines of a process until it ends."""
-        with told:
-            for line in told:
+        with output:
+            for line in output:
                 self._counts_beside = before + Counter(json.loads(line))
 
     def _end_process(self) -> None:

@@ -19,7 +19,7 @@ from thumbwheel.core import log
 from thumbwheel.core.errors import Conflict, DataError, ModelError, NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.deploy.constraint import Constraint, GrammarCompiler
-from thumbwheel.engine import decode
+from thumbwheel.engine import decode, decode_trial
 from thumbwheel.engine.adapted_template import stored_template
 from thumbwheel.engine.load import Dtype, load_base, load_tokenizer, quiet_transformers
 from thumbwheel.engine.prompt import PromptBuilder, trained_builder
@@ -55,7 +55,7 @@ class StreamingGenerator:
         self.vocabulary = int(self._model.get_input_embeddings().num_embeddings)
         self.context = decode.context_of(self._model)
         self._longest_token = max((len(token) for token in self.tokenizer.get_vocab()), default=1)
-        self._start, _ = decode.choose(self._model)
+        self._start, _ = decode_trial.choose(self._model)
         self._base = base
         self.grammars = GrammarCompiler(self.tokenizer, self.vocabulary, self.builder.stop_ids)
         self._adapters: dict[str, str | None] = {}

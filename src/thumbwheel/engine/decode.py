@@ -2,20 +2,19 @@
 multiply, end and grow.
 
 `Cached` decodes with a key-value cache: one prefill of the prefix that all prompts share, one of
-the rest of each prompt, then forks. `Recomputed` is for models whose cache does not bear that,
-which a trial on the model itself decides (`choose`). Choosing tokens is sample_token.py's, when an
-answer ends is sampler.py's.
+the rest of each prompt, then forks; `Fixed` (fixed_decode.py) is the same for a GPU. `Recomputed`
+is for models whose cache does not bear that. Which one it is, decode_trial.py finds out; choosing
+tokens is sample_token.py's, when an answer ends is sampler.py's.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
-from thumbwheel.engine.capability import tolerance
 from thumbwheel.engine.forward import language_model
 from thumbwheel.engine.trie import common_prefix_length
 
@@ -61,8 +60,8 @@ class Cached:
         mask = torch.tensor([[0] * pad + [1] * (width - pad) for pad in padding], device=device)
 
         # the prefix that all prompts share is run once, and its cache copied to every row
-        can_share = share and all(isinstance(layer, _growing()) for layer in self._cache.layers)
-        shared = _shared_length(prompts) if can_share else 0
+        keeps_all = all(isinstance(layer, growing_layer()) for layer in self._cache.layers)
+        shared = _shared_length(prompts) if share and keeps_all else 0
         if shared:
             self._padding, self._mask, self._length = [0], mask.new_ones(1, shared), shared
             prefix = ids.new_tensor([list(prompts[0][:shared])])
@@ -159,67 +158,6 @@ class Recomputed:
         self._forward()
 
 
-def choose(model: Any) -> tuple[Callable[..., Decoding], str]:
-    """Choose how `model` (in evaluation mode) decodes; return that, and why it cannot use its
-    cache, or an empty text.
-
-    The trial forks, drops and continues rows of different lengths on a tiny batch, and must give
-    the same as the plain computation. A second trial follows a common prefix; if it fails, prefixes
-    are not shared.
-    """
-    vocabulary = int(language_model(model).config.get_text_config().vocab_size)
-    ids = [(7 + 31 * index) % vocabulary for index in range(12 + SHARE_AT_LEAST)]
-    trial, prefix = ids[:12], ids[12:]
-    if reason := _difference(Cached, model, trial, []):
-        return Recomputed, reason
-    shares = not _difference(Cached, model, trial, prefix)
-    return partial(Cached, share=shares), ""
-
-
-def _difference(
-    kind: Callable[..., Decoding], model: Any, ids: list[int], prefix: list[int]
-) -> str:
-    """Describe how decoding by `kind` differed from the plain computation; empty if it did not."""
-    logits = _trial(kind, model, ids, prefix)
-    if isinstance(logits, str):
-        return logits
-    expected = _trial(Recomputed, model, ids, prefix)
-    assert not isinstance(expected, str), expected  # noqa: S101 - a model that cannot run at all
-    gap = float((logits - expected).abs().max()) / max(float(expected.abs().max()), 1e-6)
-    if gap <= tolerance(expected):
-        return ""
-    return (
-        f"a trial of its cache differed from the plain computation by {gap:.1e} of the largest "
-        "value"
-    )
-
-
-def _trial(
-    kind: Callable[..., Decoding], model: Any, ids: list[int], prefix: list[int]
-) -> torch.Tensor | str:
-    """Return the logits after forking, dropping and continuing rows, or why that failed."""
-    import torch
-
-    try:
-        with torch.inference_mode():
-            state = kind(model, [prefix + ids[:5], prefix + ids[5:7]])
-            state.select([1, 0, 1])
-            state.advance(torch.tensor(ids[7:10], device=state.logits.device))
-            state.select([2, 1])
-            state.advance(torch.tensor(ids[10:], device=state.logits.device))
-            return state.logits
-    except (
-        TypeError,
-        ValueError,
-        RuntimeError,
-        NotImplementedError,
-        KeyError,
-        AttributeError,
-        IndexError,
-    ) as error:
-        return f"a trial of its cache failed ({type(error).__name__}: {str(error)[:120]})"
-
-
 def context_of(model: Any) -> int:
     """Return the longest sequence of the model; practically unlimited if its configuration names
     none."""
@@ -243,13 +181,13 @@ def _empty_cache(config: Any) -> Any:
     from transformers.cache_utils import DynamicLayer
 
     cache = DynamicCache(config=config)
-    growing = _growing()
+    growing = growing_layer()
     cache.layers = [growing() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     return cache
 
 
 @cache
-def _growing() -> Any:
+def growing_layer() -> Any:
     """Return the class of a cache layer, created on first use because transformers may not be
     imported with this module."""
     from transformers.cache_utils import DynamicLayer
@@ -261,6 +199,8 @@ def _growing() -> Any:
         keys: torch.Tensor  # type: ignore[assignment] # None before the first update only
         values: torch.Tensor  # type: ignore[assignment]
         _room: tuple[torch.Tensor, torch.Tensor] | None = None
+        _position: torch.Tensor | None = None
+        """[1] the position of the next token, while the buffers are fixed."""
 
         def update(
             self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -269,14 +209,32 @@ def _growing() -> Any:
                 self.lazy_initialization(key_states, value_states)
                 self.keys, self.values = key_states, value_states
                 return self.keys, self.values
+            if self._position is not None:
+                self.keys.index_copy_(2, self._position, key_states)
+                self.values.index_copy_(2, self._position, value_states)
+                return self.keys, self.values
             start = self.keys.shape[-2]
             stop = start + key_states.shape[-2]
             if self._room is None or self._room[0].shape[-2] < stop:
-                self._room = _with_room(self.keys, stop), _with_room(self.values, stop)
+                length = stop + ROOM
+                self._room = _with_room(self.keys, length), _with_room(self.values, length)
             for stored, new in zip(self._room, (key_states, value_states), strict=True):
                 stored[..., start:stop, :] = new
             self.keys, self.values = (stored[..., :stop, :] for stored in self._room)
             return self.keys, self.values
+
+        def fix(self, length: int, position: torch.Tensor) -> None:
+            """Give keys and values buffers of `length` tokens; each update writes one token at
+            `position` [1] and returns the buffers."""
+            # what is not written yet is masked, and so must be finite
+            self.keys = _with_room(self.keys, length, is_zero=True)
+            self.values = _with_room(self.values, length, is_zero=True)
+            self._room, self._position = None, position
+
+        def release(self, length: int) -> None:
+            """Grow again from the first `length` tokens."""
+            self._room, self._position = (self.keys, self.values), None
+            self.keys, self.values = (stored[..., :length, :] for stored in self._room)
 
         def shift(self, padding: Sequence[int]) -> None:
             """Copy the one row to a row for each of `padding`, shifted right by that many tokens
@@ -291,21 +249,24 @@ def _growing() -> Any:
 
         def reorder_cache(self, beam_idx: torch.Tensor) -> None:
             length = self.keys.shape[-2]
-            keys = _with_room(self.keys, length, beam_idx)
-            values = _with_room(self.values, length, beam_idx)
+            keys = _with_room(self.keys, length + ROOM, beam_idx)
+            values = _with_room(self.values, length + ROOM, beam_idx)
             self._room = keys, values
             self.keys, self.values = keys[..., :length, :], values[..., :length, :]
 
     return Growing
 
 
-def _with_room(states: torch.Tensor, length: int, rows: torch.Tensor | None = None) -> torch.Tensor:
-    """Copy `states` [rows, heads, n, size], or some of its rows, with room for `length` + ROOM
-    tokens."""
+def _with_room(
+    states: torch.Tensor, length: int, rows: torch.Tensor | None = None, *, is_zero: bool = False
+) -> torch.Tensor:
+    """Copy `states` [rows, heads, n, size], or some of its rows, with room for `length` tokens,
+    which is zero where `is_zero`."""
     import torch
 
     count = len(states) if rows is None else len(rows)
-    copy = states.new_empty(count, states.shape[1], length + ROOM, states.shape[3])
+    shape = (count, states.shape[1], length, states.shape[3])
+    copy = states.new_zeros(shape) if is_zero else states.new_empty(shape)
     filled = copy[..., : states.shape[-2], :]
     if rows is None:
         filled.copy_(states)

@@ -17,7 +17,8 @@ from typing import Any
 
 from thumbwheel.core.errors import ModelError
 from thumbwheel.core.log import Advance, say
-from thumbwheel.engine import decode
+from thumbwheel.engine import decode, decode_trial
+from thumbwheel.engine.forward import language_model
 from thumbwheel.engine.merged import MergedCopy, obstacle
 from thumbwheel.engine.out_of_memory import out_of_memory
 from thumbwheel.engine.rollout import (
@@ -30,9 +31,17 @@ from thumbwheel.engine.rollout import (
 from thumbwheel.engine.sample_token import TokenSampler
 
 ROWS = 64
-"""Answers that are decoded together."""
-DROP = 8
-"""Ended rows leave the batch when they are one in so many: each time the whole cache is copied."""
+"""Answers that are decoded together, where nobody says how many."""
+MOST_ROWS = 512
+"""Answers that a GPU with much free memory decodes together."""
+LOGIT_COPIES = 6
+"""Times that an answer's logits are in memory while a token is drawn, as numbers of four bytes."""
+SHARE = 0.25
+"""Share of a GPU's free memory that answers may fill: their batch is copied when rows leave it."""
+DROP = {"cuda": 2}
+"""Ended rows leave the batch when they are one in so many, by device; elsewhere in OFTEN. Each time
+the whole cache is copied, and a GPU records its step anew."""
+OFTEN = 8
 TOKENS_UNSEEN = {"cuda": 16}
 """Tokens that every answer draws before Python looks at them, by device: a GPU waits for each look.
 Elsewhere each token is looked at, so that no row goes on after its end."""
@@ -49,8 +58,9 @@ class GroupSampler(RolloutSource):
 
     With `merge` a merged copy decodes, which `sync` brings up to date after the weights have
     changed. `exact` is False then: the copy is the policy up to rounding, so a trainer scores the
-    sampled tokens itself. `rows` answers are decoded together. `label` is the name of the run's
-    policy on servers that are given it, the same in all ranks.
+    sampled tokens itself. `rows` answers are decoded together; without it ROWS, and on a GPU as
+    many as fit (`rows_that_fit`). `label` is the name of the run's policy on servers that are
+    given it, the same in all ranks.
     """
 
     def __init__(
@@ -59,10 +69,12 @@ class GroupSampler(RolloutSource):
         tokenizer: Any,
         *,
         merge: bool = False,
-        rows: int = ROWS,
+        rows: int | None = None,
         label: str = "policy",
     ) -> None:
-        self.policy, self.tokenizer, self._rows, self.label = model, tokenizer, rows, label
+        self.policy, self.tokenizer, self.label = model, tokenizer, label
+        self._most_rows = rows
+        """None until somebody says it, or memory runs out."""
         self._merged: MergedCopy | None = None
         if merge and (reason := obstacle(model)):
             say(f"Sampling without a merged copy of the weights, which is slower: {reason}.")
@@ -79,6 +91,10 @@ class GroupSampler(RolloutSource):
     def exact(self) -> bool:
         """Whether the weights that sample are the policy's own."""
         return self._merged is None
+
+    def start_with(self, kind: Callable[..., decode.Decoding]) -> None:
+        """Decode by this kind, without a trial of the model."""
+        self._start = kind
 
     def sync(self, step: int) -> None:
         """Sample from the policy's current weights from now on."""
@@ -118,12 +134,14 @@ class GroupSampler(RolloutSource):
             else:
                 on_rollout(indices[prompt][number // n], rollout)
 
+        longest = max(map(len, wanted), default=0) + sampling.max_new_tokens
+        rows = self._most_rows or rows_that_fit(self._model, longest)
         answers: dict[Prompt, list[Rollout]] = {}
         training = self.policy.training
         self.policy.eval()
         try:
             with torch.inference_mode():
-                for batch in self._batches(wanted):
+                for batch in _batches(wanted, rows):
                     for prompt, rollouts in self._decode_or_halve(batch, sampling, notify):
                         answers.setdefault(prompt, []).extend(rollouts)
                     if advance is not None:
@@ -137,18 +155,6 @@ class GroupSampler(RolloutSource):
     @property
     def _model(self) -> Any:
         return self.policy if self._merged is None else self._merged.model
-
-    def _batches(self, wanted: Counter[Prompt]) -> Iterator[Batch]:
-        """Yield prompts of similar length with the numbers of their answers, at most `rows` answers
-        in a batch unless one prompt needs more."""
-        batch: Batch = {}
-        for prompt in sorted(wanted, key=lambda prompt: (len(prompt), prompt)):
-            if batch and _answers(batch) + wanted[prompt] > self._rows:
-                yield batch
-                batch = {}
-            batch[prompt] = range(wanted[prompt])
-        if batch:
-            yield batch
 
     def _decode_or_halve(
         self, batch: Batch, sampling: Sampling, notify: Notify
@@ -164,8 +170,8 @@ class GroupSampler(RolloutSource):
         else:
             yield from rollouts.items()
             return
-        self._rows = max(1, _answers(batch) // 2)
-        say(f"Out of memory while sampling: {self._rows} answers at once from now on.")
+        self._most_rows = max(1, _answers(batch) // 2)
+        say(f"Out of memory while sampling: {self._most_rows} answers at once from now on.")
         for half in _halves(batch):
             yield from self._decode_or_halve(half, sampling, notify)
 
@@ -203,10 +209,49 @@ class GroupSampler(RolloutSource):
 
     def _begin(self, prompts: Sequence[Prompt]) -> decode.Decoding:
         if self._start is None:
-            self._start, reason = decode.choose(self._model)
+            self._start, reason = decode_trial.choose(self._model)
             if reason:
                 say(f"Decoding without a cache, which is slow: {reason}.")
         return self._start(self._model, prompts)
+
+
+def rows_that_fit(model: Any, length: int) -> int:
+    """Return how many answers of `length` tokens, with their prompts, are decoded together: ROWS,
+    and more on a GPU whose free memory holds their keys, values and logits."""
+    free = _free_bytes(next(model.parameters()).device)
+    config = language_model(model).config.get_text_config()
+    heads = getattr(config, "num_attention_heads", None)
+    if free is None or not heads:
+        return ROWS
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    states = (getattr(config, "num_key_value_heads", None) or heads) * size
+    token = 2 * config.num_hidden_layers * states * next(model.parameters()).element_size()
+    logits = 4 * LOGIT_COPIES * config.vocab_size
+    fitting = int(SHARE * free / (length * token + logits))
+    return min(MOST_ROWS, max(ROWS, fitting))
+
+
+def _free_bytes(device: Any) -> int | None:
+    """Return the memory of a GPU that nothing holds; None for other devices."""
+    import torch
+
+    if device.type != "cuda":
+        return None
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + unused
+
+
+def _batches(wanted: Counter[Prompt], rows: int) -> Iterator[Batch]:
+    """Yield prompts of similar length with the numbers of their answers, at most `rows` answers in
+    a batch unless one prompt needs more."""
+    batch: Batch = {}
+    for prompt in sorted(wanted, key=lambda prompt: (len(prompt), prompt)):
+        if batch and _answers(batch) + wanted[prompt] > rows:
+            yield batch
+            batch = {}
+        batch[prompt] = range(wanted[prompt])
+    if batch:
+        yield batch
 
 
 def _in_order(
@@ -274,7 +319,7 @@ def _run(
         alive = [row for row, draft in enumerate(rows) if draft.open]
         if not alive:
             return
-        if (len(rows) - len(alive)) * DROP >= len(rows):
+        if (len(rows) - len(alive)) * DROP.get(device, OFTEN) >= len(rows):
             state.select(alive)
             token_sampler.select(alive)
             tokens, rows = tokens[alive], [rows[row] for row in alive]

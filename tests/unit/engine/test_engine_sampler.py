@@ -10,7 +10,10 @@ import torch
 
 from tests.models.tiny_models import tiny_base
 from thumbwheel.core.errors import ModelError
+from thumbwheel.engine import decode_trial, fixed_decode
 from thumbwheel.engine import sampler as sampler_module
+from thumbwheel.engine.decode import Cached
+from thumbwheel.engine.fixed_decode import Fixed
 from thumbwheel.engine.rollout import Rollout, Sampling
 from thumbwheel.engine.sampler import GroupSampler
 
@@ -141,7 +144,6 @@ def test_a_row_that_has_ended_at_the_end_of_the_context_stops_no_other(tmp_path)
 
 
 def test_soft_capping_keeps_its_cache_once_the_engine_is_there(tmp_path):
-    from thumbwheel.engine import decode
     from thumbwheel.engine.score import ScoreEngine
 
     soft = {
@@ -154,7 +156,7 @@ def test_soft_capping_keeps_its_cache_once_the_engine_is_there(tmp_path):
     prompts = [[11] * 9, [12, 13]]
     plain = greedy(model, tokenizer, prompts, set(), 8, 4)
     ScoreEngine(model)
-    assert decode.choose(model.eval())[1] == ""
+    assert decode_trial.choose(model.eval())[1] == ""
     assert [rollout.ids for rollout in greedy(model, tokenizer, prompts, set(), 8, 4)] == [
         rollout.ids for rollout in plain
     ]
@@ -397,6 +399,63 @@ def test_tokens_that_are_looked_at_together_give_the_same_answers_with_fewer_loo
     tensors = 1 if temperature == 0 else 2
     assert steps > 8
     assert counts == [steps * tensors, -(-steps // 8) * tensors]
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        ("qwen2", Fixed),
+        ("gpt2", Fixed),
+        ("gemma2", Cached),
+        ("mistral", Cached),
+        ("gpt_neo", Cached),
+    ],
+)
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_fixed_buffers_give_the_same_answers(tmp_path, family, kind, temperature, monkeypatch):
+    """Also where the buffers are made anew in between, and for models that have a window, which
+    they are not used for."""
+    model, tokenizer = load(tmp_path, family, **FAMILIES[family])
+    prompts = [[11] * 20 + prompt for prompt in some_prompts(7, seed=3)]
+    sampling = Sampling(max_new_tokens=23, temperature=temperature, stop_ids=(17, 41, 99), seed=5)
+    growing = GroupSampler(model, tokenizer).sample(prompts, 3, sampling)
+    monkeypatch.setattr(decode_trial, "FIXED_ON", {"cpu"})
+    monkeypatch.setattr(fixed_decode, "SPAN", 10)
+    sampler = GroupSampler(model, tokenizer)
+    fixed = sampler.sample(prompts, 3, sampling)
+    assert type(sampler._begin([(11, 12)])) is kind
+    assert [[rollout.ids for rollout in group] for group in fixed] == [
+        [rollout.ids for rollout in group] for group in growing
+    ]
+    ended = {rollout.finish for group in fixed for rollout in group}
+    assert ended == {"stop", "length"} or temperature == 0
+
+
+def test_a_step_with_fixed_buffers_allocates_no_cache(tmp_path):
+    """What a graph repeats reads and writes where it was recorded."""
+    model, _ = load(tmp_path)
+    with torch.inference_mode():
+        state = Fixed(model.eval(), [[11, 12, 13], [14]])
+        state.advance(torch.tensor([15, 16]))
+        first = [layer.keys.data_ptr() for layer in state._cache.layers]
+        for _ in range(5):
+            state.advance(torch.tensor([17, 18]))
+        assert [layer.keys.data_ptr() for layer in state._cache.layers] == first
+        state.select([1])
+        assert state._cache.layers[0].keys.shape[2] == 3 + 6
+
+
+@pytest.mark.parametrize(
+    # an answer: 50 tokens of 2 layers with 2 heads of 8 numbers, twice; 6 times 336 logits
+    ("free", "rows"),
+    [(None, 64), (0, 64), (4 * 100 * 4 * (50 * 64 + 6 * 336), 100), (1 << 60, 512)],
+)
+def test_a_gpu_decodes_as_many_answers_as_a_quarter_of_its_free_memory_holds(
+    tmp_path, free, rows, monkeypatch
+):
+    model, _ = load(tmp_path)
+    monkeypatch.setattr(sampler_module, "_free_bytes", lambda device: free)
+    assert sampler_module.rows_that_fit(model, 50) == rows
 
 
 def test_logits_that_are_no_numbers_end_a_run_that_looks_later(tmp_path, monkeypatch):
