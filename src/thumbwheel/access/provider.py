@@ -12,7 +12,7 @@ import hmac
 import json
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,11 +30,19 @@ ALGORITHMS = ["RS256", "ES256", "PS256", "EdDSA"]
 """Of id tokens; never one whose secret the client shares."""
 REQUIRED = ["exp", "iat", "iss", "aud", "sub"]
 SCOPE = "openid email profile"
+UNPACKED = {"accept-encoding": "identity"}
+"""Headers of every request: a packed reply could be any size."""
 TIMEOUT = 10.0
 """Seconds in which the provider has to answer."""
 ATTEMPT_SECONDS = 600
 LEEWAY = 30
 """Seconds by which the clocks of provider and server may differ."""
+MOST_BYTES = 1 << 20
+"""Of a reply; metadata, keys and tokens have some thousands."""
+LONGEST_NAME = 255
+"""Characters of a name, and of the provider's id of a person (OpenID Connect Core, 2)."""
+BROKEN = (httpx2.HTTPError, httpx2.InvalidURL, ValueError, OverflowError, RecursionError)
+"""What a reply that makes no sense, or none, may raise."""
 
 
 @dataclass(frozen=True)
@@ -108,10 +116,13 @@ class Provider:
                     code=parameters.get("code", ""),
                     code_verifier=attempt.verifier,
                 )
-            except (OAuthError, httpx2.HTTPError, ValueError) as error:
+            except (OAuthError, *BROKEN) as error:
                 raise _refused(f"the provider does not confirm it ({error})") from None
         claims = self._claims(str(answer.get("id_token", "")), attempt)
-        return ProviderIdentity(self.config.issuer, str(claims["sub"]), self._name(claims))
+        external_id = str(claims["sub"])
+        if not _is_name(external_id):
+            raise _refused("the provider's id of the person is empty, too long or no text")
+        return ProviderIdentity(self.config.issuer, external_id, self._name(claims))
 
     def _attempt(self, cookie: str) -> LoginAttempt:
         content, _, mac = cookie.partition(".")
@@ -134,6 +145,8 @@ class Provider:
             code_challenge_method="S256",
             timeout=TIMEOUT,
             follow_redirects=False,
+            headers=UNPACKED,
+            event_hooks={"response": [_bound]},
         )
 
     def _endpoint(self, name: str) -> str:
@@ -166,9 +179,10 @@ class Provider:
                 leeway=LEEWAY,
                 options={"require": REQUIRED},
             )
-        except jwt.PyJWTError as error:
+        except (jwt.PyJWTError, NotImplementedError, *BROKEN) as error:
             raise _refused(f"its id token does not hold ({error})") from None
-        if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), attempt.nonce.encode()):
+        nonce = str(claims.get("nonce", "")).encode("utf-8", "surrogatepass")
+        if not hmac.compare_digest(nonce, attempt.nonce.encode()):
             raise _refused("its id token is for another login")
         if claims.get("azp", self.config.client_id) != self.config.client_id:
             raise _refused("its id token is for another client")
@@ -189,23 +203,64 @@ class Provider:
         provider gives none, or has not verified the email address."""
         claim = self.config.claim
         name = claims.get(claim)
-        if not isinstance(name, str) or not name:
+        if not isinstance(name, str) or not _is_name(name):
             raise _refused(f"the provider gives no claim {claim!r}")
         if claim == "email" and claims.get("email_verified") is not True:
             raise _refused("the provider has not verified the email address")
         return name
 
 
+def _is_name(text: str) -> bool:
+    return 0 < len(text) <= LONGEST_NAME and text.isprintable()
+
+
 def _json(url: str) -> Mapping[str, Any]:
     try:
-        response = httpx2.get(url, timeout=TIMEOUT, follow_redirects=False)
+        with httpx2.Client(
+            timeout=TIMEOUT,
+            follow_redirects=False,
+            headers=UNPACKED,
+            event_hooks={"response": [_bound]},
+        ) as client:
+            response = client.get(url)
         response.raise_for_status()
         content = response.json()
-    except (httpx2.HTTPError, ValueError) as error:
+    except BROKEN as error:
         raise _refused(f"the provider does not answer at {url} ({error})") from None
     if not isinstance(content, dict):
         raise _refused(f"the provider answers no JSON object at {url}")
     return content
+
+
+class _Body(httpx2.SyncByteStream):
+    """The body of a reply, up to MOST_BYTES, and for TIMEOUT."""
+
+    def __init__(self, stream: httpx2.SyncByteStream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[bytes]:
+        end = time.monotonic() + TIMEOUT
+        size = 0
+        for piece in self._stream:
+            size += len(piece)
+            if size > MOST_BYTES:
+                raise httpx2.ReadError(f"the reply has more than {MOST_BYTES:,} bytes")
+            if time.monotonic() > end:
+                raise httpx2.ReadTimeout(f"the reply takes more than {TIMEOUT:g} seconds")
+            yield piece
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _bound(response: httpx2.Response) -> None:
+    """Bound the body of a reply. Raises HTTPError if it is packed, although the request did not ask
+    for it."""
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise httpx2.RemoteProtocolError(f"the reply is packed ({encoding[:40]})")
+    assert isinstance(response.stream, httpx2.SyncByteStream)  # noqa: S101 - narrows the type
+    response.stream = _Body(response.stream)
 
 
 def _refused(why: str) -> Unauthenticated:

@@ -27,7 +27,7 @@ from thumbwheel import sdk
 from thumbwheel.core import log
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.core.plugins import nearest
-from thumbwheel.core.private import ACCESS_TOKEN, is_open, tighten
+from thumbwheel.core.private import ACCESS_TOKEN, is_open, may_be_planted, tighten
 
 PREFIX = "THUMBWHEEL_"
 FILE_NAME = "thumbwheel.yaml"
@@ -108,13 +108,20 @@ class Sources:
         cls, path: Path | None = None, environment: Mapping[str, str] | None = None
     ) -> Sources:
         """Read `path`, or ./thumbwheel.yaml if it exists, and return the settings. Raises
-        ConfigError if the file is not a YAML mapping."""
+        ConfigError if the file is not a YAML mapping, or if nobody named it and another user may
+        have put it there."""
         if environment is None:
             environment = os.environ
         if path is None:
             path = Path(FILE_NAME)
             if not path.is_file():
                 return cls({}, FILE_NAME, environment, path.absolute())
+            if may_be_planted(path):
+                raise ConfigError(
+                    f"configuration file {str(path.absolute())!r}",
+                    "another user put it into a folder to which everybody may write",
+                    f"Work in another folder, or name it if you trust it: --config {FILE_NAME}",
+                )
         return cls(_yaml(path), str(path), environment, path.absolute())
 
     def with_file(self, text: str) -> Sources:

@@ -27,6 +27,13 @@ def is_open(folder: Path) -> bool:
     return bool(folder.stat().st_mode & OTHERS)
 
 
+def may_be_planted(file: Path) -> bool:
+    """Return whether another user may have put this file where this one works: it is theirs, and
+    everybody may write to its folder, such as /tmp."""
+    is_foreign = file.lstat().st_uid not in (0, os.geteuid())
+    return is_foreign and bool(file.absolute().parent.stat().st_mode & stat.S_IWOTH)
+
+
 def tighten(folder: Path, entries: Iterable[Path]) -> None:
     """Remove all permissions but the owner's from `folder` and everything below `entries`. Raises
     OSError for the folder only.

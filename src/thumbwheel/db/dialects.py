@@ -380,12 +380,18 @@ class Sqlite:
         return None if verdict == "ok" else verdict
 
     def programs(self) -> list[str]:
-        """Return the kinds and names of triggers, views and virtual tables in the file, of which
-        the schema has none."""
+        """Return the kinds and names of triggers, views, virtual tables, generated columns and
+        indexes of expressions in the file, of which the schema has none."""
         query = (
             "SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'view')"
             " UNION ALL SELECT 'virtual table', name FROM sqlite_master"
             " WHERE type = 'table' AND sql LIKE 'CREATE VIRTUAL%'"
+            " UNION ALL SELECT 'generated column', part.name"
+            " FROM sqlite_master AS owner, pragma_table_xinfo(owner.name) AS part"
+            " WHERE owner.type = 'table' AND part.hidden IN (2, 3)"
+            " UNION ALL SELECT 'expression in index', owner.name"
+            " FROM sqlite_master AS owner, pragma_index_xinfo(owner.name) AS part"
+            " WHERE owner.type = 'index' AND part.cid = -2"
         )
         with closing(sqlite3.connect(self.path)) as connection:
             return [f"{kind} {name}" for kind, name in connection.execute(query)]

@@ -16,6 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
+
 from thumbwheel.core import ids, log
 from thumbwheel.core.config import Home
 from thumbwheel.core.errors import Conflict, InputError, ModelError, NotFound, StorageError
@@ -299,6 +301,12 @@ def _check_base(adapter: Path, model_version: ModelVersion, folder: Path, cache:
             "An adapter works only on its own base: train on that base, or export the "
             "version that belongs to it",
         )
+
+
+def forget_paths(connection: sa.Connection) -> int:
+    """Forget where the files of all exports are, in rows that come from elsewhere; return how many
+    exports there are."""
+    return store.forget_paths(connection)
 
 
 def exports(ws: Workspace, version: ModelVersion) -> list[Export]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from thumbwheel.core.config import Home
-from thumbwheel.core.home_paths import located, portable
+from thumbwheel.core.home_paths import HOME, located, portable
 from thumbwheel.db.hosts import all_hosts, folder_id
 from thumbwheel.db.schema import agents, exports, model_versions
 from thumbwheel.export.types import Export, Parity, ParityLimits, TaskScore
@@ -33,6 +33,12 @@ def add(connection: sa.Connection, home: Home, version: ModelVersion, done: Expo
             folder=folder_id(home),
         )
     )
+
+
+def forget_paths(connection: sa.Connection) -> int:
+    """Replace the paths of all exports by those of folders that do not exist; return how many."""
+    unknown = sa.literal(f"{HOME}/exports/") + exports.c.id
+    return connection.execute(exports.update().values(path=unknown)).rowcount
 
 
 def of_version(connection: sa.Connection, home: Home, version_id: str) -> list[Export]:

@@ -12,7 +12,9 @@ A restored home is a home of its own and may use another database. It does nothi
 has looked: a stranger may have asked for the work in a backup, and the home that it was taken of
 may do it, too. So jobs are cancelled, schedules paused and loops disabled. For the same reason
 nobody who could enter the other home may enter this one: its users, keys and open sessions are left
-out, unless its owner says that they are theirs. Not in a backup: what
+out, unless its owner says that they are theirs; so are the paths at which exports and reports were
+written, which an erasure changes and a server reads. Ids and other names in rows become parts of
+paths, so rows with a name that leads elsewhere are refused (`row_names.py`). Not in a backup: what
 can be made again (cache, exports, checkpoints of runs) and the keys of other people's servers.
 """
 
@@ -24,7 +26,7 @@ import os
 import re
 import shutil
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -52,6 +54,8 @@ from thumbwheel.db.transfer import copy_database, require_empty, save
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.routing import end_all
 from thumbwheel.erasure import file_records
+from thumbwheel.export.package import forget_paths
+from thumbwheel.homes.row_names import misleading_name
 from thumbwheel.importers.regular_file import open_regular
 from thumbwheel.jobs.queue import cancel_all
 from thumbwheel.jobs.schedules import pause_all
@@ -311,10 +315,15 @@ def restore(home: Home, backend: Backend, source: Path, *, keep_access: bool = F
             # they would run in the restored home, with every row that is written
             why = f"its rows come with what no home has: {', '.join(programs[:5])}"
             raise _no_backup(source, why)
+        upgrade(snapshot)
+        if name := _misleading_name(snapshot):
+            raise _no_backup(source, f"its rows have a name that leads out of a home ({name})")
 
         home.prepare()
         blobs = Artifacts(FolderStore(home.blobs))
         names = [name for name in backup.files if name != ROWS]
+        if not keep_access and REPORTS in names:
+            names.remove(REPORTS)
         with log.progress("files", len(names), "files") as advance:
             for name in names:
                 _put_back(opened, name, home, blobs, Path(temporary, "file"))
@@ -322,7 +331,6 @@ def restore(home: Home, backend: Backend, source: Path, *, keep_access: bool = F
 
         # The rows come last: a home with rows is a whole one.
         home_id = ids.new("hom")
-        upgrade(snapshot)
         _put_blobs_into_folder(snapshot)
         backup.held_back = _hold_back(snapshot)
         if not keep_access:
@@ -418,7 +426,7 @@ def _verified(source: _Source, path: Path) -> Backup:
             manifest = json.load(stream)
         if manifest["format"] != FORMAT:
             raise _no_backup(path, f"its format {manifest['format']!r} is not known here")
-        files = {name: BackupFile(**entry) for name, entry in manifest["files"].items()}
+        files = {name: _declared(entry) for name, entry in manifest["files"].items()}
         backup = Backup(str(path), str(manifest["taken_at"]), files, list(manifest["missing"]))
     except (
         OSError,
@@ -447,17 +455,30 @@ def _verified(source: _Source, path: Path) -> Backup:
     return backup
 
 
+def _declared(entry: Mapping[str, Any]) -> BackupFile:
+    """Return an entry of the manifest. Raises TypeError or KeyError for any other value."""
+    sha256, size = entry["sha256"], entry["size"]
+    if not isinstance(sha256, str) or not isinstance(size, int):
+        raise TypeError(f"sha256 {sha256!r:.80} and size {size!r:.80}")
+    return BackupFile(sha256, size)
+
+
 def _put_back(source: _Source, name: str, home: Home, blobs: Artifacts, scratch: Path) -> None:
+    """Write a file of the backup into the home. Raises StorageError."""
     with source.open(name) as stream, scratch.open("wb") as copy:
         shutil.copyfileobj(stream, copy, CHUNK)
     if name.startswith("blobs/"):
         blobs.put(scratch)
         return
     target = home.path / name
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    shutil.copyfile(scratch, unfinished := target.with_name(f".{target.name}.{os.getpid()}.tmp"))
-    unfinished.chmod(0o600)
-    os.replace(unfinished, target)
+    try:
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        unfinished = target.with_name(f".{os.getpid()}.tmp")
+        shutil.copyfile(scratch, unfinished)
+        unfinished.chmod(0o600)
+        os.replace(unfinished, target)
+    except OSError as error:  # its name may be too long here, or that of a folder
+        raise unwritable(f"file {name[:80]!r} of the backup", error) from None
 
 
 def _store_rows(rows: Path, home: Home, backend: Sqlite) -> None:
@@ -499,11 +520,25 @@ def _hold_back(backend: Sqlite) -> dict[str, int]:
     return {what: count for what, count in held_back.items() if count}
 
 
+def _misleading_name(backend: Sqlite) -> str | None:
+    """Return a name in the rows that would become a path out of the home, None if there is none."""
+    database = Database(backend)
+    try:
+        with database.read() as connection:
+            return misleading_name(connection)
+    finally:
+        database.close()
+
+
 def _shut_out(backend: Sqlite) -> dict[str, int]:
-    """Remove users, keys and sessions from the restored rows, and end the deployments, because each
-    says where calls are sent; return kind -> how many, without zeros."""
+    """Remove users, keys and sessions from the restored rows, end the deployments, because each
+    says where calls are sent, and forget the paths of exports, which may be of any file; return
+    kind -> how many, without zeros."""
     with writing(backend) as engine, engine.begin() as connection:
-        counts = remove_everybody(connection) | {"deployments": end_all(connection)}
+        counts = remove_everybody(connection) | {
+            "deployments": end_all(connection),
+            "paths of exports": forget_paths(connection),
+        }
     return {what: count for what, count in counts.items() if count}
 
 

@@ -119,7 +119,7 @@ def restore(
         bool,
         typer.Option(
             "--keep-access",
-            help="Keep its users, keys, sessions and deployments: the backup is your own.",
+            help="Keep its users, keys, sessions, deployments and paths: the backup is your own.",
         ),
     ] = False,
 ) -> present.Answer[Any]:
@@ -162,9 +162,10 @@ def _backup_answer(backup: Backup, title: str) -> present.Answer[Any]:
         counts = ", ".join(f"{count} {what}" for what, count in backup.shut_out.items())
         page.append(
             present.Note(
-                f"Left out, so that nobody enters who is not yours, and no call goes where the "
-                f"backup says: {counts}. Deploy again what is to answer. If the backup is yours, "
-                "restore it into another new home with --keep-access"
+                f"Left out, so that nobody enters who is not yours, no call goes where the backup "
+                f"says, and no file is read or changed that it names: {counts}. Deploy and export "
+                "again what you need. If the backup is yours, restore it into another new home "
+                "with --keep-access"
             )
         )
     return present.page(backup.to_json(), page)

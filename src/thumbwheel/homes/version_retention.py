@@ -95,10 +95,10 @@ def _delete_files(ws: Workspace, agent: Agent) -> None:
         folder = ws.home.runs / (version.run_id or "")
         if version.run_id and folder.is_dir():
             remove_text(folder)
-    own_exports = ws.home.path / "exports"
+    own_exports = (ws.home.path / "exports").resolve()
     for name in exports:
-        path = Path(located(name, ws.home.path))
+        path = Path(located(name, ws.home.path)).resolve()
         # only what a deployment wrote into the home: other exports are their owner's
-        if path.is_relative_to(own_exports):
+        if own_exports in path.parents:
             shutil.rmtree(path, ignore_errors=True)
     ws.db.write(lambda connection: file_records.forget_artifacts(connection, gone))

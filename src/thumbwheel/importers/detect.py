@@ -23,6 +23,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from thumbwheel.core import log
 from thumbwheel.core.errors import InputError, MissingExtra, at_field
 from thumbwheel.core.present import shortened
+from thumbwheel.core.private import may_be_planted
 from thumbwheel.importers.foreign import foreign
 from thumbwheel.importers.import_report import SampleRow
 from thumbwheel.importers.lines import ignore_position
@@ -168,10 +169,17 @@ def address_of(name: str) -> Path:
 
 def _of_project(variable: str) -> str | None:
     """Return the value of a variable in the .env file of the working directory, or None if it is
-    not set there. Raises MissingExtra if the file exists and python-dotenv is not installed."""
+    not set there. Raises MissingExtra if the file exists and python-dotenv is not installed, and
+    InputError if another user may have put it there."""
     file = Path(DOTENV)
     if not file.is_file():
         return None
+    if may_be_planted(file):
+        raise InputError(
+            f"file {str(file.absolute())!r}",
+            "another user put it into a folder to which everybody may write",
+            f"Work in another folder, or set {variable} in the environment",
+        )
     try:
         from dotenv import dotenv_values
     except ImportError:

@@ -442,7 +442,7 @@ def serve(
 
 def _start_successor(port: int) -> None:
     """Start this command once more, as the successor of this process."""
-    command = [sys.executable, "-m", "thumbwheel", *sys.argv[1:]]
+    command = [sys.executable, "-P", "-m", "thumbwheel", *sys.argv[1:]]
     if "--replace" not in command:
         command.append("--replace")
     subprocess.Popen([*command, "--port", str(port)], stdin=subprocess.DEVNULL)

@@ -27,6 +27,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, groupby
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -266,13 +267,16 @@ class _Process:
         self._read = b""
         module = "thumbwheel.training.judge_process"
         functions = json.dumps(self._functions)
+        # The user's own functions may be in the working folder. It comes last, because a file
+        # json.py in it would take the place of Python's own.
+        search_path = [*sys.path, str(Path.cwd())]
         self._child = subprocess.Popen(
-            [sys.executable, "-m", module, str(os.getpid()), functions],
+            [sys.executable, "-P", "-m", module, str(os.getpid()), functions],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             umask=UMASK,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(search_path), "OMP_NUM_THREADS": "1"},
         )
         refused = self._reply_to(b"")
         if "failure" in refused:  # of the process itself

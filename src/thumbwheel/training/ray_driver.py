@@ -194,7 +194,7 @@ def _is_refused(address: str, auth_mode: str) -> bool:
     this one. Ray reads the mode once in a process, so another one asks."""
     try:
         probe = subprocess.run(
-            [sys.executable, "-c", PROBE, address],
+            [sys.executable, "-P", "-c", PROBE, address],
             env=os.environ | {AUTH_MODE: auth_mode},
             capture_output=True,
             timeout=PROBE_SECONDS,
