@@ -17,12 +17,17 @@ def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
     return {**(options if isinstance(options, Mapping) else {}), **outside}
 
 
+def is_done(value: Mapping[str, Any]) -> bool:
+    """Return whether a line is the last of a reply."""
+    return value.get("done") in (True, "true")
+
+
 def add_end(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
     """Add the model, log-probabilities and, in the last line, reason and counts."""
     draft.add_head(value)
     if value.get("logprobs"):
         draft.add_logprobs({"content": value["logprobs"]})
-    if value.get("done") is not True:
+    if not is_done(value):
         return
     draft.ended = True
     draft.finish("tool_calls" if draft.has_tool_calls else value.get("done_reason"))

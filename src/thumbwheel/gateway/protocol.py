@@ -13,13 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from thumbwheel.gateway.event_stream import (
-    JsonLineStream,
-    ServerSentEvents,
-    Unpacker,
-    looked_up,
-    parsed,
-)
+from thumbwheel.gateway.event_stream import ReplyEvents, Unpacker, looked_up, parsed
 from thumbwheel.gateway.reply_draft import (
     MAX_ERROR,
     CallReply,
@@ -39,6 +33,8 @@ Headers = Mapping[str, str]
 
 MAX_WHOLE = 16 << 20
 """Bytes of a reply that is not streamed which are held for reading."""
+KEEP_ALIVES = (b"", b"null", b"{}", b"ping", b"pong", b"keep-alive", b"keepalive", b"heartbeat")
+"""Data of events that only keep a connection open, in small letters."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +146,6 @@ class Protocol:
     """Adds what one event of a streamed reply says."""
     whole: Add
     """Adds what the object of a whole reply says."""
-    events: Callable[[], ServerSentEvents | JsonLineStream] = ServerSentEvents
     reply_keys: tuple[str, ...] = ()
     """Where set, a whole reply is not parsed: only the values of these keys are looked up in it,
     because the rest is large and not recorded."""
@@ -194,12 +189,14 @@ class ReplyReader:
     def __init__(self, call: CallRequest, status: int, headers: Headers) -> None:
         self._protocol = call.protocol
         self._status = status
-        self._draft = ReplyDraft()
+        self._draft = ReplyDraft(call.body)
         self._body = bytearray()
+        self._first_event: Mapping[str, Any] | None = None
+        self._event_count = 0
         self._is_body_truncated = self._is_done = False
         self._unpacker, self._problem = _unpacker(headers.get("content-encoding", ""))
         is_stream = _is_stream(call, status, headers.get("content-type", ""))
-        self._events = call.protocol.events() if is_stream else None
+        self._events = ReplyEvents() if is_stream else None
 
     @property
     def has_token(self) -> bool:
@@ -222,13 +219,14 @@ class ReplyReader:
         message about the upstream."""
         draft = self._draft
         if self._events is not None:
-            for data in self._events.rest():
-                self._event(data)
-            draft.truncated = draft.truncated or self._events.truncated
+            self._finish_stream(self._events, cause)
         elif self._problem is None:
             self._finish_whole(cause)
         if self._problem is not None:
             draft.problem = draft.problem or self._problem
+        is_answer = self._protocol.is_recorded and self._protocol.step_kind == "llm"
+        if is_answer and draft.ended and draft.is_blank:
+            draft.doubt = draft.doubt or "it holds no answer that can be read"
         draft.truncated = draft.truncated or self._is_body_truncated
         return draft.reply(cause)
 
@@ -245,21 +243,45 @@ class ReplyReader:
     def _event(self, data: bytes) -> None:
         if self._is_done:
             return
-        if data.strip() == b"[DONE]":
+        text = data.strip()
+        if text.strip(b'"').upper() == b"[DONE]":
             self._draft.ended = self._is_done = True
             return
-        value = parsed(data)
-        if not isinstance(value, dict):
+        value = parsed(data, "surrogateescape")
+        values = value if isinstance(value, list) else [value]
+        if not all(isinstance(item, dict) for item in values):
+            if text.lower() not in KEEP_ALIVES:
+                self._draft.doubt = self._draft.doubt or "an event of its stream is no JSON object"
             return
-        if value.get("error"):
-            self._draft.error = self._draft.error or error_text(value["error"])
+        for item in values:
+            self._add_event(item)
+
+    def _add_event(self, value: dict[str, Any]) -> None:
+        self._draft.begin_event()
+        self._event_count += 1
+        self._first_event = value if self._event_count == 1 else None
+        error = value.get("error") or (value if value.get("type") == "error" else None)
+        if error:
+            self._draft.error = self._draft.error or error_text(error)
         self._protocol.event(self._draft, value)
+
+    def _finish_stream(self, events: ReplyEvents, cause: str | None) -> None:
+        """Read the end of a stream, which may be all of it: a whole reply in one event."""
+        draft = self._draft
+        for data in events.rest():
+            self._event(data)
+        draft.truncated = draft.truncated or events.truncated
+        if self._first_event is not None and draft.says_nothing and draft.error is None:
+            self._protocol.whole(draft, self._first_event)
+            draft.ended = draft.ended or not draft.is_blank
+        if not (self._event_count or self._is_done or cause) and events.has_bytes:
+            draft.problem = draft.problem or "it holds neither events nor a JSON object"
 
     def _finish_whole(self, cause: str | None) -> None:
         draft = self._draft
         body = bytes(self._body)
         keys = self._protocol.reply_keys if self._status < 300 else ()
-        value = looked_up(body, keys) if keys else parsed(body)
+        value = looked_up(body, keys) if keys else parsed(body, "surrogateescape")
         if self._status >= 300:
             text = " ".join(body[:100_000].decode("utf-8", "replace").split())
             if isinstance(value, dict):
@@ -272,8 +294,11 @@ class ReplyReader:
             draft.ended = draft.error is None
         elif self._is_body_truncated:
             draft.problem = f"its body is longer than the {MAX_WHOLE:,} bytes that are read"
-        elif cause is None:
-            draft.problem = "its body is no JSON object"
+        else:
+            events = ReplyEvents()  # of a server that streams where nobody asked for it
+            for data in events.feed(body):
+                self._event(data)
+            self._finish_stream(events, cause)
 
 
 def _is_stream(call: CallRequest, status: int, content_type: str) -> bool:

@@ -11,11 +11,16 @@ import json
 import math
 import re
 from array import array
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from io import StringIO
 from typing import Any, TypeGuard
 
+from thumbwheel.gateway.pieced_text import (
+    PiecedText,
+    ToolCallDraft,
+    without_escapes,
+)
+from thumbwheel.importers.chat_messages import objects
 from thumbwheel.importers.recordable import clipped, name_of, storable
 
 MAX_TEXT = 600_000
@@ -29,6 +34,7 @@ MAX_TOKEN_ID = 2**31 - 1
 CLIENT_LEFT = "the client left"
 """The cause of a reply that ended because nobody listened any more; the call counts as cancelled,
 not as failed."""
+LATE_TEXT = "text came after the end of the answer"
 _WORD = 32
 """Characters of a finish reason."""
 
@@ -37,14 +43,36 @@ FINISH_REASONS = {
     "stop_sequence": "stop",
     "pause_turn": "stop",
     "completed": "stop",
+    "complete": "stop",
+    "eos": "stop",
+    "eos_token": "stop",
     "max_tokens": "length",
     "max_output_tokens": "length",
+    "max_length": "length",
+    "model_length": "length",
     "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
+    "tool_call": "tool_calls",
     "function_call": "tool_calls",
     "refusal": "content_filter",
+    "safety": "content_filter",
+    "recitation": "content_filter",
 }
-"""Other APIs' reasons for the end of an answer, in OpenAI's words, which are the stored ones."""
+"""Other APIs' reasons for the end of an answer in small letters, in OpenAI's words, which are the
+stored ones."""
+NO_REASONS = ("null", "none")
+"""Texts that say that the answer has not ended."""
+FAILURES = (
+    "error",
+    "failed",
+    "abort",
+    "aborted",
+    "cancelled",
+    "canceled",
+    "network_error",
+    "system_error",
+)
+"""Reasons with which servers say that the answer broke off."""
 _TOKEN_ID = re.compile(r"token_id:(\d{1,10})")
 
 
@@ -89,17 +117,6 @@ class CallReply:
     """Whether the client left before its end."""
 
 
-class ToolCallDraft:
-    """A tool call whose arguments come in pieces."""
-
-    def __init__(self) -> None:
-        self.id = ""
-        self.name = ""
-        self.arguments = StringIO()
-        self.is_text = False
-        """Whether the tool takes any text, and no JSON."""
-
-
 def _is_name(value: Any) -> TypeGuard[str]:
     return isinstance(value, str) and bool(value)
 
@@ -107,44 +124,53 @@ def _is_name(value: Any) -> TypeGuard[str]:
 def _opens_another(call: ToolCallDraft, id: Any, name: Any, is_elsewhere: bool) -> bool:
     """Return whether a piece with this id and name begins another call than `call`; `is_elsewhere`
     if it has another index. Some servers give all calls one id."""
+    if not _is_name(name):
+        return _is_name(id) and bool(call.id) and id != call.id
+    is_whole = call.pieces.is_object()
     if _is_name(id) and call.id:
-        is_whole = is_elsewhere and _is_name(name) and is_json(call.arguments.getvalue())
-        return id != call.id or is_whole
-    if not _is_name(name) or not call.name:
-        return False
-    return name != call.name or is_json(call.arguments.getvalue())
+        return id != call.id or (is_elsewhere and is_whole)
+    return bool(call.name) and (name != call.name or is_whole)
 
 
-def is_json(text: str) -> bool:
-    """Return whether a text is a whole JSON value.
+def offered_tools(body: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the tools that a request of any API offers.
 
-    >>> is_json('{"day": "today"}'), is_json('{"day": '), is_json("")
-    (True, False, False)
+    >>> sorted(offered_tools({"tools": [{"function": {"name": "hours"}}, {"name": "parking"}]}))
+    ['hours', 'parking']
     """
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
+    names = set()
+    for key in ("tools", "functions"):
+        for tool in objects(body.get(key)):
+            function = tool.get("function")
+            holder = function if isinstance(function, Mapping) else tool
+            if _is_name(holder.get("name")):
+                names.add(holder["name"])
+    return frozenset(names)
 
 
 class ReplyDraft:
-    """What has come of a reply. `ended` and `error` are set by whoever reads it."""
+    """What has come of a reply. `ended` and `error` are set by whoever reads it. `request` is the
+    body of the request, whose tools tell where a name that comes in pieces ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, request: Mapping[str, Any] | None = None) -> None:
+        self._request = request or {}
         self.ended = False
         """Whether the mark of its end has come."""
         self.error: str | None = None
         self.problem: str | None = None
+        self.doubt: str | None = None
+        """Why the answer may be another than what can be read of it."""
         self.truncated = False
         self.has_token = False
         self.id: str | None = None
         self.served_model: str | None = None
         self.finish_reason: str | None = None
         self._room = MAX_TEXT
-        self._cut_buffers: set[int] = set()
-        self._texts: dict[int, StringIO] = {}
-        self._reasoning = StringIO()
+        self._role = ""
+        self._is_late = False
+        """Whether text came after the end of the answer."""
+        self._texts: dict[int, PiecedText] = {}
+        self._reasoning = PiecedText()
         self._tool_calls: list[ToolCallDraft] = []
         self._calls_by_key: dict[int, ToolCallDraft] = {}
         self._usage: dict[str, int] = {}
@@ -161,7 +187,27 @@ class ReplyDraft:
     @property
     def says_nothing(self) -> bool:
         """Whether neither a text nor a call has come yet."""
-        return not self._tool_calls and not any(text.tell() for text in self._texts.values())
+        return not self._tool_calls and not any(self._texts.values())
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing of an answer has come, not even an empty text."""
+        return not (self._tool_calls or self._texts or self._reasoning or self.error)
+
+    @property
+    def has_text(self) -> bool:
+        """Whether text of the answer has come."""
+        return bool(self._texts.get(0))
+
+    @property
+    def has_reasoning(self) -> bool:
+        """Whether thoughts have come."""
+        return bool(self._reasoning)
+
+    def begin_event(self) -> None:
+        """Note that what follows belongs to another event."""
+        if self._is_late:
+            self.doubt = self.doubt or LATE_TEXT
 
     def add_head(self, value: Mapping[str, Any]) -> None:
         """Set the reply's id and the model that answers, unless set; most events repeat them."""
@@ -170,17 +216,30 @@ class ReplyDraft:
         if self.served_model is None:
             self.served_model = name_of(value.get("model"))
 
+    def is_answer(self, role: Any, other_roles: Container[str]) -> bool:
+        """Return whether a message is the model's: by its role, or by that of the last piece which
+        named one. Servers that run tools show their results in the same stream."""
+        if isinstance(role, str) and role:
+            self._role = role.lower()
+        is_answer = self._role not in other_roles
+        if not is_answer and not self.says_nothing:
+            self.doubt = (
+                self.doubt or f"its stream holds messages of the role {self._role[:_WORD]!r}"
+            )
+        return is_answer
+
     def add_text(self, text: Any, choice: Any = 0) -> None:
         """Add text to the answer; `choice` is its index if several were requested."""
         if not isinstance(text, str):
             return
-        buffer = self._texts.get(choice) if isinstance(choice, int) else None
-        if buffer is None:
+        draft = self._texts.get(choice) if isinstance(choice, int) else None
+        if draft is None:
             if not isinstance(choice, int) or len(self._texts) >= MAX_CHOICES:
                 return
-            buffer = self._texts[choice] = StringIO()
+            draft = self._texts[choice] = PiecedText()
         if text:
-            self._append(buffer, text)
+            self._is_late |= choice == 0 and self.finish_reason is not None
+            self._append(draft, text)
 
     def add_reasoning(self, text: Any) -> None:
         """Add text to the model's reasoning."""
@@ -203,15 +262,21 @@ class ReplyDraft:
 
         `key` is the piece's index. Servers leave it out, write null, count all calls as the first
         or a call's arguments apart from its head. So another id, or a name after arguments that
-        are whole, opens a new call, and a piece without either belongs to the last one.
+        are whole, opens a new call, and a piece without either belongs to the last one. A name may
+        come in pieces, too.
         """
-        call = self._call_of_id(id)
+        if isinstance(key, str) and key.isdecimal() and len(key) < 10:
+            key = int(key)
+        call = self.call_of_id(id)
         if call is None and type(key) is int:
             call = self._calls_by_key.get(key)
-        if call is None and not _is_name(name) and not _is_name(id):
-            call = self._tool_calls[-1] if self._tool_calls else None
-        elif call is None and type(key) is not int:
-            call = self._continued_call(id, name)
+        last = self._tool_calls[-1] if self._tool_calls else None
+        is_last = type(key) is not int and last is not None and bool(last.name)
+        if call is None and not _is_name(id) and (is_last or not _is_name(name)):
+            call = last
+        if call is not None and _is_name(name) and self._continues_name(call, id, name):
+            self.has_token = True
+            return call
         is_elsewhere = type(key) is int and self._calls_by_key.get(key) is not call
         if call is not None and _opens_another(call, id, name, is_elsewhere):
             call = None
@@ -224,14 +289,38 @@ class ReplyDraft:
         self._name_call(call, id, name)
         return call
 
-    def _call_of_id(self, id: Any) -> ToolCallDraft | None:
+    def has_call(self, name: Any, arguments: Any) -> bool:
+        """Return whether a call with this name and these arguments has come."""
+        text = arguments_text(arguments)
+        return any(call.name == name and call.arguments() == text for call in self._tool_calls)
+
+    def call_of_id(self, id: Any) -> ToolCallDraft | None:
         """Return the call of this id."""
         return next((call for call in self._tool_calls if _is_name(id) and call.id == id), None)
 
-    def _continued_call(self, id: Any, name: Any) -> ToolCallDraft | None:
-        """Return the last call where a piece without an index repeats its head."""
-        last = self._tool_calls[-1] if self._tool_calls else None
-        return last if last is not None and not _is_name(id) and last.name == name else None
+    def _continues_name(self, call: ToolCallDraft, id: Any, name: str) -> bool:
+        """Add a piece of a call's name to it, and return True; False if the piece is no more of it.
+        It is more of it if a tool was offered whose name begins so, or if it came with the call's
+        id and before its arguments."""
+        is_same = _is_name(id) and id == call.id
+        if not call.name or len(call.pieces) or (_is_name(id) and call.id and not is_same):
+            return False
+        joined = call.name + name
+        tools = offered_tools(self._request)
+        is_offered = call.name in tools
+        if any(tool.startswith(joined) for tool in tools) and not (is_offered and name in tools):
+            call.name = self._short(joined)
+            return True
+        repeats = name.startswith(call.name)
+        if repeats and any(tool.startswith(name) for tool in tools):
+            if is_same or not is_offered:
+                call.name = self._short(name)
+            return is_same or not is_offered
+        if is_same and name != call.name and not is_offered:
+            call.name = self._short(name if repeats else joined)
+            self.doubt = self.doubt or "the name of a tool call came in pieces, and none is offered"
+            return True
+        return False
 
     def _name_call(self, call: ToolCallDraft, id: Any, name: Any) -> None:
         if _is_name(id) and not call.id:
@@ -241,14 +330,8 @@ class ReplyDraft:
 
     def add_arguments(self, call: ToolCallDraft | None, arguments: Any) -> None:
         """Add to a call's arguments: JSON text, or a value, which is converted to it."""
-        if call is None or arguments is None:
-            return
-        if not isinstance(arguments, str):
-            try:
-                arguments = json.dumps(arguments, ensure_ascii=False)
-            except (ValueError, RecursionError):
-                return
-        self._append(call.arguments, arguments)
+        if call is not None and arguments is not None:
+            self._append(call.pieces, arguments_text(arguments))
 
     def add_token(self, id: Any, logprob: Any) -> None:
         """Add a sampled token, with None for the parts that the server omits."""
@@ -303,16 +386,25 @@ class ReplyDraft:
             self._all_token_ids = array("i", ids)
 
     def count(self, **counts: Any) -> None:
-        """Set token counts by the names of Usage; later ones replace earlier ones."""
+        """Set token counts by the names of Usage; later ones replace earlier ones, but a zero does
+        not: some servers repeat the counts without them."""
         for name, count in counts.items():
-            if type(count) is int and 0 <= count < 2**31:
-                self._usage[name] = count
+            number = _count_of(count)
+            if number is not None:
+                self._usage[name] = number or self._usage.get(name, 0)
 
     def finish(self, reason: Any) -> None:
         """Set the reason for which the answer ended."""
-        if isinstance(reason, str) and reason:
-            self.ended = True
-            self.finish_reason = FINISH_REASONS.get(reason, storable(reason[:_WORD]))
+        if not isinstance(reason, str) or not reason or reason.lower() in NO_REASONS:
+            return
+        self.ended = True
+        self._is_late = False
+        if reason.lower() in FAILURES:
+            self.error = self.error or f"the upstream ended its reply with {reason.lower()!r}"
+        if self.finish_reason == "length":
+            return  # the answer was cut, whatever is said later
+        word = storable(reason.lower()[:_WORD])
+        self.finish_reason = FINISH_REASONS.get(word, word)
 
     def reply(self, cause: str | None) -> CallReply:
         """Return the reply. `cause` is why it ended early, None if it ended by itself."""
@@ -321,14 +413,15 @@ class ReplyDraft:
         if is_cut_off:
             error = cause or "the upstream ended its reply before the answer was complete"
         token_ids, logprobs = self._tokens()
-        problem = self.problem
-        if self.ended and not all(self._is_whole(call) for call in self._tool_calls):
-            problem = problem or "the arguments of a tool call are no JSON"
+        texts = {choice: self._text(choice) for choice in sorted(self._texts)}
+        reasoning = self._value(self._reasoning) or None
+        tool_calls = [self._call(call) for call in self._tool_calls]
+        problem = self.problem or (self._doubt() if self.ended else None)
         return CallReply(
-            text=self._text(0),
-            reasoning=self._value(self._reasoning) or None,
-            tool_calls=[self._call(call) for call in self._tool_calls],
-            alternatives=[self._text(choice) or "" for choice in sorted(self._texts) if choice],
+            text=texts.get(0),
+            reasoning=reasoning,
+            tool_calls=tool_calls,
+            alternatives=[text for choice, text in texts.items() if choice],
             finish_reason=self.finish_reason,
             usage=Usage(**self._usage),
             id=self.id,
@@ -342,25 +435,34 @@ class ReplyDraft:
             cancelled=is_cut_off and cause == CLIENT_LEFT,
         )
 
+    def _doubt(self) -> str | None:
+        """Return why the answer of a reply that came to its end may be another, else None."""
+        if self.doubt is not None:
+            return self.doubt
+        if not all(call.is_whole() for call in self._tool_calls):
+            return "the arguments of a tool call are no JSON object"
+        if not all(call.name.strip() for call in self._tool_calls):
+            return "a tool call has no name"
+        if self.finish_reason == "tool_calls" and not self._tool_calls:
+            return "it ends with tool calls, and none can be read"
+        if self._is_late:
+            return LATE_TEXT
+        if self._texts and 0 not in self._texts and not self._tool_calls:
+            return "no answer has the index 0"
+        return None
+
     def _call(self, draft: ToolCallDraft) -> dict[str, Any]:
         """Return a tool call in the form of OpenAI's messages; one without arguments has none by
         JSON, too."""
-        arguments = self._value(draft.arguments)
-        if not draft.is_text and not arguments.strip():
-            arguments = "{}"
-        function = {"name": storable(draft.name), "arguments": arguments}
+        arguments = draft.arguments()
+        if draft.pieces.is_cut:
+            arguments = clipped(f"{arguments}.", len(arguments))
+        function = {"name": storable(draft.name), "arguments": self._whole_text(arguments)}
         call = {"type": "function", "function": function}
         return {"id": storable(draft.id), **call} if draft.id else call
 
-    def _is_whole(self, draft: ToolCallDraft) -> bool:
-        """Return whether a call's arguments can be read, or were cut here."""
-        text = draft.arguments.getvalue()
-        is_cut = id(draft.arguments) in self._cut_buffers
-        return draft.is_text or is_cut or not text.strip() or is_json(text)
-
-    def _text(self, choice: int) -> str | None:
-        buffer = self._texts.get(choice)
-        return None if buffer is None else self._value(buffer)
+    def _text(self, choice: int) -> str:
+        return self._value(self._texts[choice])
 
     def _tokens(self) -> tuple[list[int] | None, list[float] | None]:
         """Return (ids, log-probabilities) of the sampled tokens, each None unless known for every
@@ -381,24 +483,57 @@ class ReplyDraft:
             logprobs = None
         return ids.tolist() if ids else None, logprobs.tolist() if logprobs else None
 
-    def _append(self, buffer: StringIO, text: str) -> None:
+    def _append(self, draft: PiecedText, text: str) -> None:
         self.has_token = True
         if len(text) > self._room:
             text = text[: self._room]
-            self.truncated = True
-            self._cut_buffers.add(id(buffer))
+            self.truncated = draft.is_cut = True
         self._room -= len(text)
-        buffer.write(text)
+        draft.write(text)
 
-    def _value(self, buffer: StringIO) -> str:
-        """Return the text of a buffer, without a last word that was cut."""
-        text = storable(buffer.getvalue())
-        return clipped(f"{text}.", len(text)) if id(buffer) in self._cut_buffers else text
+    def _value(self, draft: PiecedText) -> str:
+        """Return the text of a draft, without a last word that was cut."""
+        text = self._whole_text(draft.text())
+        return clipped(f"{text}.", len(text)) if draft.is_cut else text
+
+    def _whole_text(self, text: str) -> str:
+        """Return a text as it can be stored. A part that is lost is noted."""
+        text, is_lossy = without_escapes(text)
+        if is_lossy:
+            self.doubt = self.doubt or "its text is no UTF-8"
+        return text
 
     def _short(self, text: str) -> str:
         if len(text) > 512:
             self.truncated = True
         return clipped(text, 512)
+
+
+def arguments_text(arguments: Any) -> str:
+    """Return a piece of a call's arguments as text.
+
+    >>> arguments_text({"day": "today"}), arguments_text('{"day"'), arguments_text(None)
+    ('{"day": "today"}', '{"day"', '')
+    """
+    if arguments is None or isinstance(arguments, str):
+        return arguments or ""
+    try:
+        return json.dumps(arguments, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return ""
+
+
+def _count_of(value: Any) -> int | None:
+    """Return a count of tokens, which some servers write as 5.0 or as a text; None if it is none.
+
+    >>> _count_of(5.0), _count_of("5"), _count_of(True)
+    (5, 5, None)
+    """
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, str) and value.isdecimal() and len(value) < 10:
+        value = int(value)
+    return value if type(value) is int and 0 <= value < 2**31 else None
 
 
 def _id_of(entry: Mapping[str, Any]) -> Any:

@@ -7,13 +7,13 @@ A server that the owner registered gets the client's bytes as they are, whatever
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError
-from thumbwheel.gateway.event_stream import ServerSentEvents, parsed
+from thumbwheel.gateway.event_stream import ReplyEvents, parsed
 from thumbwheel.gateway.protocol import MAX_WHOLE, CallRequest, ReplyReader
 from thumbwheel.gateway.protocols import openai_chat, openai_embeddings
 from thumbwheel.gateway.refusal import error_body
@@ -217,8 +217,8 @@ class TranslatedReply:
     ) -> None:
         self._call, self._status = call, status
         self._writer = translation.writer(call.body)
-        self._reader = ChatReplyReader()
-        self._events = ServerSentEvents() if "event-stream" in content_type else None
+        self._reader = ChatReplyReader(call.body)
+        self._events = ReplyEvents()
         self._body = bytearray()
         self._has_begun = self._has_failed = False
         self.is_stream = call.stream and status < 300
@@ -226,32 +226,32 @@ class TranslatedReply:
 
     def feed(self, chunk: bytes) -> bytes:
         """Return the bytes for the client that the next bytes of the server make."""
-        if self._events is None:
+        if self._status >= 300:
             self._body += chunk[: MAX_WHOLE - len(self._body)]
             return b""
         return self._written(map(parsed, self._events.feed(chunk)))
 
     def end(self) -> bytes:
         """Return the last bytes of a stream."""
-        if self._events is None:
-            written = self._written([parsed(bytes(self._body))])
-        else:
-            written = self._written(map(parsed, self._events.rest()))
+        written = self._written(map(parsed, self._events.rest()))
         if self._has_failed:
             return written
         if not self._has_begun:
             return written + self._begin() + self._writer.failure(UNREADABLE)
+        written += self._writer.piece(self._reader.rest())
+        if self._reader.error is not None:
+            return written + self._writer.failure(self._reader.error)
         end = self._reader.end()
         return written + (self._writer.failure(BROKE_OFF) if end is None else self._writer.end(end))
 
     def whole(self) -> tuple[int, bytes]:
         """Return status and body of a reply that is not streamed."""
-        value = parsed(bytes(self._body))
         if self._status >= 300:
-            return self._status, self._error(
-                self._status, _failure_text(value, bytes(self._body[:1000]))
-            )
-        self._written([value] if self._events is None else map(parsed, self._events.rest()))
+            message = _failure_text(parsed(bytes(self._body)), bytes(self._body[:1000]))
+            return self._status, self._error(self._status, message)
+        self._written(map(parsed, self._events.rest()))
+        if self._has_begun:
+            self._writer.piece(self._reader.rest())
         if self._reader.error is not None:
             return 502, self._error(502, self._reader.error)
         end = self._reader.end()
@@ -262,9 +262,9 @@ class TranslatedReply:
     def _written(self, values: Iterable[Any]) -> bytes:
         """Return the bytes of events or of a whole reply; nothing after an error."""
         written = b""
-        for value in values:
-            if not isinstance(value, dict) or self._has_failed:
-                continue
+        for value in _flattened(values):
+            if self._has_failed:
+                break
             piece = self._reader.read(value)
             if not self._has_begun:
                 written += self._begin()
@@ -281,6 +281,13 @@ class TranslatedReply:
 
     def _error(self, status: int, message: str) -> bytes:
         return error_body(self._call.protocol.family, status, message)
+
+
+def _flattened(values: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """Yield the objects among `values` and in the lists among them."""
+    for value in values:
+        items = value if isinstance(value, list) else [value]
+        yield from (item for item in items if isinstance(item, dict))
 
 
 def _failure_text(value: Any, body: bytes) -> str:

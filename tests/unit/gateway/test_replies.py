@@ -29,7 +29,7 @@ from tests.scrambled_json import json_values, scrambled
 from thumbwheel.gateway.event_stream import (
     MAX_DECODED,
     MAX_EVENT,
-    JsonLineStream,
+    JsonTexts,
     ServerSentEvents,
 )
 from thumbwheel.gateway.protocol import MAX_WHOLE, ReplyReader
@@ -179,7 +179,7 @@ def test_the_last_event_counts_where_the_stream_ends_within_its_line() -> None:
     events = ServerSentEvents()
     assert events.feed(b'data: {"n": 1}\n\ndata: {"n": 2}') == [b'{"n": 1}']
     assert events.rest() == [b'{"n": 2}']
-    lines = JsonLineStream()
+    lines = JsonTexts()
     assert lines.feed(b'{"n": 1}\n{"n": 2}') == [b'{"n": 1}']
     assert lines.rest() == [b'{"n": 2}']
 

@@ -149,7 +149,7 @@ def _block_delta(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
     if not isinstance(delta, Mapping):
         return
     kind = delta.get("type")
-    if kind == "text_delta":
+    if kind in ("text_delta", None):
         draft.add_text(delta.get("text"))
     elif kind == "thinking_delta":
         draft.add_reasoning(delta.get("thinking"))
@@ -181,6 +181,8 @@ EVENTS: dict[str, Add] = {
 def whole(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
     """Add a whole message."""
     draft.add_head(value)
+    if isinstance(value.get("content"), str):
+        draft.add_text(value["content"])
     for block in objects(value.get("content")):
         _add_block(draft, block, None, is_start=False)
     draft.finish(value.get("stop_reason"))

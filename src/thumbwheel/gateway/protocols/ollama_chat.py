@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from thumbwheel.gateway.call_context import ollama_context
-from thumbwheel.gateway.event_stream import JsonLineStream
-from thumbwheel.gateway.ollama_api import add_end, sampling
+from thumbwheel.gateway.ollama_api import add_end, is_done, sampling
+from thumbwheel.gateway.openai_reply import OTHER_ROLES, content_text, thoughts_of
 from thumbwheel.gateway.protocol import Protocol
 from thumbwheel.gateway.reply_draft import ReplyDraft
 from thumbwheel.gateway.translation.ollama import CHAT
@@ -39,16 +39,24 @@ def messages(body: Mapping[str, Any], recorder: BoundedCopier) -> list[dict[str,
 def add(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
     """Add a line, or a whole reply, which has the same form."""
     message = value.get("message")
-    if isinstance(message, Mapping):
-        draft.add_text(message.get("content"))
-        draft.add_reasoning(message.get("thinking"))
+    if isinstance(message, Mapping) and draft.is_answer(message.get("role"), OTHER_ROLES):
+        draft.add_text(content_text(message.get("content")))
+        draft.add_reasoning(thoughts_of(message))
         for call in objects(message.get("tool_calls")):
             function = call.get("function")
             if isinstance(function, Mapping):
-                # Ollama sends each call whole
-                tool_call = draft.tool_call(call.get("id"), function.get("name"))
-                draft.add_arguments(tool_call, function.get("arguments"))
+                _add_call(draft, call.get("id"), function, is_last=is_done(value))
     add_end(draft, value)
+
+
+def _add_call(draft: ReplyDraft, id: Any, function: Mapping[str, Any], *, is_last: bool) -> None:
+    """Add a call. Ollama sends each whole; servers that imitate it send pieces, or repeat all calls
+    in the last line."""
+    name, arguments = function.get("name"), function.get("arguments")
+    if arguments is None:
+        arguments = {}
+    if not (is_last and draft.has_call(name, arguments)):
+        draft.add_arguments(draft.streamed_call(None, id, name), arguments)
 
 
 PROTOCOL = Protocol(
@@ -61,7 +69,6 @@ PROTOCOL = Protocol(
     context=ollama_context,
     event=add,
     whole=add,
-    events=JsonLineStream,
     streams_unasked=True,
     translation=CHAT,
 )

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from thumbwheel.gateway.call_context import ollama_context
-from thumbwheel.gateway.event_stream import JsonLineStream
 from thumbwheel.gateway.ollama_api import add_end
 from thumbwheel.gateway.ollama_api import sampling as options
 from thumbwheel.gateway.protocol import Protocol, no_tools
@@ -53,7 +52,6 @@ PROTOCOL = Protocol(
     context=ollama_context,
     event=add,
     whole=add,
-    events=JsonLineStream,
     streams_unasked=True,
     translation=GENERATE,
 )

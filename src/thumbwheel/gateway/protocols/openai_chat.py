@@ -6,9 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from thumbwheel.gateway.call_context import openai_context
-from thumbwheel.gateway.openai_reply import REASONING, add_llama_server, add_usage
+from thumbwheel.gateway.openai_reply import (
+    OTHER_ROLES,
+    REASONING,
+    add_all_usage,
+    add_llama_server,
+    choices_of,
+    content_text,
+    stated_error,
+    thoughts_of,
+)
 from thumbwheel.gateway.protocol import Protocol
-from thumbwheel.gateway.reply_draft import ReplyDraft
+from thumbwheel.gateway.reply_draft import ReplyDraft, error_text
 from thumbwheel.importers.chat_messages import (
     objects,
     openai_messages,
@@ -70,39 +79,50 @@ def whole(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
 
 def _add(draft: ReplyDraft, value: Mapping[str, Any], part: str) -> None:
     draft.add_head(value)
-    for choice in objects(value.get("choices")):
-        index = choice.get("index", 0)
-        name = part
-        if part == "delta" and isinstance(choice.get("message"), Mapping) and draft.says_nothing:
-            name = "message"  # a stream of one whole message
-        message = choice.get(name)
+    error = stated_error(value)
+    if error:
+        draft.error = draft.error or error_text(error)
+    for index, choice in choices_of(value):
+        message = choice.get(part)
         if index != 0:
             if isinstance(message, Mapping):
-                draft.add_text(message.get("content"), index)
+                draft.add_text(content_text(message.get("content")), index)
             continue
         if isinstance(message, Mapping):
-            _add_message(draft, message, is_whole=name == "message")
+            _add_message(draft, message, is_whole=part == "message")
+        if part == "delta" and isinstance(choice.get("message"), Mapping):
+            _add_rest(draft, choice["message"])
+        if not isinstance(message, Mapping) and isinstance(choice.get("text"), str):
+            draft.add_text(choice["text"])  # in the form of the older API
         if choice.get("logprobs") or choice.get("token_ids"):
             draft.add_logprobs(choice.get("logprobs"), choice.get("token_ids"))
         draft.finish(choice.get("finish_reason"))
     if "timings" in value or "__verbose" in value:
         add_llama_server(draft, value)
-    if value.get("usage"):
-        add_usage(draft, value["usage"])
+    add_all_usage(draft, value)
+
+
+def _add_rest(draft: ReplyDraft, message: Mapping[str, Any]) -> None:
+    """Add of a whole message at the end of a stream the parts that its pieces did not bring."""
+    rest = dict(message)
+    if draft.has_text:
+        rest |= {"content": None, "refusal": None}
+    if draft.has_reasoning:
+        rest |= dict.fromkeys(REASONING)
+    if draft.has_tool_calls:
+        rest |= {"tool_calls": None, "function_call": None}
+    _add_message(draft, rest, is_whole=True)
 
 
 def _add_message(draft: ReplyDraft, message: Mapping[str, Any], *, is_whole: bool) -> None:
-    content = message.get("content")
-    if isinstance(content, list):
-        content = "".join(str(part.get("text", "")) for part in objects(content))
-    draft.add_text(content)
+    if not draft.is_answer(message.get("role"), OTHER_ROLES):
+        return
+    draft.add_text(content_text(message.get("content")))
     if message.get("refusal"):
         draft.add_text(message["refusal"])
-    for key in REASONING:
-        if message.get(key):
-            draft.add_reasoning(message[key])
-            break
-    for call in objects(message.get("tool_calls")):
+    draft.add_reasoning(thoughts_of(message))
+    calls = message.get("tool_calls")
+    for call in objects([calls] if isinstance(calls, Mapping) else calls):
         _add_call(draft, call, call.get("index"), is_whole)
     if isinstance(message.get("function_call"), Mapping):
         _add_call(draft, {"function": message["function_call"]}, 0, is_whole)
@@ -111,7 +131,7 @@ def _add_message(draft: ReplyDraft, message: Mapping[str, Any], *, is_whole: boo
 def _add_call(draft: ReplyDraft, call: Mapping[str, Any], index: Any, is_whole: bool) -> None:
     function = call.get("function")
     if not isinstance(function, Mapping):
-        function = {}
+        function = call
     names = (call.get("id"), function.get("name"))
     tool_call = draft.tool_call(*names) if is_whole else draft.streamed_call(index, *names)
     draft.add_arguments(tool_call, function.get("arguments"))

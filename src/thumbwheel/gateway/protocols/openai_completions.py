@@ -6,10 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from thumbwheel.gateway.call_context import openai_context
-from thumbwheel.gateway.openai_reply import add_llama_server, add_usage
+from thumbwheel.gateway.openai_reply import (
+    add_all_usage,
+    add_llama_server,
+    choices_of,
+    content_text,
+    stated_error,
+)
 from thumbwheel.gateway.protocol import Protocol, no_tools
-from thumbwheel.gateway.reply_draft import ReplyDraft
-from thumbwheel.importers.chat_messages import objects, prompt_messages, selected
+from thumbwheel.gateway.reply_draft import ReplyDraft, error_text
+from thumbwheel.importers.chat_messages import prompt_messages, selected
 from thumbwheel.importers.recordable import BoundedCopier
 
 SAMPLING = (
@@ -48,9 +54,11 @@ def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
 def add(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
     """Add a chunk, or a whole completion, which has the same form."""
     draft.add_head(value)
-    for choice in objects(value.get("choices")):
-        index = choice.get("index", 0)
-        draft.add_text(choice.get("text"), index)
+    error = stated_error(value)
+    if error:
+        draft.error = draft.error or error_text(error)
+    for index, choice in choices_of(value):
+        draft.add_text(content_text(choice.get("text")), index)
         if index != 0:
             continue
         if choice.get("logprobs") or choice.get("token_ids"):
@@ -58,8 +66,7 @@ def add(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
         draft.finish(choice.get("finish_reason"))
     if "timings" in value or "__verbose" in value:
         add_llama_server(draft, value)
-    if value.get("usage"):
-        add_usage(draft, value["usage"])
+    add_all_usage(draft, value)
 
 
 PROTOCOL = Protocol(

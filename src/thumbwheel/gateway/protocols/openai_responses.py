@@ -108,6 +108,35 @@ def _note_kind(call: ToolCallDraft | None, item: Mapping[str, Any]) -> None:
         call.is_text = item["type"] == "custom_tool_call"
 
 
+def _text_done(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
+    """Add a text whose deltas the server left out."""
+    if not draft.has_text:
+        draft.add_text(value.get("text"))
+
+
+def _arguments_done(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
+    """Add arguments whose deltas the server left out."""
+    call = draft.streamed_call(value.get("output_index"))
+    if call is not None and not len(call.pieces):
+        draft.add_arguments(call, value.get("arguments", value.get("input")))
+
+
+def _item_done(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
+    item = value.get("item")
+    if not isinstance(item, Mapping):
+        return
+    if item.get("type") in CALL_TYPES:
+        call = draft.call_of_id(item.get("call_id"))
+        if call is None:
+            names = (item.get("call_id"), item.get("name"))
+            call = draft.streamed_call(value.get("output_index"), *names)
+            _note_kind(call, item)
+        if call is not None and not len(call.pieces):
+            draft.add_arguments(call, item.get("arguments", item.get("input")))
+    elif item.get("type") == "message" and not draft.has_text:
+        _add_message(draft, item)
+
+
 def _arguments_delta(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
     draft.add_arguments(draft.streamed_call(value.get("output_index")), value.get("delta"))
 
@@ -118,13 +147,23 @@ def _head(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
 
 
 def _end(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
+    """Add the end, and what the events before it left out."""
     response = value.get("response")
     if not isinstance(response, Mapping):
-        return
-    if draft.has_token:
-        _add_end(draft, response)
-    else:
-        whole(draft, response)
+        response = {}
+    for index, item in enumerate(objects(response.get("output"))):
+        if item.get("type") == "reasoning":
+            if not draft.has_reasoning:
+                _add_reasoning(draft, item)
+        else:
+            _item_done(draft, {"output_index": index, "item": item})
+    statuses = {
+        "response.completed": "completed",
+        "response.incomplete": "incomplete",
+        "response.failed": "failed",
+    }
+    status = response.get("status") or statuses.get(str(value.get("type")))
+    _add_end(draft, {**response, "status": status})
 
 
 def _error(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
@@ -137,10 +176,15 @@ EVENTS: dict[str, Add] = {
     "response.refusal.delta": _text_delta,
     "response.reasoning_text.delta": _reasoning_delta,
     "response.reasoning_summary_text.delta": _reasoning_delta,
+    "response.output_text.done": _text_done,
     "response.output_item.added": _item_added,
+    "response.output_item.done": _item_done,
     "response.function_call_arguments.delta": _arguments_delta,
     "response.custom_tool_call_input.delta": _arguments_delta,
+    "response.function_call_arguments.done": _arguments_done,
+    "response.custom_tool_call_input.done": _arguments_done,
     "response.completed": _end,
+    "response.done": _end,
     "response.incomplete": _end,
     "response.failed": _end,
     "error": _error,
@@ -152,18 +196,28 @@ def whole(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
     for item in objects(value.get("output")):
         kind = item.get("type")
         if kind == "message":
-            for part in objects(item.get("content")):
-                draft.add_text(part.get("text", part.get("refusal")))
-                if part.get("logprobs"):
-                    draft.add_logprobs({"content": part["logprobs"]})
+            _add_message(draft, item)
         elif kind == "reasoning":
-            for part in [*objects(item.get("summary")), *objects(item.get("content"))]:
-                draft.add_reasoning(part.get("text"))
+            _add_reasoning(draft, item)
         elif kind in CALL_TYPES:
             call = draft.tool_call(item.get("call_id"), item.get("name"))
             _note_kind(call, item)
             draft.add_arguments(call, item.get("arguments", item.get("input")))
     _add_end(draft, value)
+
+
+def _add_message(draft: ReplyDraft, item: Mapping[str, Any]) -> None:
+    if isinstance(item.get("content"), str):
+        draft.add_text(item["content"])
+    for part in objects(item.get("content")):
+        draft.add_text(part.get("text", part.get("refusal")))
+        if part.get("logprobs"):
+            draft.add_logprobs({"content": part["logprobs"]})
+
+
+def _add_reasoning(draft: ReplyDraft, item: Mapping[str, Any]) -> None:
+    for part in [*objects(item.get("summary")), *objects(item.get("content"))]:
+        draft.add_reasoning(part.get("text"))
 
 
 def _add_end(draft: ReplyDraft, response: Mapping[str, Any]) -> None:
