@@ -292,8 +292,8 @@ def test_an_app_makes_nothing_gold_in_the_name_of_an_editor(forum: Forum) -> Non
     assert refusal.status_code == 422 and "an app says" in refusal.text
     # what the app said does not keep her from rating the item herself, or from disliking it
     for key, thumb in (("first", "down"), ("second", "up")):
-        own = {**in_name_of_ann, "key": key, "thumb": thumb}
-        assert forum.ann.post(rating, json=own).status_code == 200
+        rating_of_ann = {**in_name_of_ann, "key": key, "thumb": thumb}
+        assert forum.ann.post(rating, json=rating_of_ann).status_code == 200
         assert forum.app.post(rating, json={**forged, "key": f"after {key}"}).status_code == 422
         assert make_gold().status_code == (200 if thumb == "up" else 422)
     with forum.ws.db.read() as connection:

@@ -198,12 +198,12 @@ def approve_liked(
             feedback_id for ids_of_item in liked.values() for feedback_id in ids_of_item
         ]
         senders = store.senders_of(connection, feedback_ids)
-    known = [
+    vouched = [
         item
         for item, ids_of_item in liked.items()
         if all(_is_known(ws, senders.get(feedback_id)) for feedback_id in ids_of_item)
     ]
-    if not known:
+    if not vouched:
         why = f"rater {rater!r} has called nothing in it good"
         if liked:
             why += ", and what an app says in that name makes nothing gold"
@@ -213,7 +213,7 @@ def approve_liked(
             "Review it first: thumbwheel queue next, queue rate, or the page Rate",
         )
     results = []
-    for item in known:
+    for item in vouched:
         request = RatingRequest(queue, item, rater, f"approve-liked:{item}")
         results.append(approve(ws, agent, request, None, checker))
     return results
