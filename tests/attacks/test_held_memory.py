@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from tests.servers.scripted_upstream import Received, ScriptedUpstream, chat_rep
 from tests.servers.scripted_upstream import stream_head as head_of
 from tests.waiting import until
 from tests.worlds.gateway_world import GatewayWorld, opened_home, running, serve_remote
+from thumbwheel.access import keys
 from thumbwheel.core.errors import ModelError
 from thumbwheel.gateway import application
+from thumbwheel.gateway.held_bytes import HeldBytes
+from thumbwheel.gateway.refusal import Refusal
 from thumbwheel.llm import checked_transport
 from thumbwheel.models.types import EndpointAddress
 
@@ -34,7 +38,7 @@ def test_calls_that_wait_hold_a_bounded_memory(tmp_path: Path) -> None:
 
     with (
         ScriptedUpstream() as upstream,
-        opened_home(tmp_path / "home", {"max_held": 5 * MIB}) as ws,
+        opened_home(tmp_path / "home", {"max_held": 8 * MIB}) as ws,
     ):
         serve_remote(ws, EndpointAddress(upstream.url, "large"))
         upstream.script = answered
@@ -44,13 +48,63 @@ def test_calls_that_wait_hold_a_bounded_memory(tmp_path: Path) -> None:
             refused = [call.result() for call in calls if call.done()]
             assert {answer.status_code for answer in refused} == {429}
             assert refused[0].headers["retry-after"] and "max_held" in refused[0].text
-            assert gateway.application.gateway.held.total <= 5 * MIB
+            assert gateway.application.gateway.held.total <= 6 * MIB
             over.set()
             statuses = [call.result().status_code for call in calls]
             assert statuses.count(200) >= 2
             # all of it is given back, also by those that were refused
             assert gateway.application.gateway.held.total == 0
             assert gateway.ask(VALUES).status_code == 200
+
+
+def test_one_key_leaves_room_for_the_calls_of_others(tmp_path: Path) -> None:
+    over = threading.Event()
+
+    def answered(request: Received) -> Iterable[Any]:
+        over.wait(60)
+        return [reply(chat_reply())]
+
+    with (
+        ScriptedUpstream() as upstream,
+        opened_home(tmp_path / "home", {"max_held": 8 * MIB}) as ws,
+    ):
+        serve_remote(ws, EndpointAddress(upstream.url, "large"))
+        upstream.script = answered
+        greedy, other = (
+            {"authorization": f"Bearer {keys.add(ws, name).secret}"} for name in ("greedy", "other")
+        )
+        with running(ws) as gateway, ThreadPoolExecutor(12) as pool:
+            calls = [pool.submit(gateway.ask, VALUES, headers=greedy) for _ in range(10)]
+            until(lambda: sum(call.done() for call in calls) >= 6)
+            refused = [call.result() for call in calls if call.done()]
+            assert {answer.status_code for answer in refused} == {429}
+            waiting = pool.submit(gateway.ask, headers=other)
+            until(
+                lambda: (
+                    gateway.application.gateway.running
+                    == 1 + sum(not call.done() for call in calls)
+                )
+            )
+            assert not waiting.done()
+            over.set()
+            assert waiting.result().status_code == 200
+            statuses = [call.result().status_code for call in calls]
+            assert statuses.count(200) >= 2
+
+
+@pytest.mark.parametrize("n_callers", [1, 2, 5])
+def test_whoever_comes_next_finds_room(n_callers: int) -> None:
+    held = HeldBytes(1 << 20)
+    with ExitStack() as stack:
+        stack.enter_context(held.of_call("bystander")).hold(16)  # so that nobody runs alone
+        for number in range(n_callers):
+            call = stack.enter_context(held.of_call(f"key_{number}"))
+            with pytest.raises(Refusal):
+                while True:
+                    call.hold(16)
+            assert call.count > 16
+        assert held.total < 1 << 20
+    assert held.total == 0
 
 
 def test_a_call_that_runs_alone_is_taken_however_large(tmp_path: Path) -> None:

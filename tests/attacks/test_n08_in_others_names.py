@@ -21,13 +21,13 @@ from tests.worlds.forum_world import (
     name_of,
     wait_for_key,
 )
-from thumbwheel.access import keys
+from thumbwheel.access import keys, users
 from thumbwheel.capture.feedback_token import DAY, DAYS, FeedbackTokens
 from thumbwheel.capture.inbox import drain_inbox
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.capture.traces import show_trace
 from thumbwheel.core.errors import InputError
-from thumbwheel.db.schema import feedback, raters
+from thumbwheel.db.schema import cases, feedback, raters
 from thumbwheel.erasure.erase import erase
 from thumbwheel.importers.types import OWNER_MARKS
 from thumbwheel.models.types import Agent
@@ -273,3 +273,28 @@ def send_spans(forum: Forum, app: TestClient, *spans: dict[str, Any]) -> int:
     """The status of the answer."""
     body = {"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]}
     return app.post(f"/a/{AGENT}/v1/traces", json=body).status_code
+
+
+def test_an_app_makes_nothing_gold_in_the_name_of_an_editor(forum: Forum) -> None:
+    users.set_role(forum.ws, "ann", "editor", agent=AGENT)
+    queues = f"/api/agents/{AGENT}/queues"
+    until(lambda: forum.ann.post(queues, json={"name": "review"}).status_code == 200)
+    queue, in_name_of_ann = f"{queues}/review", {"rater": "ann"}
+    (item,) = forum.app.post(f"{queue}/next", json=in_name_of_ann).json()["items"]
+    rating = f"{queue}/items/{item['id']}/rating"
+    forged = {**in_name_of_ann, "key": "forged", "thumb": "up"}
+    assert forum.app.post(rating, json=forged).status_code == 200
+
+    def make_gold() -> Any:
+        return forum.ann.post(f"{queue}/gold", json={**in_name_of_ann, "checker": "exact_answer"})
+
+    refusal = make_gold()
+    assert refusal.status_code == 422 and "an app says" in refusal.text
+    # what the app said does not keep her from rating the item herself, or from disliking it
+    for key, thumb in (("first", "down"), ("second", "up")):
+        rating_of_ann = {**in_name_of_ann, "key": key, "thumb": thumb}
+        assert forum.ann.post(rating, json=rating_of_ann).status_code == 200
+        assert forum.app.post(rating, json={**forged, "key": f"after {key}"}).status_code == 422
+        assert make_gold().status_code == (200 if thumb == "up" else 422)
+    with forum.ws.db.read() as connection:
+        assert connection.scalar(sa.select(sa.func.count()).select_from(cases)) == 1

@@ -161,3 +161,11 @@ def test_gold_of_a_file_needs_what_gold_needs(served: Served) -> None:
     assert import_case(nightly, "c2") == 200
     assert import_case(served.with_key("run", "edit"), "c3", gold=True, reviewer="boss") == 200
     assert reviewers(served) == [("feedback", None), ("gold", "boss")]
+
+
+def test_a_score_that_brings_its_trace_needs_the_right_to_send_traces(served: Served) -> None:
+    score = {"prompt": "How?", "response": "So.", "score": 1.0, "runId": "r1"}
+    rater, app = served.with_key("rate"), served.with_key("rate", "call")
+    for path in ("/api/feedback/support", "/api/policies/feedback/support"):
+        assert rater.post(path, json=score).status_code == 403
+        assert app.post(path, json=score).status_code == 200

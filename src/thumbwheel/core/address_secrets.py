@@ -28,6 +28,23 @@ def without_secrets(url: str) -> str:
     return url
 
 
+def without_path(value: Any) -> Any:
+    """Return an address with ... in place of all but its scheme and host, and any other value as it
+    is: the address of a webhook has its secret in the path.
+
+    >>> without_path("https://hooks.slack.com/services/T0/B0/secret"), without_path("auto")
+    ('https://hooks.slack.com/...', 'auto')
+    """
+    if not isinstance(value, str):
+        return value
+    scheme, mark, rest = value.partition("://")
+    if not mark:
+        return without_secrets(value)
+    address = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    host = address.rpartition("@")[2]
+    return value if host == rest else f"{scheme}://{host}/..."
+
+
 def secret_spans(url: str) -> list[tuple[int, int]]:
     """Return the (start, end) positions of the passwords in an address, in order."""
     scheme = SCHEME.match(url)

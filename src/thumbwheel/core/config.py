@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from thumbwheel import sdk
 from thumbwheel.core import log
+from thumbwheel.core.address_secrets import without_path
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.core.plugins import nearest
 from thumbwheel.core.private import ACCESS_TOKEN, is_open, may_be_planted, tighten
@@ -74,11 +75,26 @@ def _explain(cls: type[Config], error: ValidationError, where: str) -> tuple[str
             "there is no such setting",
             f"Known here: {', '.join(names)}.{nearest(str(first['loc'][-1]), names)}",
         )
-    value = "" if first["type"] == "missing" else f" = {first['input']!r}"
+    value = "" if first["type"] == "missing" else f" = {_without_secrets(first['input'])!r}"
     why = first["msg"][:1].lower() + first["msg"][1:]
     if not path:
         return f"settings{value} in {where}", why, "Change one of them"
     return f"setting {path!r}{value} in {where}", why, "Change or remove it"
+
+
+def _without_secrets(value: Any) -> Any:
+    """Return a refused value for a message: of a group only what is no text, and of an address only
+    its host."""
+    match value:
+        case Mapping():
+            return {name: _in_group(part) for name, part in value.items()}
+        case list() | tuple():
+            return [_without_secrets(part) for part in value]
+    return without_path(value)
+
+
+def _in_group(value: Any) -> Any:
+    return value if isinstance(value, bool | int | float | None) else "..."
 
 
 def _fields_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:

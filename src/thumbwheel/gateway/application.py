@@ -188,7 +188,7 @@ class Gateway:
         try:
             headers = _headers_of(scope)
             caller = self._caller(scope, headers)
-            with self.held.of_call() as held:
+            with self.held.of_call(caller.id) as held:
                 if path.call == SHOW and method == "POST":
                     shown_model = await self._shown(receive, path, headers, caller, held)
                     await _send_json(send, 200, shown_model)

@@ -38,8 +38,9 @@ class GatewayConfig(Config):
     max_body: int = Field(default=32 << 20, ge=1024)
     """Bytes of a request, unpacked; a larger one is answered with 413"""
     max_held: int = Field(default=1 << 30, ge=1024)
-    """Bytes that the requests of all running calls may take in memory together; beyond them a call
-    is answered with 429. One that runs alone is always taken"""
+    """Bytes that the requests of all running calls may take in memory together, and three quarters
+    of them those of one key or user; beyond them a call is answered with 429. One that runs alone
+    is always taken"""
     connect: float = Field(default=5.0, gt=0)
     """Seconds in which a connection to an upstream has to be made"""
     silence: float = Field(default=600.0, gt=0)

@@ -135,7 +135,7 @@ def named(ws: Workspace, name: str, is_visible: Callable[[Schedule], bool]) -> S
 
 def overdue(ws: Workspace, seconds: float = 60.0, now: datetime | None = None) -> str | None:
     """Return a message if a schedule is due for more than `seconds` and its job was not enqueued,
-    else None."""
+    else None. Health needs no key, so the message does not name the schedule."""
     now = now or datetime.now(UTC)
     with ws.db.read() as connection:
         late = [row for row in store.all_schedules(connection) if is_due(row, now)]
@@ -143,7 +143,7 @@ def overdue(ws: Workspace, seconds: float = 60.0, now: datetime | None = None) -
         assert schedule.next_at is not None  # noqa: S101 - it is due
         waited = (now - schedule.next_at).total_seconds()
         if waited > seconds:
-            return f"schedule {schedule.name} is {waited:.0f} s late: no worker looks at schedules"
+            return f"a schedule is {waited:.0f} s late: no worker looks at schedules"
     return None
 
 

@@ -70,9 +70,10 @@ class ChannelConfig(Config):
 
 
 def check_url(url: str) -> None:
-    """Raise ValueError for an invalid web address, or one that contains a secret."""
+    """Raise ValueError for an invalid web address, or one that contains a secret. The message does
+    not repeat it: the address of a webhook may be a secret as a whole."""
     if not url.startswith(("http://", "https://")):
-        raise ValueError(f"{url!r} is no http or https address")
+        raise ValueError("url is no http or https address")
     if [*addresses_with_secrets(url)]:
         raise ValueError("url holds a secret: store the whole address, and name it by url_secret")
 

@@ -22,6 +22,7 @@ from thumbwheel.capture.ingest import scope_under
 from thumbwheel.capture.trace_queries import by_metadata
 from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, DataError, InputError, NotFound
+from thumbwheel.db.feedback_in_force import USER
 from thumbwheel.db.message_chains import conversation
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import of_agent
@@ -184,21 +185,35 @@ def approve_liked(
     ws: Workspace, agent: Agent, queue: Queue, rater: str, checker: str | None = None
 ) -> list[RatedItem]:
     """Vouch for every item that this rater called good: each becomes a gold case. Repeating it
-    changes nothing. Raises DataError if there is none, InputError for a queue of comparisons."""
+    changes nothing. An app may rate in any name, so only ratings from a user's own session or from
+    the sender of this request count. Raises DataError if there is none, InputError for a queue of
+    comparisons."""
     with ws.db.read() as connection:
-        liked = [
-            row.item_id
+        liked = {
+            row.item_id: row.feedback
             for row in store.current_ratings(connection, queue.id)
             if row.rater == rater and (row.content or {}).get("thumb") is True
+        }
+        feedback_ids = [
+            feedback_id for ids_of_item in liked.values() for feedback_id in ids_of_item
         ]
-    if not liked:
+        senders = store.senders_of(connection, feedback_ids)
+    vouched = [
+        item
+        for item, ids_of_item in liked.items()
+        if all(_is_known(ws, senders.get(feedback_id)) for feedback_id in ids_of_item)
+    ]
+    if not vouched:
+        why = f"rater {rater!r} has called nothing in it good"
+        if liked:
+            why += ", and what an app says in that name makes nothing gold"
         raise DataError(
             f"queue {queue.name!r}",
-            f"rater {rater!r} has called nothing in it good",
+            why,
             "Review it first: thumbwheel queue next, queue rate, or the page Rate",
         )
     results = []
-    for item in liked:
+    for item in vouched:
         request = RatingRequest(queue, item, rater, f"approve-liked:{item}")
         results.append(approve(ws, agent, request, None, checker))
     return results
@@ -341,14 +356,18 @@ def _last_action(change: _Change) -> sa.RowMapping | None:
 
 
 def _retract(change: _Change) -> list[AnyRecord]:
-    """Return records that retract the rater's earlier verdict on the item; empty if there is
-    none."""
+    """Return records that retract the rater's earlier verdict on the item; empty if there is none.
+    An app may have rated in a user's name before the user did: that stays the app's statement."""
     earlier = _last_action(change)
     if earlier is None or change.before is not AssignmentState.RATED or earlier["kind"] != RATE:
         return []
     action_id = change.request.action_id
+    sender = change.ws.sender
+    senders = store.senders_of(change.connection, earlier["feedback"])
     records: list[AnyRecord] = []
     for number, feedback_id in enumerate(earlier["feedback"]):
+        if sender.startswith(USER) and senders.get(feedback_id) != sender:
+            continue
         records.append(
             FeedbackRecord(
                 id=f"{action_id}:retract:{number}",
@@ -361,6 +380,12 @@ def _retract(change: _Change) -> list[AnyRecord]:
             )
         )
     return records
+
+
+def _is_known(ws: Workspace, sender: str | None) -> bool:
+    """Return whether a rating names its true rater: a user's session names nobody else, and the
+    sender of this request vouches for what they said themselves. Older ratings have no sender."""
+    return sender is None or sender == ws.sender or sender.startswith(USER)
 
 
 def _targets(change: _Change) -> list[sa.RowMapping]:

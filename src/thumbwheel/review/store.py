@@ -420,13 +420,14 @@ def add_action(connection: sa.Connection, row: Mapping[str, Any]) -> None:
 
 
 def current_ratings(connection: sa.Connection, queue_id: str) -> Iterator[sa.Row[Any]]:
-    """Yield (item_id, rater, content, recorded_at, shown) of the ratings that count, oldest
-    first."""
+    """Yield (item_id, rater, content, feedback, recorded_at, shown) of the ratings that count,
+    oldest first."""
     query = (
         sa.select(
             review_actions.c.item_id,
             review_actions.c.rater,
             review_actions.c.content,
+            review_actions.c.feedback,
             review_actions.c.recorded_at,
             review_assignments.c.shown,
         )
@@ -438,6 +439,15 @@ def current_ratings(connection: sa.Connection, queue_id: str) -> Iterator[sa.Row
         .order_by(review_actions.c.recorded_at, review_actions.c.id)
     )
     yield from streamed(connection, query)
+
+
+def senders_of(connection: sa.Connection, feedback_ids: Iterable[str]) -> dict[str, str | None]:
+    """Return feedback id -> its sender, for those that exist."""
+    senders: dict[str, str | None] = {}
+    for part in batches(list(feedback_ids)):
+        query = sa.select(feedback.c.id, feedback.c.sender).where(feedback.c.id.in_(part))
+        senders.update((row.id, row.sender) for row in connection.execute(query))
+    return senders
 
 
 def action_counts(connection: sa.Connection, queue_id: str) -> dict[tuple[str, str], int]:

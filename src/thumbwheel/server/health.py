@@ -21,6 +21,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
 from thumbwheel.access.needs import public
+from thumbwheel.core import log
 
 WATCHERS = public("machines that watch ask it, and it holds no data")
 LEAVING = "the server stops, and takes no new calls"
@@ -103,7 +104,9 @@ class ServerHealth:
             try:
                 problem = check.problem()
             except Exception as error:  # noqa: BLE001 - who asks for health always gets an answer
-                problem = f"its state cannot be read: {error}"
+                # the text may quote an address of the database
+                log.logger.error("the state of %s cannot be read: %s", check.part, error)
+                problem = f"its state cannot be read ({type(error).__name__}); see the log"
             if problem is not None:
                 problems[check.part] = problem
         return problems

@@ -182,6 +182,32 @@ def test_settings_that_cannot_be(tmp_path: Path, channel: dict[str, Any], why: s
         sources.load(NotifyConfig, "notify")
 
 
+HOOK = "hooks.example/services/T0/B0/hidden"
+
+
+@pytest.mark.parametrize(
+    "channels",
+    [
+        {"ops": {"kind": "slack", "url": f"https://{HOOK}", "url_secret": "HOOK"}},
+        {"ops": {"kind": "webhook", "url": f"https://{HOOK}"}},
+        {"ops": {"kind": "slack", "url": HOOK}},
+        {"ops": {"kind": "slack", "url": f"htps://{HOOK}"}},
+        {"ops": {"kind": "slack", "url": [f"https://{HOOK}"]}},
+        {"ops": {"kind": "slack", "url": {"value": f"https://{HOOK}"}}},
+        {"ops": {"kind": "slack", "url": f"https://{HOOK}", "port": f"https://{HOOK}"}},
+        {"ops": {"kind": "slack", "url": f"https://{HOOK}", "kinds": [f"https://{HOOK}"]}},
+        {"Ops": {"kind": "slack", "url": f"https://{HOOK}"}},
+        [{"kind": "slack", "url": f"https://{HOOK}"}],
+    ],
+)
+def test_no_error_repeats_the_address_of_a_receiver(channels: Any) -> None:
+    sources = Sources({"notify": {"channels": channels}}, "thumbwheel.yaml", {})
+    with pytest.raises(ConfigError) as refused:
+        sources.load(NotifyConfig, "notify")
+    assert "hidden" not in str(refused.value)
+    assert "channels" in str(refused.value)
+
+
 def ask(ws: Workspace, folder: Path) -> None:
     """Put a decision into the inbox."""
     base = versions.ensure_base(ws, "support", "base", "f" * 64)

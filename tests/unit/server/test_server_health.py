@@ -18,7 +18,7 @@ from tests.worlds.gateway_world import GatewayWorld
 from thumbwheel.jobs import claims, queue, schedules
 from thumbwheel.jobs.types import JobsConfig, JobState
 from thumbwheel.server import serve as serve_module
-from thumbwheel.server.health import TimeLimited
+from thumbwheel.server.health import HealthCheck, ServerHealth, TimeLimited
 
 
 def test_a_server_that_works_is_green(gateway: GatewayWorld) -> None:
@@ -178,3 +178,11 @@ def test_what_a_limited_check_raises_is_heard() -> None:
 
     with pytest.raises(ValueError, match="no such table"):
         TimeLimited(problem)()
+
+
+def test_a_check_that_fails_tells_strangers_no_more_than_its_kind() -> None:
+    def fail() -> str | None:
+        raise OSError("connection to postgresql://wheel:hidden@db.internal failed")
+
+    problems = ServerHealth([HealthCheck("jobs", fail)], {}).problems()
+    assert problems == {"jobs": "its state cannot be read (OSError); see the log"}

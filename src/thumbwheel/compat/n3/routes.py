@@ -143,6 +143,7 @@ def submit_feedback(
     """Store feedback; each is a trace and its score."""
     submissions = feedback if isinstance(feedback, list) else [feedback]
     slug = ids.slug_of(agent)
+    request.state.principal.require("call", slug)  # each brings a trace, too
     now = datetime.now(UTC)
     names = [_name(request, slug, index) for index in range(len(submissions))]
     groups = []

@@ -21,7 +21,7 @@ from thumbwheel.core import log
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import NotFound, ThumbwheelError
 from thumbwheel.server.api.bodies import BoundedRoute
-from thumbwheel.server.pages.markdown import markdown
+from thumbwheel.server.pages.markdown import markdown_of_all
 from thumbwheel.server.pages.page import Page, PageRequest
 from thumbwheel.server.pages.page_table import PAGES
 from thumbwheel.server.pages.rendering import (
@@ -149,8 +149,9 @@ def _add_markdown(routes: APIRouter) -> None:
         dependencies=[needs("read", by_row=True)],
     )
     def show_markdown(asked: TextsToShow) -> ShownTexts:
-        """Return texts as the safe HTML in which the pages show Markdown."""
-        return ShownTexts(html=[str(markdown(text)) for text in asked.texts])
+        """Return texts as the safe HTML in which the pages show Markdown. Beyond 400,000 characters
+        texts are shown unrendered."""
+        return ShownTexts(html=[str(html) for html in markdown_of_all(asked.texts)])
 
 
 def _download(form: str) -> Callable[[Request], Response]:

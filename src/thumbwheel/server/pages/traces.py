@@ -8,7 +8,7 @@ when somebody wants it; steps come in parts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Annotated, Any, Literal
@@ -52,6 +52,9 @@ LEARNED_AT_ONCE = 100
 """Pieces of feedback that a model learned from."""
 MOST_OF_TEXT, MOST_OF_STEP = 20_000, 4_000
 """Characters that are shown at first of a message or an answer, and of a part of a step."""
+MOST_TURNS, MOST_OF_CHAT = 200, 200_000
+"""Newest messages of a conversation that are shown, and their characters at first. An app sends the
+conversation, so that a stranger says how long it is."""
 MANY_STEPS = 20
 """Beyond so many steps, each shows less at first."""
 MOST_OF_MANY = 400
@@ -386,22 +389,34 @@ def _best_text(trace: Mapping[str, Any]) -> str:
     return str(best)[:MOST_OF_TEXT]
 
 
-def _turns(chat: Iterable[Mapping[str, Any]]) -> list[ChatTurn]:
+def _turns(chat: Sequence[Mapping[str, Any]]) -> list[ChatTurn]:
+    """Return the newest messages, in their order. Once the newest have used up `MOST_OF_CHAT`, the
+    others show their beginnings; before `MOST_TURNS` there is no more than their length."""
+    n_earlier = max(0, len(chat) - MOST_TURNS)
+    room = MOST_OF_CHAT
     turns = []
-    for number, message in enumerate(chat):
+    for number in reversed(range(n_earlier, len(chat))):
+        message = chat[number]
         text = content_text(message.get("content"))
         more = {key: value for key, value in message.items() if key not in ("role", "content")}
         if text is None and message.get("content") is not None:
             more["content"] = message["content"]
         path = f"input.{number}"
+        most = max(MOST_OF_MANY, min(MOST_OF_TEXT, room))
+        shown_text = None if text is None else Excerpt.of(text, f"{path}.content", most)
+        room -= len(shown_text.text) if shown_text else 0
         turns.append(
             ChatTurn(
                 role=str(message["role"]),
-                text=None if text is None else Excerpt.of(text, f"{path}.content"),
+                text=shown_text,
                 more=Excerpt.of(more, path, MOST_OF_STEP) if more else None,
             )
         )
-    return turns
+    if n_earlier:
+        characters = sum(len(content_text(turn.get("content")) or "") for turn in chat[:n_earlier])
+        role = f"{n_earlier:,} earlier messages"
+        turns.append(ChatTurn(role, Excerpt("", characters, "input"), None))
+    return turns[::-1]
 
 
 def _totals(
