@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.doc_pages import PAGES as DOC_PAGES
+from tests.doc_pages import ROOT
 from tests.pictures import check_picture, shrink, without_folder
 from tests.ui.page_urls import URLS
 from tests.worlds.browser_world import NARROW, WIDE, Scheme, visitor
@@ -17,6 +19,8 @@ from tests.worlds.pages_world import PagesWorld
 from thumbwheel.server.pages.page_table import PAGES
 
 NAMES = [page.name for page in PAGES]
+SUFFIXES: dict[Scheme, str] = {"light": "", "dark": "-dark"}
+"""Colours -> the end of the name of a picture."""
 MOST_BYTES = 150_000
 """Of a picture in the documentation."""
 DRAWN = 1500
@@ -46,6 +50,17 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
 
 def test_every_page_has_a_url_for_its_tests() -> None:
     assert sorted(URLS) == sorted(NAMES)
+
+
+def test_the_documentation_shows_a_picture_of_every_page() -> None:
+    texts = "".join(page.read_text() for page in DOC_PAGES)
+    missing = []
+    for scheme, names in PICTURED.items():
+        for name in names:
+            file = f"ui/{name}{SUFFIXES[scheme]}.png"
+            if not (ROOT / "docs" / file).is_file() or f"({file})" not in texts:
+                missing.append(file)
+    assert missing == []
 
 
 REPEAT = (pytest.mark.slow, pytest.mark.repeat)
@@ -96,8 +111,7 @@ def test_pictures_of_every_page(browser: Browser, pages: PagesWorld, pictures: P
     for scheme, names in PICTURED.items():
         with visitor(browser, pages.url, scheme, WIDE, pages.code) as person:
             for name in names:
-                suffix = "" if scheme == "light" else "-dark"
-                picture = pictures / f"{name}{suffix}.png"
+                picture = pictures / f"{name}{SUFFIXES[scheme]}.png"
                 page = person.open(URLS[name].format(**pages.parts))
                 if name in PREPARED:
                     PREPARED[name](page)

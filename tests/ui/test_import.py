@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from tests.servers.thumbwheel_server import running as served
 from tests.worlds.browser_world import NARROW, Visitor, visitor
@@ -58,9 +58,9 @@ def test_columns_are_named_and_counted_before_anything_is_stored(
     file.write_text(GERMAN + "eine Zeile zu viel;a;b;c;d\n")
     page = opened(person, "desk", file)
 
-    # The columns are unknown: a proposal is filled in, and the error says what to do.
+    # The marks are unknown: a proposal is filled in, and the error says what to do.
     problem = page.get_by_role("alert")
-    expect(problem).to_contain_text("known to contain the prompt. Choose above each column")
+    expect(problem).to_contain_text("may be people's feedback on the answers. Choose above each")
     expect(page.get_by_label("frage")).to_have_value("prompt")
     expect(page.get_by_label("antwort")).to_have_value("response")
     expect(page.get_by_label("note")).to_have_value("rating")
@@ -114,6 +114,25 @@ def test_a_person_says_which_value_is_good(person: Visitor, pages: PagesWorld) -
     assert names(pages).count("words") == 0
 
 
+def test_nothing_is_imported_while_the_rows_are_looked_at(person: Visitor) -> None:
+    """A click in between is not lost: the button takes none."""
+    page = opened(person, "quick")
+    page.get_by_text("Paste rows instead of a file").click()
+    page.get_by_label("Rows", exact=True).fill("question,answer,flag\nWhen?,At nine.,yes\n")
+    page.get_by_role("button", name="Show what is in it").click()
+    page.get_by_label("flag").select_option("thumb")
+    button = page.get_by_role("button", name="Import 1 row")
+    expect(button).to_be_enabled()
+    held: list[Route] = []
+    page.route("**/imports/previews?*", lambda route: held.append(route))
+    page.get_by_label("flag").select_option("")
+    expect(page.locator("#preview")).to_have_attribute("aria-busy", "true")
+    expect(button).to_be_disabled()
+    for route in held:
+        route.continue_()
+    expect(button).to_be_enabled()
+
+
 def test_words_are_put_in_order(person: Visitor) -> None:
     page = opened(person, "words")
     page.get_by_text("Paste rows instead of a file").click()
@@ -137,7 +156,7 @@ def test_a_file_that_cannot_be_read_says_so_at_its_field(person: Visitor, tmp_pa
     for name, content, complaint in (
         ("empty.csv", b"", "It is empty. Give a CSV file whose first line names each column"),
         ("twice.csv", b"a,a\n1,2\n", "It has the column 'a' twice."),
-        ("prose.jsonl", b"just words\n", "No line of it is a JSON object."),
+        ("prose.jsonl", b"just words\n", "No line of it is a JSON object; the first"),
         ("broken.parquet", b"PAR1nothing", "It is no readable Parquet"),
         ("chats.json", b'[{"mapping": {}, "current_node": "x"}]', "No source reads"),
     ):

@@ -239,7 +239,7 @@ def judged(ws: Workspace, row: ModelVersion, base: ModelVersion) -> None:
         config=EvaluationConfig().model_dump(mode="json"),
         results=results(row, base),
     )
-    reasons = ["success gains +0.1890, at least +0.1480 at 0.95 confidence"]
+    reasons = ["success gains +18.9 points, at least +14.8 points with 95 % confidence"]
     record(
         ws,
         decisions,

@@ -1,4 +1,4 @@
-"""How times and sizes are written for people."""
+"""How times, sizes, shares and their differences are written for people."""
 
 from __future__ import annotations
 
@@ -47,3 +47,25 @@ def size(n_bytes: float | None) -> str:
     while n_bytes >= 999.5 and units:
         n_bytes, unit = n_bytes / 1000, units.pop()
     return f"{n_bytes:.1f}".removesuffix(".0") + f" {unit}"
+
+
+def percent(value: float | None) -> str:
+    """Return a share as `61.2 %`; a dash for None."""
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def points(value: float | None) -> str:
+    """Return a difference of shares in percentage points, with its sign; a dash for None."""
+    return "–" if value is None else f"{100 * value:+.1f}".replace("-", "−")
+
+
+def gain(value: float | None) -> str:
+    """Return a difference of shares as a text for people; a dash for None.
+
+    >>> gain(0.25), gain(-0.034), gain(0)
+    ('+25 points', '−3.4 points', '0 points')
+    """
+    if value is None:
+        return "–"
+    text = f"{100 * value:+.1f}".removesuffix(".0").replace("-", "−")
+    return f"{'0' if text in ('+0', '−0') else text} points"

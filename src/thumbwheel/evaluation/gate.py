@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from thumbwheel.core import ids, log
 from thumbwheel.core.errors import Conflict, InputError, NotFound
+from thumbwheel.core.figures import gain as gain_in_points
+from thumbwheel.core.figures import percent
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import of_agent
 from thumbwheel.evaluation import store
@@ -72,7 +74,8 @@ def decide(inputs: GateInputs, policy: GatePolicy) -> GateDecision:
     if failures:
         return GateDecision(verdict=GateVerdict.REJECTED, reasons=(*failures, *remarks))
     gain = (
-        f"{inputs.measure} gains {inputs.gain:+.4f}, at least {inputs.low:+.4f} at {_level(inputs)}"
+        f"{inputs.measure} gains {gain_in_points(inputs.gain)}, at least "
+        f"{gain_in_points(inputs.low)} with {_level(inputs)}"
     )
     verdict = GateVerdict.CANARY if limits else GateVerdict.APPROVED
     return GateDecision(verdict=verdict, reasons=(gain, *limits, *remarks))
@@ -100,13 +103,14 @@ def _failures(inputs: GateInputs, policy: GatePolicy) -> list[str]:
         power = ""
         if inputs.detectable is not None:
             power = (
-                f" (a true gain of {inputs.detectable:+.4f} would be seen four times out of five)"
+                f" (a true gain of {gain_in_points(inputs.detectable)} would be seen four times "
+                "out of five)"
             )
         failures.append(
-            f"{inputs.measure} goes from {inputs.before:.4f} to {inputs.after:.4f} "
-            f"({inputs.gain:+.4f}), "
-            f"but the gain is only known to lie above {inputs.low:+.4f} at {_level(inputs)}, and "
-            f"zero has to be excluded{power}"
+            f"{inputs.measure} goes from {percent(inputs.before)} to {percent(inputs.after)} "
+            f"({gain_in_points(inputs.gain)}), but the gain is only known to lie above "
+            f"{gain_in_points(inputs.low)} with {_level(inputs)}, and zero has to be "
+            f"excluded{power}"
         )
     return failures
 
@@ -135,7 +139,7 @@ def _limits(inputs: GateInputs) -> list[str]:
 
 def _level(inputs: GateInputs) -> str:
     looks = f" (look {inputs.reads} at these rows)" if inputs.reads > 1 else ""
-    return f"{inputs.level:.6g} confidence{looks}"
+    return f"{100 * inputs.level:.4g} % confidence{looks}"
 
 
 def inputs_of(

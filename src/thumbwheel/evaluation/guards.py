@@ -16,6 +16,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+from thumbwheel.core.figures import gain, percent
 from thumbwheel.evaluation.policy import GatePolicy, Lenience
 from thumbwheel.evaluation.types import (
     ANCHOR_NLL,
@@ -43,29 +44,49 @@ class GuardState(StrEnum):
 
 
 class GuardRule(NamedTuple):
-    """How a guard is judged. `better`: 1 where more is better, -1 where less is, 0 where it should
-    stay. `words` follow "may be" or "is", and contain the margin."""
+    """How a guard is judged. `better`: 1 for a share of answers, of which more is better; -1 for
+    nats a token, of which fewer are; 0 for tokens of an answer, which should stay. `words` follow
+    "may be" or "is", and contain the margin."""
 
     better: int
     margin: str
     words: str
+
+    def values(self, before: float, after: float) -> str:
+        """Return two values of the guard for people."""
+        if self.better > 0:
+            return f"{percent(before)} -> {percent(after)}"
+        unit = "nats a token" if self.better else "tokens"
+        return f"{before:.3g} -> {after:.3g} {unit}"
+
+    def change(self, change: float) -> str:
+        """Return a difference of two values for people, with its sign."""
+        if self.better > 0:
+            return gain(change)
+        unit = "nats" if self.better else "tokens"
+        return f"{change:+.3g} {unit}".replace("-", "−")
+
+    def beyond(self, margin: float) -> str:
+        """Return the words about a value beyond this margin."""
+        text = f"{margin:.3g}"
+        if self.better > 0:
+            text = gain(margin).removeprefix("+")
+        return self.words.format(text)
 
 
 RULES: dict[str, GuardRule] = {
     NLL_LIKED: GuardRule(
         -1,
         "margin_nll",
-        "more than {:g} nats a token worse on answers that the app gave and people liked",
+        "more than {} nats a token worse on answers that the app gave and people liked",
     ),
-    NLL: GuardRule(-1, "margin_nll", "more than {:g} nats a token worse"),
-    EOS: GuardRule(1, "margin_eos", "down by more than {:g}: fewer answers end"),
-    FORMAT: GuardRule(1, "margin_format", "down by more than {:g}: fewer answers are well-formed"),
-    LENGTH: GuardRule(0, "max_growth", "changed by more than a factor of {:g}"),
-    ANCHOR_NLL: GuardRule(
-        -1, "margin_anchors", "more than {:g} nats a token worse on general text"
-    ),
+    NLL: GuardRule(-1, "margin_nll", "more than {} nats a token worse"),
+    EOS: GuardRule(1, "margin_eos", "down by more than {}: fewer answers end"),
+    FORMAT: GuardRule(1, "margin_format", "down by more than {}: fewer answers are well-formed"),
+    LENGTH: GuardRule(0, "max_growth", "changed by more than a factor of {}"),
+    ANCHOR_NLL: GuardRule(-1, "margin_anchors", "more than {} nats a token worse on general text"),
     ANCHOR_TASKS: GuardRule(
-        1, "margin_tasks", "down by more than {:g}: fewer general tasks are solved"
+        1, "margin_tasks", "down by more than {}: fewer general tasks are solved"
     ),
 }
 """Guards with a margin; others are shown and decide nothing. Forgetting shows first on the agent's
@@ -91,13 +112,13 @@ def guard_state(guard: Guard, policy: GatePolicy) -> tuple[GuardState, str]:
     fallen = state in (GuardState.WORSE, GuardState.SUSPECT)
     if fallen and _highest_ability(guard, share) >= policy.near_chance:
         words += (
-            f"; whether there was something to lose is open, because {share:.4f} of few items may "
-            "be more"
+            f"; whether there was something to lose is open, because {percent(share)} of few "
+            "items may be more"
         )
         return GuardState.OPEN, words
     chance = "nothing right"
     if guard.chance is not None:
-        chance = f"the {guard.chance:.4f} of a uniform guess"
+        chance = f"the {guard.chance:.3g} nats of a uniform guess"
     words = f"shown only: what runs today is near {chance}, so there is nothing to lose"
     return GuardState.NEAR_CHANCE, words
 
@@ -113,7 +134,7 @@ def _state_by_margin(guard: Guard, policy: GatePolicy) -> tuple[GuardState, str]
         return (GuardState.HOLDS, "") if measured else (GuardState.UNMEASURED, too_few)
 
     margin = margin_of(rule, guard.before, policy)
-    words = rule.words.format(round(margin, 4))
+    words = rule.beyond(margin)
     fallen = _loss(rule, guard.before, guard.after) > margin
     if not measured or guard.low is None or guard.high is None:
         if fallen:
@@ -131,8 +152,8 @@ def _state_by_margin(guard: Guard, policy: GatePolicy) -> tuple[GuardState, str]
         )
         return GuardState.UNMEASURED, words
     words = (
-        f"may be {words} (the change lies within {guard.low:+.4f} .. {guard.high:+.4f}); more "
-        "cases would tell"
+        f"may be {words} (the change lies between {rule.change(guard.low)} and "
+        f"{rule.change(guard.high)}); more cases would tell"
     )
     return GuardState.OPEN, words
 
@@ -200,7 +221,12 @@ def guard_reason(guard: Guard, words: str) -> str:
     """Return a guard's line among the reasons of a decision."""
     if guard.before is None or guard.after is None:
         return f"guard {guard.name}: {words}"
-    values = f"{guard.before:.4f} -> {guard.after:.4f} on {guard.n} items"
+    rule = RULES.get(guard.name)
+    before, after = guard.before, guard.after
+    values = f"{before:.4g} -> {after:.4g}"
+    if rule is not None:
+        values = rule.values(before, after)
+    values += f" on {guard.n} items"
     return f"guard {guard.name}: {values}, {words}"
 
 

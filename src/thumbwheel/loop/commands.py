@@ -259,7 +259,7 @@ def _report_rows(report: VersionReport) -> list[present.Row]:
 
 
 def _summary_rows(summary: ReportSummary | None) -> list[tuple[str, object]]:
-    from thumbwheel.report.formatting import percent, points
+    from thumbwheel.core.figures import percent, points
 
     if summary is None:
         return [("evaluation", "none yet")]

@@ -94,7 +94,7 @@ loop.command("run")(options_of(CycleConfig)(run))
 
 def cycle_table(turn: TurnResult) -> present.Table:
     """Return the closing table of a turn."""
-    from thumbwheel.report.formatting import percent, points
+    from thumbwheel.core.figures import percent, points
 
     rows: list[tuple[str, object]] = []
     for candidate in turn.candidates:

@@ -137,7 +137,7 @@ def decision_card(ws: Workspace, pending: Pending) -> DecisionCard:
     ]
     return DecisionCard(
         pending,
-        _question(pending),
+        question_in_words(pending),
         _summary(pending.version, evaluation, checks),
         "" if evaluation is None else _certainty(evaluation),
         checks,
@@ -157,11 +157,14 @@ def _evaluation_of(
     return by_id.get(stored.evaluation_id)
 
 
-def _question(pending: Pending) -> str:
-    """Return the question to show: a short form if there is one, else the turn's own."""
-    if pending.kind is Wish.PROMOTE:
-        return f"Make {pending.version} live?"
-    return pending.question[:1].upper() + pending.question[1:]
+def question_in_words(pending: Pending) -> str:
+    """Return the question that a person answers: which version becomes live, or is tried. A version
+    that would be deployed first may go live by the same answer."""
+    if pending.kind is Wish.EXPORT:
+        return pending.question[:1].upper() + pending.question[1:]
+    if why_not_live(pending):
+        return f"Try {pending.version} as canary?"
+    return f"Make {pending.version} live?"
 
 
 def _summary(version: str, evaluation: Evaluation | None, checks: Sequence[CheckLine]) -> str:

@@ -32,28 +32,6 @@ def visible(text: object) -> str:
     return f"{shown[:EXCERPT]}… ({len(shown) - EXCERPT} more characters)"
 
 
-def percent(value: float | None) -> str:
-    """Return a share as `61.2 %`; a dash for None."""
-    return "–" if value is None else f"{100 * value:.1f} %"
-
-
-def points(value: float | None) -> str:
-    """Return a difference of shares in percentage points, with its sign; a dash for None."""
-    return "–" if value is None else f"{100 * value:+.1f}".replace("-", "−")
-
-
-def gain(value: float | None) -> str:
-    """Return a difference of shares as a text for people; a dash for None.
-
-    >>> gain(0.25), gain(-0.034), gain(0)
-    ('+25 points', '−3.4 points', '0 points')
-    """
-    if value is None:
-        return "–"
-    text = f"{100 * value:+.1f}".removesuffix(".0").replace("-", "−")
-    return f"{'0' if text in ('+0', '−0') else text} points"
-
-
 def number(value: Any) -> str:
     """Return any number as a short text; a dash for None."""
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
+from thumbwheel.core import figures
 from thumbwheel.core.files import replace, unwritable
 from thumbwheel.core.present import json_text
 from thumbwheel.db.stored_rows import Record
@@ -348,8 +349,13 @@ def page(value: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in ("visible", "percent", "points", "number", "compact"):
-        environment.filters[name] = getattr(formatting, name)
+    environment.filters |= {
+        "visible": formatting.visible,
+        "percent": figures.percent,
+        "points": figures.points,
+        "number": formatting.number,
+        "compact": formatting.compact,
+    }
     charts = {name: Markup(svg) for name, svg in report_charts.draw(value).items()}
     return environment.get_template("report.html.j2").render(value, charts=charts)
 

@@ -189,14 +189,15 @@ def test_a_gain_on_gold_is_approved():
     )
     decision = decide(passing(guards=held), GatePolicy())
     assert decision.verdict is GateVerdict.APPROVED
-    assert "+0.1500" in decision.reasons[0]
+    gained = "success gains +20 points, at least +15 points with 95 % confidence"
+    assert decision.reasons[0] == gained
 
 
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
         ({"low": 0.0}, "zero has to be excluded"),
-        ({"low": -0.1, "gain": -0.02}, "-0.0200"),
+        ({"low": -0.1, "gain": -0.02}, "(−2 points)"),
         ({"clusters": 29}, "29 groups"),
         ({"tainted": True}, "erased"),
         ({"guards": (guard(EOS, 1.0, 0.94),)}, EOS),
@@ -227,7 +228,8 @@ def test_an_unmeasured_guard_is_named_and_decides_nothing_unless_the_policy_says
     decision = decide(passing(guards=thin), GatePolicy())
     assert decision.verdict is GateVerdict.APPROVED
     assert [reason for reason in decision.reasons if "not measured" in reason] == [
-        "guard nll_good: 0.1000 -> 0.2000 on 3 items, not measured (3 of at least 20 groups)",
+        "guard nll_good: 0.1 -> 0.2 nats a token on 3 items, not measured (3 of at least 20 "
+        "groups)",
         "guard format_rate: not measured (0 of at least 20 groups)",
     ]
     assert (
@@ -476,7 +478,7 @@ def test_an_open_guard_does_what_the_policy_says():
         for text in ("reject", "canary", "allow")
     ] == ORDER
     (reason,) = (text for text in decide(unsure, GatePolicy()).reasons if FORMAT in text)
-    assert "canary only" in reason and "-0.1100 .. +0.0900" in reason
+    assert "canary only" in reason and "between −11 points and +9 points" in reason
 
 
 def test_the_reward_model_that_was_optimised_approves_nothing_alone():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,9 +12,9 @@ from tests.approvals import evaluation_of
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.evaluate import store_evaluation
 from thumbwheel.evaluation.gate import gate
-from thumbwheel.evaluation.policy import GatePolicy
+from thumbwheel.evaluation.policy import GatePolicy, GateVerdict
 from thumbwheel.evaluation.types import EOS, FORMAT, LENGTH, Guard, Spread
-from thumbwheel.loop.decision_card import CheckFinding, decision_card
+from thumbwheel.loop.decision_card import CheckFinding, decision_card, question_in_words
 from thumbwheel.loop.trigger_types import Pending, Wish, WishState
 from thumbwheel.models import versions
 from thumbwheel.models.types import Basis, ModelVersion
@@ -115,6 +116,21 @@ def test_a_version_that_was_not_evaluated(empty_ws: Workspace, candidate: ModelV
     )
     card = decision_card(empty_ws, pending)
     assert card.summary.startswith("v1 has not been evaluated")
-    assert card.question == "Deploy v1 on ollama?"
+    assert card.question == "Try v1 as canary?"
     assert (card.checks, card.certainty) == ([], "")
     assert card.why_not_live == "the gate approved it for a canary only"
+
+
+def test_the_question_is_which_version_becomes_live(
+    empty_ws: Workspace, candidate: ModelVersion
+) -> None:
+    """A version that has to be deployed first goes live by the same answer, so nobody is asked in
+    the words of targets."""
+    pending = decided(empty_ws, candidate)
+    evidence = {"verdict": GateVerdict.APPROVED}
+    deploy = replace(pending, kind=Wish.DEPLOY, question="deploy v1 on ollama?", evidence=evidence)
+    assert question_in_words(deploy) == "Make v1 live?"
+    limited = replace(deploy, evidence={"verdict": GateVerdict.CANARY})
+    assert question_in_words(limited) == "Try v1 as canary?"
+    export = replace(deploy, kind=Wish.EXPORT, question="export v1 as gguf?")
+    assert question_in_words(export) == "Export v1 as gguf?"

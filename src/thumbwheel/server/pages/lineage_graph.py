@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from thumbwheel.core.figures import gain
 from thumbwheel.models.types import ModelVersion
-from thumbwheel.report.formatting import gain
 
 BOX_WIDTH, BOX_HEIGHT = 138, 46
 GAP_X, GAP_Y = 34, 14

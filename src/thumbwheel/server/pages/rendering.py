@@ -19,6 +19,7 @@ from markupsafe import Markup
 from thumbwheel.core import figures
 from thumbwheel.core.errors import ThumbwheelError, Unauthenticated
 from thumbwheel.core.present import without_commands
+from thumbwheel.loop.decision_card import question_in_words
 from thumbwheel.report import formatting
 from thumbwheel.sdk.version import __version__
 from thumbwheel.server.pages.forms import form_fields
@@ -101,9 +102,9 @@ def environment() -> jinja2.Environment:
         "legible": formatting.legible,
         "in_words": without_commands,
         "excerpt": excerpt,
-        "percent": formatting.percent,
-        "points": formatting.points,
-        "gain": formatting.gain,
+        "percent": figures.percent,
+        "points": figures.points,
+        "gain": figures.gain,
         "size": figures.size,
         "number": formatting.number,
         "compact": formatting.compact,
@@ -112,6 +113,7 @@ def environment() -> jinja2.Environment:
         "indented": formatting.indented,
         "duration": figures.duration,
         "figure": figure,
+        "question": question_in_words,
     }
     templates.tests["unmeasured_guard"] = is_unmeasured_guard
     return templates
@@ -140,7 +142,7 @@ def figure(value: float | None, form: str) -> str:
         return f"{value:,.2f}"
     forms = {
         "number": formatting.number,
-        "percent": formatting.percent,
+        "percent": figures.percent,
         "duration": figures.duration,
     }
     return forms[form](value)

@@ -90,8 +90,7 @@ async function look() {
   if (!form.reportValidity()) return;
   const parameters = query(file);
   const current = (ticket += 1);
-  preview.setAttribute("aria-busy", "true");
-  document.getElementById("look").disabled = true;
+  setBusy(true);
   try {
     const agent = encodeURIComponent(form.elements.agent.value);
     const { value } = await send("POST", `/api/agents/${agent}/imports/previews?${parameters}`, file.content, { key: null });
@@ -103,11 +102,14 @@ async function look() {
   } catch (error) {
     if (current === ticket) refused(error);
   } finally {
-    if (current === ticket) {
-      preview.setAttribute("aria-busy", "false");
-      document.getElementById("look").disabled = false;
-    }
+    if (current === ticket) setBusy(false);
   }
+}
+
+// While the server looks at the rows nothing can be imported: a click would be lost.
+function setBusy(isBusy) {
+  preview.setAttribute("aria-busy", String(isBusy));
+  for (const id of ["look", "take"]) document.getElementById(id).disabled = isBusy;
 }
 
 // Says at its field what the server refused.
@@ -319,10 +321,9 @@ function showRefusals(result) {
 // Imports what was looked at, as it was looked at.
 async function take() {
   const button = document.getElementById("take");
-  const isBusy = preview.getAttribute("aria-busy") === "true";
-  if (isBusy || chosenFile()?.origin !== looked.origin || choices().toString() !== looked.choices) {
+  if (chosenFile()?.origin !== looked.origin || choices().toString() !== looked.choices) {
     document.getElementById("stale").hidden = false;
-    if (!isBusy) look();
+    look();
     return;
   }
   button.disabled = true;
