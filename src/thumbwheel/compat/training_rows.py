@@ -45,13 +45,3 @@ def report_refused(report: ImportReport) -> None:
         count = f"{report.refused} lines are" if report.refused > 1 else "1 line is"
         reason = report.refusals[0]["reason"]
         log.say(f"{count} left out, the first for this reason: {reason}")
-
-
-def report_dropout(dropout: float) -> None:
-    """Say that a dropout is not used.
-
-    Adapters have none: it would make the two sides of a preference, or two scores of one answer,
-    differ by chance.
-    """
-    if dropout:
-        log.say(f"note: lora_dropout {dropout:g} is not used: adapters are trained without dropout")

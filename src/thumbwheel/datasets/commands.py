@@ -138,7 +138,9 @@ def export(
     agent: AgentOfName = None,
     format: Annotated[
         str,
-        typer.Option(help="jsonl, parquet, or hf (a Hugging Face folder with the columns of TRL)."),
+        typer.Option(
+            help="jsonl, json, parquet, or hf (a Hugging Face folder with the columns of TRL)."
+        ),
     ] = "jsonl",
 ) -> present.Answer[ExportedDataset]:
     """Write a dataset into a folder, to be used elsewhere.

@@ -27,9 +27,9 @@ def export(ws: Workspace, dataset_id: str, path: Path, format: str = "jsonl") ->
     """Write a dataset into the folder `path`, which must be new or empty, with its manifest; return
     `path`.
 
-    `jsonl` and `parquet` give a file for each split. `hf` gives a folder for
-    `datasets.load_from_disk`, with the splits in TRL's columns. Raises InputError for an unknown
-    format or a folder that is not empty, MissingExtra if `datasets` is not installed.
+    `jsonl`, `json` and `parquet` give a file for each split, that of `json` a list. `hf` gives a
+    folder for `datasets.load_from_disk`, with the splits in TRL's columns. Raises InputError for
+    an unknown format or a folder that is not empty, MissingExtra if `datasets` is not installed.
     """
     dataset = by_id(ws, dataset_id)
     if format not in FORMATS:
@@ -62,6 +62,16 @@ def _jsonl(ws: Workspace, dataset: Dataset, path: Path) -> None:
                 json.dumps(asdict(row), ensure_ascii=False) + "\n"
                 for row in load_rows(ws, dataset.id, split)
             )
+
+
+def _json(ws: Workspace, dataset: Dataset, path: Path) -> None:
+    for split in SPLITS:
+        with (path / f"{split}.json").open("w", encoding="utf-8") as file:
+            separator = "["
+            for row in load_rows(ws, dataset.id, split):
+                file.write(separator + "\n" + json.dumps(asdict(row), ensure_ascii=False))
+                separator = ","
+            file.write("[]\n" if separator == "[" else "\n]\n")
 
 
 def _parquet(ws: Workspace, dataset: Dataset, path: Path) -> None:
@@ -103,6 +113,7 @@ def _trl_rows(ws: Workspace, dataset: Dataset, split: str) -> Iterator[dict[str,
 
 FORMATS: dict[str, Callable[[Workspace, Dataset, Path], None]] = {
     "jsonl": _jsonl,
+    "json": _json,
     "parquet": _parquet,
     "hf": _hf,
 }

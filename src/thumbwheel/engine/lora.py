@@ -2,8 +2,9 @@
 ones.
 
 PEFT's parameters stay the storage; only the arithmetic is replaced, on linear layers with one
-active, plain LoRA adapter without dropout. Anything else (DoRA, several adapters, quantised bases,
-merged weights, convolutions) keeps PEFT's own forward. Adapters are created and loaded in load.py.
+active, plain LoRA adapter, and without dropout where gradients are computed. Anything else (DoRA,
+several adapters, quantised bases, merged weights, convolutions) keeps PEFT's own forward. Adapters
+are created and loaded in load.py.
 """
 
 from __future__ import annotations
@@ -40,6 +41,68 @@ def active_adapter(model: Any, layers: list[Any]) -> str | None:
         return None
     (name,) = model.active_adapters  # several at once are a mixture, which has no name
     return str(name)
+
+
+class DropoutDraw:
+    """What is left out now, the same for all layers, copies and recomputations of an engine: a
+    number that `ScoreEngine.draw_dropout` sets before the gradients of an update."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.number = seed
+
+    def move_to(self, *position: int) -> None:
+        self.number = hash((self.seed, *position)) % (1 << 63)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DropoutDraw:
+        return self  # replicas compute parts of one update
+
+
+def set_dropout(model: Any, share: float, seed: int) -> None:
+    """Leave out this share of the inputs of every LoRA adapter of `model` while gradients are
+    computed. Adapters of stacked experts, which PEFT merges into the weights, have none."""
+    from peft.tuners.lora import LoraLayer, ParamWrapper
+
+    draw = DropoutDraw(seed)
+    number = 0
+    for layer in adapter_layers(model):
+        if isinstance(layer, LoraLayer) and not isinstance(layer, ParamWrapper):
+            for name in layer.lora_A:
+                number += 1
+                layer.lora_dropout[name] = _adapter_dropout()(share, draw, number)
+
+
+def dropout_draw(model: Any) -> DropoutDraw | None:
+    """Return what `set_dropout` made for `model`, None without dropout."""
+    for module in model.modules():
+        draw = getattr(module, "draw", None)
+        if isinstance(draw, DropoutDraw):
+            return draw
+    return None
+
+
+@cache
+def _adapter_dropout() -> Any:
+    """Return the module, created on first use because torch may not be imported here."""
+    import torch
+
+    class AdapterDropout(torch.nn.Module):
+        """Dropout that is there only where gradients are computed. Its mask follows from the draw,
+        the layer and the shape, so that a recomputed layer leaves out the same."""
+
+        def __init__(self, p: float, draw: DropoutDraw, number: int) -> None:
+            super().__init__()
+            self.p, self.draw, self.number = p, draw, number
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not torch.is_grad_enabled():
+                return x
+            generator = torch.Generator(device=x.device)
+            generator.manual_seed((self.draw.number + self.number * 1_000_003) % (1 << 63))
+            drawn = torch.rand(x.shape, generator=generator, device=x.device)
+            return x * (drawn >= self.p).to(x.dtype) / (1 - self.p)
+
+    return AdapterDropout
 
 
 def heavy(layers: list[Any]) -> bool:
@@ -160,8 +223,11 @@ def _forward(
 def _fusible(layer: Any, name: str) -> bool:
     if name not in layer.lora_A or name in layer.lora_variant or layer.lora_bias[name]:
         return False
+    import torch
+
     frozen = not layer.base_layer.weight.requires_grad
-    return frozen and getattr(layer.lora_dropout[name], "p", 0.0) == 0.0
+    leaves_out = getattr(layer.lora_dropout[name], "p", 0.0) > 0 and torch.is_grad_enabled()
+    return frozen and not leaves_out
 
 
 @cache

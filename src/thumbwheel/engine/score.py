@@ -82,7 +82,8 @@ class Scores:
 class ScoreEngine:
     """A causal LM (plain or under PEFT) that scores token trees.
 
-    All dropout of the model is set to 0 and it is put into evaluation mode (training mode with
+    All dropout of the model is set to 0 (but that of `lora.set_dropout`, which is there only where
+    gradients are computed) and it is put into evaluation mode (training mode with
     `checkpointing`, which recomputes activations in the backward pass). `layout` says how batches
     have to be planned and why rows are padded. `temperature` divides the logits, as when sampling.
     `role_models` adds to or replaces the two roles that are always there: POLICY, the model as it
@@ -120,6 +121,7 @@ class ScoreEngine:
         self._fused, self.fused_layers = fused_lora, 0
         self._adapters = lora.adapter_layers(model)
         self._active_adapter = lora.active_adapter(model, self._adapters)
+        self._dropout = lora.dropout_draw(model)
         self._fingerprints: dict[str, str] = {}
         self._is_replica = False
         self.is_sharded = False
@@ -131,6 +133,12 @@ class ScoreEngine:
             self.add(role, role_model)
         self.checkpointing = False
         self.set_checkpointing(checkpointing)
+
+    def draw_dropout(self, *position: int) -> None:
+        """Choose anew what the adapters' dropout leaves out, from the run's seed and a position
+        (step, update). A model without dropout is not touched."""
+        if self._dropout is not None:
+            self._dropout.move_to(*position)
 
     def add(self, role: Role, role_model: RoleModel) -> None:
         """Make `role_model` answer for `role` from now on. It does not change which parameters

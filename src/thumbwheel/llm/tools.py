@@ -12,6 +12,8 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,6 +22,8 @@ from thumbwheel.core.errors import NotFound
 
 SETTING = "THUMBWHEEL_LLAMA_CPP"
 """Environment variable with a folder: a build, a release or a checkout of llama.cpp."""
+_FOLDER: ContextVar[Path | None] = ContextVar("folder of llama.cpp", default=None)
+"""What `programs_of` names for a call."""
 SOURCE, BUILD, PREBUILT = "source-0.3.36", "build-0.3.36", "prebuilt-3.22.1"
 """Folders of the cache; a new version of ours gets new ones."""
 SUBFOLDERS = ("", "bin", "build/bin", "lib", "vendor/llama.cpp")
@@ -68,6 +72,19 @@ class Tool:
         return _version(self.path) if self.name.startswith("llama-") else self.path.parent.name
 
 
+@contextmanager
+def programs_of(folder: Path | None) -> Iterator[None]:
+    """Search `folder` before everything else, as if THUMBWHEEL_LLAMA_CPP named it; None changes
+    nothing. Raises NotFound if there is no such folder."""
+    if folder is not None and not folder.is_dir():
+        raise NotFound(f"folder {str(folder)!r}", "it does not exist", "Name a folder of llama.cpp")
+    token = _FOLDER.set(folder)
+    try:
+        yield
+    finally:
+        _FOLDER.reset(token)
+
+
 def find(name: str) -> Tool | None:
     """Return the tool called `name`, or None. Raises NotFound if `THUMBWHEEL_LLAMA_CPP` names no
     folder."""
@@ -81,7 +98,7 @@ def _candidates(name: str) -> Iterator[Tool]:
     folders = [("build", cache_folder() / BUILD)]
     folders += [("download", cache_folder() / folder) for folder in (SOURCE, PREBUILT)]
     if name not in PAIR:
-        if setting := os.environ.get(SETTING):
+        if setting := str(_FOLDER.get() or os.environ.get(SETTING, "")):
             for path in _paths_in(_setting_folder(setting), name):
                 yield Tool(name, path, "setting")
         for file in FILES[name]:

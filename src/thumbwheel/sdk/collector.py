@@ -12,6 +12,7 @@ import re
 import threading
 import uuid
 import warnings
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -37,6 +38,8 @@ from thumbwheel.sdk.tracefile import (
 
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+FINISHED = 1000
+"""Runs that a collector keeps in memory after their end."""
 Day = date | str
 """A date, or as text "2026-01-31" (what follows the tenth character does not count)."""
 
@@ -69,6 +72,7 @@ class TraceCollector:
     def __init__(self, storage_path: str | Path | None = None, *, agent: str | None = None) -> None:
         self.storage_path = Path(storage_path) if storage_path else record.home() / "rl_traces"
         self.agent = agent
+        self._finished: deque[ExecutionTrace] = deque(maxlen=FINISHED)
         self._lock = threading.Lock()
 
     def start_trace(
@@ -95,6 +99,11 @@ class TraceCollector:
             trace.extra["user_id"] = str(plain(user_id))
         RUNS.set((*RUNS.get(), RecordedRun(self, trace, owner)))
         return trace
+
+    @property
+    def traces(self) -> list[ExecutionTrace]:
+        """The last runs that were finished in this process; `load_traces` has all of them."""
+        return list(self._finished)
 
     @property
     def current_trace(self) -> ExecutionTrace | None:
@@ -217,6 +226,7 @@ class TraceCollector:
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         if self.agent:
             record.record_or_drop(self.agent, {"type": "trace", **line_of(stored)})
+        self._finished.append(trace)
         return trace
 
     def leave(self, trace: ExecutionTrace) -> None:

@@ -25,7 +25,8 @@ from thumbwheel.sdk.tracefile import ExecutionTrace
 
 Method = Callable[..., Awaitable[Any]]
 METHODS = ("a_run", "arun_function")
-MARK = "_trace_collector"
+COLLECTOR, HOOK = "_trace_collector", "_trace_hook"
+"""Attributes of a hooked agent."""
 COUNTERS = {
     "total_tokens_in": ("total_tokens_in",),
     "total_tokens_out": ("total_tokens_out",),
@@ -91,7 +92,8 @@ class Hook:
                 f"{type(agent).__name__} has neither a_run nor arun_function: there is nothing to "
                 "record"
             )
-        _set(agent, MARK, self)
+        _set(agent, COLLECTOR, collector)
+        _set(agent, HOOK, self)
 
     def unhook(self) -> None:
         """Restore the agent's methods. A method that was wrapped again since keeps that wrapper,
@@ -103,8 +105,9 @@ class Hook:
             for name, (wrapper, before) in self._replaced.items():
                 if vars(self.agent).get(name) is wrapper:
                     _restore(self.agent, name, before)
-            if vars(self.agent).get(MARK) is self:
-                delattr(self.agent, MARK)
+            if vars(self.agent).get(HOOK) is self:
+                delattr(self.agent, HOOK)
+                delattr(self.agent, COLLECTOR)
 
     def __enter__(self) -> Hook:
         return self
@@ -241,10 +244,13 @@ class Hook:
 
 
 def hook_into_agent(
-    agent: Any, collector: TraceCollector, *, failed: Callable[[Any], str | None] | None = None
+    agent: Any,
+    trace_collector: TraceCollector,
+    *,
+    failed: Callable[[Any], str | None] | None = None,
 ) -> Hook:
     """Record the runs of `agent` (any object with async `a_run` or `arun_function`) with
-    `collector`, and return the hook; hooking twice is the same as once.
+    `trace_collector`, and return the hook; hooking twice is the same as once.
 
     `failed(result)` returns why an answer counts as a failure, None if it does not; without it an
     answer counts as failed if the agent's history marks that message as an error. Raises TypeError
@@ -252,15 +258,15 @@ def hook_into_agent(
     already listens.
     """
     with _HOOKING:
-        before = getattr(agent, "__dict__", {}).get(MARK)
+        before = getattr(agent, "__dict__", {}).get(HOOK)
         if isinstance(before, Hook) and before.active:
-            if before.collector is not collector:
+            if before.collector is not trace_collector:
                 raise RuntimeError(
                     f"another collector already records this {type(agent).__name__}: call "
                     "unhook() on its hook first"
                 )
             return before
-        return Hook(agent, collector, failed)
+        return Hook(agent, trace_collector, failed)
 
 
 def _set(agent: Any, name: str, value: Any) -> None:

@@ -102,10 +102,10 @@ class ExecutionTrace:
         return dict(plain(values | extra))
 
     @classmethod
-    def from_dict(cls, row: Mapping[str, Any]) -> ExecutionTrace:
+    def from_dict(cls, data: Mapping[str, Any]) -> ExecutionTrace:
         """Read the trace from an object of a file. Raises ValueError or TypeError if it is none."""
         names = {field.name for field in fields(cls)} - {"extra"}
-        values = {key: value for key, value in row.items() if key in names and value is not None}
+        values = {key: value for key, value in data.items() if key in names and value is not None}
         values["tool_calls"] = [_part(ToolCallTrace, part) for part in values.get("tool_calls", [])]
         values["reasoning_steps"] = [
             _part(ReasoningStep, part) for part in values.get("reasoning_steps", [])
@@ -115,7 +115,7 @@ class ExecutionTrace:
         for key in ("tasks_created", "tasks_completed", "tasks_failed"):
             if not all(isinstance(task, dict) for task in values.get(key, [])):
                 raise TypeError(f"{key} is no list of objects")
-        return cls(**values, extra={key: value for key, value in row.items() if key not in names})
+        return cls(**values, extra={key: value for key, value in data.items() if key not in names})
 
 
 def _part(kind: type[Any], row: Any) -> Any:

@@ -336,6 +336,7 @@ def _adapted(
         attach_lora,
         load_adapter,
     )
+    from thumbwheel.engine.lora import set_dropout
     from thumbwheel.engine.reward_model import start_from_adapter
 
     if config.tuning == "full":
@@ -353,6 +354,8 @@ def _adapted(
         adapted, matched = attach_lora(model, lora, seed=config.seed)
         if start is not None:
             start_from_adapter(adapted, start)
+    if config.lora_dropout and config.tuning == "lora":
+        set_dropout(adapted, config.lora_dropout, config.seed)
     for adapter_config in adapted.peft_config.values():
         adapter_config.base_model_name_or_path = base
         # A set's order would give equal runs different files.

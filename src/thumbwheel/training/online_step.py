@@ -254,7 +254,8 @@ class OnlineRunner:
         losses: list[float] = []
         by_update: list[dict[str, float]] = []
         tokens = 0
-        for numbers in self._minibatches(len(experience.examples), step):
+        for number, numbers in enumerate(self._minibatches(len(experience.examples), step)):
+            self.engine.draw_dropout(step, number)
             minibatch = experience.select(numbers)
             loss, metrics, computed = self.budget.run(
                 minibatch.examples, partial(self._gradients, minibatch)

@@ -46,6 +46,7 @@ class RecordedRunner:
 
     def train(self, items: Sequence[Example], step: int, apply: Apply) -> StepResult:
         unchanged = step == 0 and is_zero_update(self.engine.model)
+        self.engine.draw_dropout(step)
 
         def attempt() -> StepResult:
             outcome = self.run(items, grad=True, unchanged=unchanged)

@@ -146,6 +146,9 @@ class TrainConfig(Config):
     """Rank of the adapter."""
     lora_alpha: int = Field(default=32, ge=1)
     """Scale of the adapter: its product is multiplied by alpha / r."""
+    lora_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of an adapter's inputs that is left out at random while gradients are computed;
+    references and measurements have none."""
     use_rslora: bool = False
     """Multiply by alpha / sqrt(r) instead, which keeps the scale at high ranks."""
     lora_targets: str = "all-linear"

@@ -17,7 +17,7 @@ from thumbwheel import compat
 from thumbwheel.app.open import opener
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.compat import command_center
-from thumbwheel.core.errors import ConfigError, DataError, InputError
+from thumbwheel.core.errors import ConfigError, Conflict, DataError, InputError, NotFound
 
 NAMES = [
     "CommandCenterDPOTrainer",
@@ -229,6 +229,11 @@ class TestDataset:
             from_files["validation"]["question_id"]
         )
         assert set(dataset["train"]["question_id"]) == asked, "questions have their own ids"
+        pairs = command_center.build_dataset_from_db(40, agent="panels", home=tmp_path / "home")
+        assert {pair.question_id for pair in pairs} == asked
+        assert (
+            command_center.build_dataset_from_db(41, agent="panels", home=tmp_path / "home") == []
+        )
         with pytest.raises(InputError, match="ratings_path"):
             command_center.prepare_training_dataset("file", run[0])
 
@@ -425,3 +430,100 @@ class TestLearner:
         for number in range(20):
             due = learner.add_feedback({"entry_id": f"e{number:05}", "rating": "up"})
         assert due, "within the interval twice as many"
+
+
+class TestCheckpoints:
+    """Evaluating, copying, loading and resuming an adapter by the trainer's own methods."""
+
+    def test_nothing_is_there_yet(self, tmp_path: Path) -> None:
+        trainer = command_center.CommandCenterDPOTrainer({"base_model": "none"})
+        for call in (lambda: trainer.evaluate([]), lambda: trainer.save_checkpoint("copy")):
+            with pytest.raises(Conflict, match="trained or loaded"):
+                call()
+        with pytest.raises(NotFound, match="no adapter"):
+            trainer.load_checkpoint(tmp_path)
+        rows = [{"prompt": "Q?", "chosen": "a", "rejected": "b"}]
+        result = trainer.train(rows, None, tmp_path / "out", resume_from_checkpoint=tmp_path)
+        assert not result.success and "not of a run" in str(result.error_message)
+
+    def test_an_adapter_is_loaded_copied_and_measured(
+        self, tiny_model: Path, tmp_path: Path
+    ) -> None:
+        adapter = tiny_adapter(tiny_model, tmp_path / "final")
+        trainer = command_center.CommandCenterDPOTrainer({"base_model": "none"})
+        trainer.load_checkpoint(adapter)
+        assert trainer.base_model == str(tiny_model)
+        trainer.save_checkpoint(tmp_path / "copy")
+        assert (tmp_path / "copy" / "adapter_model.safetensors").is_file()
+        answers = {"chosen": "kpi", "rejected": "trend, map"}
+        pairs = [{"prompt": f"Pump {number}?"} | answers for number in range(6)]
+        measured = trainer.evaluate(pairs)
+        assert measured["eval_samples"] == 12 and 0 <= measured["eval_accuracy"] <= 1
+        assert measured["eval_loss"] > 0 and measured["base"]["eval_loss"] > 0
+        with pytest.raises(InputError, match="row 1: its rejected is not text"):
+            trainer.evaluate([{"prompt": "Q?", "chosen": "a"}])
+
+    def test_a_run_is_named_by_its_checkpoint(self, tmp_path: Path) -> None:
+        from thumbwheel.compat.command_center.training import run_of
+
+        checkpoint = tmp_path / "home" / "runs" / "run-1" / "checkpoints" / "checkpoint-10"
+        checkpoint.mkdir(parents=True)
+        assert run_of(checkpoint, tmp_path / "home") == "run-1"
+        with pytest.raises(NotFound, match="output_dir"):
+            run_of(checkpoint, tmp_path / "other")
+
+
+class TestExports:
+    """The helpers of their export module, one by one."""
+
+    def test_an_adapter_is_merged(self, tiny_model: Path, tmp_path: Path) -> None:
+        adapter = tiny_adapter(tiny_model, tmp_path / "final")
+        merged = command_center.merge_lora_weights(str(tiny_model), adapter, tmp_path / "merged")
+        assert Path(merged, "model.safetensors").is_file()
+        with pytest.raises(Conflict, match="exists already"):
+            command_center.merge_lora_weights(str(tiny_model), adapter, tmp_path / "merged")
+        with pytest.raises(NotFound, match="adapter"):
+            command_center.merge_lora_weights(str(tiny_model), tmp_path, tmp_path / "other")
+
+    def test_a_model_is_converted_registered_listed_and_removed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        needs("converter", "library", "bindings")
+        assert command_center.find_llama_cpp() is not None
+        base = wide_base(tmp_path / "base")
+        path = command_center.convert_to_gguf(base, tmp_path / "export" / "cc", "f16")
+        assert path == str(tmp_path / "export" / "cc.gguf")
+        text = command_center.create_ollama_modelfile(path, "cc", 'Say "hi".\nThen go.', 0.1, 2048)
+        with OllamaEmulator(tmp_path / "ollama") as server:
+            monkeypatch.setenv("OLLAMA_HOST", server.url)
+            assert command_center.register_with_ollama(text, "cc", tmp_path / "Modelfile")
+            assert (tmp_path / "Modelfile").read_text() == text
+            assert command_center.list_ollama_models() == ["cc:latest"]
+            status = command_center.get_export_status(tmp_path / "export")
+            assert [file["path"] for file in status["gguf_files"]] == [path]
+            assert status["ollama_models"] == ["cc:latest"]
+            assert command_center.delete_ollama_model("cc")
+            assert not command_center.delete_ollama_model("cc")
+
+    def test_no_ollama_has_no_models(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:1")
+        assert command_center.list_ollama_models() == []
+        assert "127.0.0.1:1" in capsys.readouterr().err
+
+    def test_a_modelfile_is_read_as_it_was_written(self) -> None:
+        from thumbwheel.compat.command_center.modelfile_text import read_modelfile
+        from thumbwheel.deploy.modelfile import Modelfile
+
+        modelfile = Modelfile(
+            "m.gguf",
+            template="{{ .Prompt }}",
+            system='Say "hi".\nThen go.',
+            parameters={"temperature": 0.1, "num_ctx": 2048, "stop": ("<|eot_id|>", "END NOW")},
+        )
+        assert read_modelfile(modelfile.text()) == modelfile
+        assert read_modelfile("# mine\nFROM m.gguf\n\nSYSTEM Be brief.\n").system == "Be brief."
+        for text in ("SYSTEM a", "FROM a\nLICENSE b", 'FROM a\nSYSTEM """b'):
+            with pytest.raises(InputError, match="a Modelfile"):
+                read_modelfile(text)

@@ -741,6 +741,52 @@ def test_the_table_is_read_from_postgresql(
 
 
 @pytest.mark.slow
+def test_their_scripts_read_the_table_at_database_url(
+    decisions_database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`get_training_stats('FILER')` and the export as their README types them, with the address in
+    the project's `.env`; the numbers are those that the table gives by itself."""
+    import psycopg
+
+    from thumbwheel.compat import ocd
+
+    counting = """SELECT count(*), count("userFeedback"),
+        count(*) FILTER (WHERE "isTrainingData"), count(*) FILTER (WHERE "isValidationData")
+        FROM "Decision" WHERE "agentType" = 'FILER'"""
+    with psycopg.connect(decisions_database) as connection:
+        counts = connection.execute(counting).fetchone()
+        # feedback is a reward, and what is not marked as training data is not exported
+        marked = f'{counting} AND "isTrainingData" AND "userFeedback" IS NOT NULL'
+        rewarded = connection.execute(marked).fetchone()
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    address = decisions_database.replace("postgresql://", "postgres://", 1)
+    (tmp_path / ".env").write_text(f'DATABASE_URL="{address}"\n')
+    stats = ocd.get_training_stats("FILER")
+    names = (
+        "total_decisions",
+        "decisions_with_feedback",
+        "training_data_count",
+        "validation_data_count",
+    )
+    assert tuple(stats[name] for name in names) == counts and rewarded is not None
+    assert stats["min_reward"] <= stats["avg_reward"] <= stats["max_reward"]
+
+    decisions = ocd.load_training_decisions("FILER", 5, require_feedback=True)
+    assert len(decisions) == 5 and all(decision.user_feedback for decision in decisions)
+    report = ocd.export_training_data(
+        agent_type="FILER",
+        output_path="training/data/filer.jsonl",
+        limit=1000,
+        min_reward=-2.0,
+        require_feedback=False,
+    )
+    lines = (tmp_path / "training" / "data" / "filer.jsonl").read_text().splitlines()
+    assert report["count"] == len(lines) == rewarded[0] > 0
+    assert set(json.loads(lines[0])) >= {"prompt", "completion", "reward", "metadata"}
+
+
+@pytest.mark.slow
 def test_a_row_that_left_the_table_is_named(decisions_database: str, command_line: Run) -> None:
     import psycopg
 

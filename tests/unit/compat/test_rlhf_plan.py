@@ -292,6 +292,23 @@ class TestExperiment:
             framework.record_metric("variant_b", "thumbs", 1)
 
 
+def test_adapters_of_every_tenth_step_are_beside_the_model(tmp_path: Path) -> None:
+    from thumbwheel.compat.rlhf_plan.training import copy_adapters
+
+    for step in (4, 10, 20):
+        checkpoint = tmp_path / "checkpoints" / f"checkpoint-{step}"
+        checkpoint.mkdir(parents=True)
+        for name in ("adapter_config.json", "adapter_model.safetensors", "optimizer.pt"):
+            (checkpoint / name).write_text(str(step))
+    model = tmp_path / "out" / "ppo_epoch_20"
+    model.mkdir(parents=True)
+    copy_adapters(tmp_path / "checkpoints", tmp_path / "out")
+    names = {path.name for path in (tmp_path / "out" / "ppo_epoch_10").iterdir()}
+    assert names == {"adapter_config.json", "adapter_model.safetensors"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"ppo_epoch_10", model.name}
+    assert list(model.iterdir()) == []
+
+
 @pytest.mark.repeat
 def test_feedback_becomes_a_reward_model_and_an_assistant(
     collector: rlhf_plan.FeedbackCollector,
@@ -332,6 +349,7 @@ def test_feedback_becomes_a_reward_model_and_an_assistant(
         and not learner.feedback_buffer
     )
     assert trainer.model_path and (trainer.model_path / "model.safetensors").is_file()
+    assert trainer.model_path == tmp_path / "checkpoints" / "ppo_epoch_10"
     # a cycle on more feedback is measured by the same queries and the same judge
     assert asyncio.run(learner.evaluate()) == metrics
     for number in range(30):

@@ -48,6 +48,23 @@ def test_jsonl_holds_every_row(exportable_feedback: Workspace, tmp_path: Path) -
     assert json.loads((folder / "manifest.json").read_text())["fingerprint"] == dataset.fingerprint
 
 
+def test_json_is_a_list_of_the_same_rows(exportable_feedback: Workspace, tmp_path: Path) -> None:
+    dataset = pairs(exportable_feedback)
+    lines = export(exportable_feedback, dataset.id, tmp_path / "lines", "jsonl")
+    lists = export(exportable_feedback, dataset.id, tmp_path / "lists", "json")
+    for split in ("train", "dev", "gate"):
+        rows = [json.loads(line) for line in (lines / f"{split}.jsonl").read_text().splitlines()]
+        assert json.loads((lists / f"{split}.json").read_text()) == rows
+
+
+def test_a_split_without_rows_is_an_empty_list(
+    exportable_feedback: Workspace, tmp_path: Path
+) -> None:
+    whole = build(exportable_feedback, AGENT, "pairs", DatasetConfig(dev=0, gate=0))
+    folder = export(exportable_feedback, whole.id, tmp_path / "out", "json")
+    assert json.loads((folder / "gate.json").read_text()) == []
+
+
 def test_parquet_is_the_frozen_file(exportable_feedback: Workspace, tmp_path: Path) -> None:
     dataset = pairs(exportable_feedback)
     folder = export(exportable_feedback, dataset.id, tmp_path / "out", "parquet")

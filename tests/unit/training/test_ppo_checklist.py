@@ -15,8 +15,6 @@ import torch
 
 from tests.training_rows import shake
 from tests.worlds.ppo_world import BATCH, PpoWorld, answers, config_of, flat, parts_of, world
-from thumbwheel.core.config import build
-from thumbwheel.core.errors import ConfigError
 from thumbwheel.engine.rollout import Sampling
 from thumbwheel.engine.sampler import GroupSampler
 from thumbwheel.engine.score import Role
@@ -61,10 +59,11 @@ def test_01_log_probs_of_policy_reference_and_old_are_at_the_sampling_temperatur
     assert (policy - plain(ppo, collected, "default", 1.0)).abs().max() > 0.1
 
 
-def test_01_a_cut_distribution_is_refused() -> None:
-    for settings in ({"top_k": 50}, {"top_p": 0.9}):
-        with pytest.raises(ConfigError, match="whole distribution"):
-            build(PpoConfig, settings, "settings of ppo")
+def test_01_log_probs_of_a_cut_distribution_are_those_of_the_whole_one(tiny_model: Path) -> None:
+    ppo = world(tiny_model, top_k=3)
+    collected = answers(ppo)
+    whole = plain(ppo, collected, "default", 1.0)
+    torch.testing.assert_close(flat(ppo.experience(collected), "old"), whole, atol=1e-5, rtol=0)
 
 
 def test_02_positions_follow_each_answer_and_no_padding_takes_part(tiny_model: Path) -> None:

@@ -79,6 +79,7 @@ SMALL = "small_gpu"
 SAME_NAMES = (
     "lora_r",
     "lora_alpha",
+    "lora_dropout",
     "learning_rate",
     "beta",
     "max_length",
@@ -91,9 +92,9 @@ SAME_NAMES = (
     "save_total_limit",
 )
 """Settings of `dpo` that `thumbwheel train dpo` has by the same name."""
-UNUSED = ("lora_dropout", "max_prompt_length", "optim")
-"""Settings that have no part here: adapters are trained without dropout, a prompt is as long as
-`max_length` lets it be, and the optimizer is the method's."""
+UNUSED = ("max_prompt_length", "optim")
+"""Settings that have no part here: a prompt is as long as `max_length` lets it be, and the
+optimizer is the method's."""
 
 
 def get_config(config_name: str = "default") -> dict[str, Any]:

@@ -20,6 +20,7 @@ from thumbwheel.app.open import opener
 from thumbwheel.capture import trace_queries
 from thumbwheel.compat.command_center.source import ASKED, SOURCE
 from thumbwheel.compat.training_rows import report_refused
+from thumbwheel.core import log
 from thumbwheel.core.errors import DataError, InputError, MissingExtra
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.importers.source import Line
@@ -107,10 +108,12 @@ def load_ratings_from_file(ratings_path: str | Path) -> dict[str, Any]:
     return dict(content.get("ratings", content))
 
 
-def pairs_to_hf_dataset(pairs: Iterable[DPOPair], val_split: float = VALIDATION) -> Any:
+def pairs_to_hf_dataset(pairs: Iterable[DPOPair], val_split: float | None = None) -> Any:
     """Return pairs as a Hugging Face DatasetDict: train, and validation with about `val_split` of
-    the questions. With 0 it is one Dataset."""
+    the questions (None: the share of TRAINING_DATA_CONFIG). With 0 it is one Dataset."""
     from thumbwheel.datasets.split import share_of
+
+    val_split = VALIDATION if val_split is None else val_split
 
     try:
         from datasets import Dataset, DatasetDict
@@ -146,13 +149,13 @@ def prepare_training_dataset(
     ratings_path: str | Path | None = None,
     pair_type: PairType = "both",
     min_samples: int = 50,
-    val_split: float = VALIDATION,
+    val_split: float | None = None,
     *,
     agent: str = AGENT,
     home: str | Path | None = None,
 ) -> DatasetDict:
     """Return the pairs as a Hugging Face DatasetDict: train, and validation with about `val_split`
-    of the questions.
+    of the questions (None: the share of TRAINING_DATA_CONFIG).
 
     `db` reads what was imported for `agent` into the home; `file` reads exhaustive_data.json and
     ratings.json. Raises DataError for fewer than `min_samples` pairs.
@@ -161,9 +164,9 @@ def prepare_training_dataset(
         from datasets import Dataset, DatasetDict
     except ImportError:
         raise MissingExtra.of("a Hugging Face dataset", "datasets", "train") from None
+    val_split = VALIDATION if val_split is None else val_split
     if source == "db":
-        with opener(Path(home) if home else None, None, "warning")() as ws:
-            pairs = list(_pairs(ws, agent, {}, pair_type, val_split))
+        pairs = _stored_pairs(agent, home, pair_type, val_split)
     elif data_path is None or ratings_path is None:
         raise InputError(
             "prepare_training_dataset",
@@ -171,7 +174,7 @@ def prepare_training_dataset(
             "Name both files",
         )
     else:
-        pairs = build_dataset_from_files(Path(data_path), Path(ratings_path), pair_type, val_split)
+        pairs = build_dataset_from_files(data_path, ratings_path, pair_type, val_split)
     if len(pairs) < min_samples:
         raise DataError(
             f"{len(pairs)} pairs",
@@ -185,21 +188,44 @@ def prepare_training_dataset(
     return dataset
 
 
+def build_dataset_from_db(
+    min_samples: int = 50,
+    pair_type: PairType = "both",
+    *,
+    agent: str = AGENT,
+    home: str | Path | None = None,
+) -> list[DPOPair]:
+    """Return the pairs of what was imported for `agent` into the home; none where there are fewer
+    than `min_samples`."""
+    pairs = _stored_pairs(agent, home, pair_type, VALIDATION)
+    if len(pairs) < min_samples:
+        log.say(f"{len(pairs)} pairs, and at least {min_samples} are asked for: none is used")
+        return []
+    return pairs
+
+
 def build_dataset_from_files(
-    data: Path,
-    ratings: Path,
+    data_path: str | Path,
+    ratings_path: str | Path,
     pair_type: PairType = "both",
     val_split: float = VALIDATION,
 ) -> list[DPOPair]:
     """Return the pairs of one run and its ratings. Raises InputError if a file cannot be read."""
     with _temporary_folder() as folder:
-        for path, name in ((data, DATA), (ratings, RATINGS)):
+        for path, name in ((data_path, DATA), (ratings_path, RATINGS)):
             try:
                 shutil.copyfile(path, folder / name)
             except OSError as error:
                 why = error.strerror or str(error)
                 raise InputError(f"file {str(path)!r}", why, "Check the path") from None
         return _pairs_from_folder(folder, pair_type, val_split, MAX_PAIRS)
+
+
+def _stored_pairs(
+    agent: str, home: str | Path | None, pair_type: PairType, val_split: float
+) -> list[DPOPair]:
+    with opener(Path(home) if home else None, None, "warning")() as ws:
+        return list(_pairs(ws, agent, {}, pair_type, val_split))
 
 
 def pairs_of_entries(

@@ -6,6 +6,8 @@ not here.
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +21,7 @@ from thumbwheel.core.errors import (
     Conflict,
     DataError,
     InputError,
+    NotFound,
     ThumbwheelError,
     TrainingError,
 )
@@ -64,6 +67,8 @@ class CommandCenterDPOTrainer:
                 own_settings = dict(config)
         self.base_model = str(own_settings.pop("base_model", settings["base_model"]))
         self.options = training_options(settings) | own_settings
+        self.checkpoint: Path | None = None
+        """The adapter that was trained or loaded last."""
 
     def load_base_model(self) -> CommandCenterDPOTrainer:
         """Check the settings and the base before anything is trained; raises ConfigError,
@@ -83,20 +88,74 @@ class CommandCenterDPOTrainer:
         train_dataset: Iterable[Mapping[str, Any]],
         eval_dataset: Iterable[Mapping[str, Any]] | None = None,
         output_dir: str | Path | None = None,
+        resume_from_checkpoint: str | Path | None = None,
     ) -> TrainingResult:
         """Train on rows of prompt, chosen, rejected and question_id; the adapter goes to `final` in
         `output_dir`.
 
         Rows of `eval_dataset` are never trained on. A part of the other questions is held out too.
+        `resume_from_checkpoint` is a folder in `home/runs/RUN/checkpoints` of an `output_dir`: that
+        run, which was stopped, goes on from its newest checkpoint, on the same rows.
         """
         train_rows, eval_rows = list(train_dataset), list(eval_dataset or ())
         result = TrainingResult(False, train_samples=len(train_rows), eval_samples=len(eval_rows))
         try:
-            self._train(train_rows, eval_rows, Path(output_dir or OUTPUT), result)
+            checkpoint = Path(resume_from_checkpoint) if resume_from_checkpoint else None
+            self._train(train_rows, eval_rows, Path(output_dir or OUTPUT), result, checkpoint)
             result.success = True
         except ThumbwheelError as error:
             result.error_message = str(error)
         return result
+
+    def evaluate(self, eval_dataset: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """Measure the adapter on pairs: `eval_accuracy`, the share of pairs whose chosen answer it
+        finds more likely, `eval_loss`, the mean negative log-likelihood of a token of the chosen
+        answers, and `base`, the same of its base. Raises Conflict where nothing was trained or
+        loaded, InputError for a row that is no pair."""
+        from thumbwheel.compat.likelihoods import RatedAnswers, compare_versions
+        from thumbwheel.loop.outside_adapter import add_adapter
+
+        checkpoint = self._require_checkpoint()
+        groups = []
+        for number, row in enumerate(eval_dataset, 1):
+            require_texts(f"row {number}", row)
+            group = RatedAnswers([{"role": "user", "content": row["prompt"]}])
+            group.add(row["chosen"], 1.0)
+            group.add(row["rejected"], 0.0)
+            groups.append(group)
+        with (
+            tempfile.TemporaryDirectory(prefix="evaluation-") as folder,
+            opener(Path(folder) / "home", None, "warning")() as ws,
+        ):
+            version, _ = add_adapter(ws, AGENT, checkpoint, self.base_model)
+            return compare_versions(ws, AGENT, version.name, groups)
+
+    def save_checkpoint(self, path: str | Path) -> None:
+        """Copy the adapter to another folder. Raises Conflict where there is none."""
+        shutil.copytree(self._require_checkpoint(), path, dirs_exist_ok=True)
+
+    def load_checkpoint(self, path: str | Path) -> None:
+        """Take the adapter in a folder, and the base that it names. Raises NotFound."""
+        from thumbwheel.engine.load import adapter_base
+
+        folder = Path(path)
+        if not (folder / "adapter_config.json").is_file():
+            raise NotFound(
+                f"checkpoint {str(path)!r}",
+                "there is no adapter",
+                "Name a folder with an adapter_config.json",
+            )
+        self.base_model = adapter_base(folder)
+        self.checkpoint = folder
+
+    def _require_checkpoint(self) -> Path:
+        if self.checkpoint is None:
+            raise Conflict(
+                "CommandCenterDPOTrainer",
+                "nothing was trained or loaded",
+                "Call train(...) or load_checkpoint(path)",
+            )
+        return self.checkpoint
 
     def _train(
         self,
@@ -104,12 +163,13 @@ class CommandCenterDPOTrainer:
         eval_rows: list[Mapping[str, Any]],
         folder: Path,
         result: TrainingResult,
+        checkpoint: Path | None,
     ) -> None:
         from thumbwheel.engine.base_check import find_base
         from thumbwheel.export.package import export
         from thumbwheel.models import versions
         from thumbwheel.models.versions import require_agent
-        from thumbwheel.training.train import train
+        from thumbwheel.training.train import find_run, resume, train
 
         final = folder / "final"
         if final.exists():
@@ -121,10 +181,7 @@ class CommandCenterDPOTrainer:
         lines: list[dict[str, Any]] = []
         for rows, held_out in ((train_rows, False), (eval_rows, True)):
             for number, row in enumerate(rows, 1):
-                for key in ("prompt", "chosen", "rejected"):
-                    if not isinstance(row.get(key), str):
-                        what = f"{'eval' if held_out else 'train'} row {number}"
-                        raise InputError(what, f"its {key} is not text", "Give all three as text")
+                require_texts(f"{'eval' if held_out else 'train'} row {number}", row)
                 lines += _lines(row, held_out)
         if not lines:
             raise DataError("0 pairs", "there is nothing to train on", "Collect some ratings")
@@ -134,8 +191,11 @@ class CommandCenterDPOTrainer:
         agent = f"{AGENT}-{ids.fingerprint(lines)[:16]}"
         with opener(folder / "home", None, "info")() as ws:
             import_rows(ws, agent, lines, folder / "pairs.thumbwheel.jsonl")
-            base = find_base(self.base_model, ws.home.cache)
-            run = train(ws, require_agent(ws, agent), "dpo", base, options=self.options)
+            if checkpoint is None:
+                base = find_base(self.base_model, ws.home.cache)
+                run = train(ws, require_agent(ws, agent), "dpo", base, options=self.options)
+            else:
+                run = resume(ws, find_run(ws, run_of(checkpoint, folder / "home")))
             if run.version is None:
                 raise TrainingError(
                     f"run {run.run_id!r}",
@@ -144,10 +204,32 @@ class CommandCenterDPOTrainer:
                 )
             exported = export(ws, versions.version(ws, agent, run.version), "adapter", final)
         last = run.metrics.get("last_step") or {}
+        self.checkpoint = exported.path
         result.checkpoint_path = str(exported.path)
         result.final_loss = last.get("loss")
         result.epochs_completed = last.get("epoch") or 0
         result.metrics = dict(run.metrics)
+
+
+def require_texts(what: str, row: Mapping[str, Any]) -> None:
+    """Raise InputError if a row's prompt, chosen or rejected is no text."""
+    for key in ("prompt", "chosen", "rejected"):
+        if not isinstance(row.get(key), str):
+            raise InputError(what, f"its {key} is not text", "Give all three as text")
+
+
+def run_of(checkpoint: Path, home: Path) -> str:
+    """Return the id of the run whose checkpoint this is, in the home of a trainer. Raises NotFound
+    for another folder."""
+    runs = (home / "runs").resolve()
+    folder = checkpoint.resolve()
+    if not folder.is_dir() or runs not in folder.parents:
+        raise NotFound(
+            f"checkpoint {str(checkpoint)!r}",
+            "it is not of a run into this output_dir",
+            f"Name a folder in {home / 'runs'}/RUN/checkpoints",
+        )
+    return folder.relative_to(runs).parts[0]
 
 
 def train_from_config(

@@ -3,7 +3,7 @@ never loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,13 @@ class CheckpointLoader:
         """Return the runs of one checkpoint. A file of another kind, or one that names anything but
         a checkpoint's own data, is reported and skipped."""
         return list(self._traces(Path(filepath)))
+
+    def extract_traces_from_checkpoint(
+        self, checkpoint: Iterable[ExecutionTrace]
+    ) -> list[ExecutionTrace]:
+        """Return the runs of what `load_checkpoint` gave, which is these runs alone: of a file that
+        is parsed and never loaded there is no object."""
+        return list(checkpoint)
 
     def load_all_traces(self, deduplicate: bool = True) -> list[ExecutionTrace]:
         """Return the runs of all checkpoints. A turn that several of them contain is returned once,

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -54,10 +56,17 @@ QUANTIZATIONS = (
 
 
 class GGUFExporter:
-    """A model folder of Hugging Face as one GGUF file."""
+    """A model folder of Hugging Face as one GGUF file. The programs are those in `llama_cpp_path`,
+    else the ones that `thumbwheel tools list` shows."""
 
-    def __init__(self, model_path: str | Path, output_dir: str | Path | None = None) -> None:
+    def __init__(
+        self,
+        model_path: str | Path,
+        llama_cpp_path: str | Path | None = None,
+        output_dir: str | Path | None = None,
+    ) -> None:
         self.model_path = Path(model_path)
+        self.llama_cpp_path = Path(llama_cpp_path) if llama_cpp_path else None
         self.output_dir = Path(output_dir) if output_dir else self.model_path.parent / "gguf"
 
     def convert(self, quantization: str = "Q4_K_M", output_name: str | None = None) -> str:
@@ -66,6 +75,12 @@ class GGUFExporter:
         Raises NotFound for a missing model or tool, InputError for an unknown precision, Conflict
         where the file is there already.
         """
+        from thumbwheel.llm.tools import programs_of
+
+        with programs_of(self.llama_cpp_path):
+            return self._convert(quantization, output_name)
+
+    def _convert(self, quantization: str, output_name: str | None) -> str:
         from thumbwheel.export import gguf_file
         from thumbwheel.llm.convert import check_quantizer
 
@@ -139,9 +154,11 @@ class OllamaHostingProfile:
 
 class OllamaDeployer:
     """Makes and manages models of the Ollama at `host` (default: OLLAMA_HOST, else
-    127.0.0.1:11434), by its API."""
+    127.0.0.1:11434), by its API. `ollama_path` is the program, which is only needed to start a
+    server."""
 
-    def __init__(self, host: str | None = None) -> None:
+    def __init__(self, ollama_path: str = "ollama", *, host: str | None = None) -> None:
+        self.ollama_path = ollama_path
         self.host = address(host)
 
     def create_modelfile(
@@ -168,12 +185,19 @@ class OllamaDeployer:
     ) -> str:
         """Create or replace a model from a GGUF file, and return its name. `parameters` win over
         the other arguments."""
-        path = Path(gguf_path)
-        with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        modelfile = self._modelfile(path, system_prompt, temperature, num_ctx, stop_tokens)
+        modelfile = self._modelfile(gguf_path, system_prompt, temperature, num_ctx, stop_tokens)
         if parameters:
             modelfile = replace(modelfile, parameters={**modelfile.parameters, **parameters})
+        return self.create_from(modelfile, model_name)
+
+    def create_from(self, modelfile: Modelfile, model_name: str) -> str:
+        """Create or replace a model over a GGUF file, and return its name. Raises NotFound where
+        there is no such file."""
+        path = Path(modelfile.base)
+        if not path.is_file():
+            raise NotFound(f"file {str(path)!r}", "it does not exist", "Name a GGUF file")
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
         request = {"files": {path.name: f"sha256:{digest}"}, **modelfile.fields()}
         with OllamaServer(self.host) as server:
             server.put(path, digest)
@@ -210,6 +234,25 @@ class OllamaDeployer:
 
     def get_auto_profile(self) -> OllamaHostingProfile:
         return profile_of("auto")
+
+    def start_server_with_profile(self, profile: OllamaHostingProfile) -> subprocess.Popen[bytes]:
+        """Start `ollama serve` with the environment of a profile, and return its process. Raises
+        NotFound where there is no such program."""
+        environment = os.environ | {"OLLAMA_HOST": self.host} | profile.to_env()
+        try:
+            return subprocess.Popen(
+                [self.ollama_path, "serve"],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        except OSError as error:
+            raise NotFound(
+                f"program {self.ollama_path!r}",
+                error.strerror or str(error),
+                "Install Ollama, or name its program: OllamaDeployer(ollama_path)",
+            ) from None
 
     def _modelfile(
         self,
@@ -265,8 +308,8 @@ class ExportPipeline:
         self.model_path = Path(model_path)
         self.model_name = model_name
         self.output_dir = Path(output_dir) if output_dir else self.model_path.parent / "export"
-        self.gguf_exporter = GGUFExporter(self.model_path, self.output_dir)
-        self.ollama_deployer = OllamaDeployer(host)
+        self.gguf_exporter = GGUFExporter(self.model_path, output_dir=self.output_dir)
+        self.ollama_deployer = OllamaDeployer(host=host)
 
     def run(
         self, quantization: str = "Q4_K_M", system_prompt: str = "", hosting_profile: str = "auto"

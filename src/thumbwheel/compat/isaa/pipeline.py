@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from thumbwheel.app.open import opener
 from thumbwheel.compat.isaa.checkpoints import checkpoint_folder
-from thumbwheel.compat.training_rows import report_refused
+from thumbwheel.compat.training_rows import import_rows, report_refused
 from thumbwheel.core import ids, log
 from thumbwheel.core.config import Home, merge
-from thumbwheel.core.errors import Conflict, DataError, ThumbwheelError
+from thumbwheel.core.errors import Conflict, DataError, InputError, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.sdk.collector import trace_files
 
@@ -158,12 +158,17 @@ class TrainingPipeline:
 
     def run_full_pipeline(
         self,
+        reward_funcs: Sequence[RewardFunc] | None = None,
         deploy_ollama: bool = False,
         model_name: str | None = None,
         *,
         unproved: bool = False,
     ) -> dict[str, Any]:
         """Run it and return the results, which are also written to pipeline_results.json.
+
+        With `reward_funcs` every recorded answer is worth the sum of what these functions say of
+        it, beside what people said; each is called as TRL calls it, with `prompts` and
+        `completions`. Only people's judgements enter the gate.
 
         With `deploy_ollama` the model is served as `model_name` (default toolbox-AGENT). With
         `unproved` a version that too few questions were there to judge is exported too, into a
@@ -184,7 +189,7 @@ class TrainingPipeline:
         served_as = (model_name or self.served_as) if deploy_ollama else None
         try:
             with self.opener() as ws:
-                self._run(ws, served_as, unproved)
+                self._run(ws, reward_funcs or (), served_as, unproved)
             self.results["success"] = True
         except ThumbwheelError as error:
             self.results["error"] = str(error)
@@ -195,7 +200,13 @@ class TrainingPipeline:
         (self.output_dir / RESULTS).write_text(text, encoding="utf-8")
         return self.results
 
-    def _run(self, ws: Workspace, served_as: str | None, unproved: bool) -> None:
+    def _run(
+        self,
+        ws: Workspace,
+        reward_funcs: Sequence[RewardFunc],
+        served_as: str | None,
+        unproved: bool,
+    ) -> None:
         from thumbwheel.loop.cycle_checks import OLLAMA, check_ready
         from thumbwheel.loop.cycle_types import CycleConfig
 
@@ -204,6 +215,8 @@ class TrainingPipeline:
         )
         check_ready(ws, config)
         self._import_runs(ws)
+        if reward_funcs:
+            self._reward_by(ws, reward_funcs)
         self._reward_unjudged_runs(ws)
         self._say_what_a_proof_needs(ws, unproved)
         self._choose_method(ws)
@@ -311,6 +324,37 @@ class TrainingPipeline:
         checkpoints = checkpoint_folder(ws.home.path, self.agent_name)
         if any(checkpoints.glob("*.pkl")):
             report_refused(ingest(ws, self.agent, "flowagent", checkpoints))
+
+    def _reward_by(self, ws: Workspace, reward_funcs: Sequence[RewardFunc]) -> None:
+        """Store what the functions say of every recorded answer, as the score of a program. Raises
+        InputError for a function that says too little."""
+        from thumbwheel.compat.isaa.training import total_rewards
+
+        traces = self.data_pipeline.collect_all_traces()
+        prompts = [trace.user_query for trace in traces]
+        answers = [trace.final_response for trace in traces]
+        try:
+            rewards = total_rewards(prompts, answers, reward_funcs)
+        except ValueError as error:
+            raise InputError("reward_funcs", str(error), "Return one number an answer") from None
+        if not rewards:
+            return
+        scale = {"min": min(rewards), "max": max(rewards)}
+        if scale["min"] == scale["max"]:
+            scale["max"] += 1
+        lines = []
+        for trace, reward in zip(traces, rewards, strict=True):
+            line = {
+                "type": "feedback",
+                "target": {"trace": trace.trace_id},
+                "kind": "score",
+                "value": reward,
+                "scale": scale,
+                "rater": {"id": "reward_funcs", "kind": "checker"},
+            }
+            lines.append(line)
+        self.output_dir.mkdir(parents=True, exist_ok=True)
+        import_rows(ws, self.agent, lines, self.output_dir / "rewards.thumbwheel.jsonl")
 
     def _reward_unjudged_runs(self, ws: Workspace) -> None:
         """Reward the runs by the ledger if nobody has judged any of them, as the replaced

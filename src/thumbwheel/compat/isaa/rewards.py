@@ -9,10 +9,12 @@ Code runs in the sandbox; without one, the result says so and has no score.
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,6 +27,10 @@ from thumbwheel.sdk.tracefile import ExecutionTrace, line_of
 
 GOOD = 0.6
 """The combined reward from which an answer is labelled good."""
+HISTORY = 10_000
+"""Rewards that an engine remembers."""
+PATTERN_MATCHES = 5
+"""Matches of one forbidden pattern that count."""
 
 
 @dataclass
@@ -116,9 +122,28 @@ class EfficiencyReward(FunctionReward):
 
 
 class FormatComplianceReward(FunctionReward):
-    """Whether the answer is free of XML tags, outside of its code."""
+    """Whether the answer is free of XML tags, outside of its code.
+
+    With `forbidden_patterns`, regular expressions, it is whether none of these matches anywhere in
+    the answer: each match takes 0.1, all of them 0.5 at most, and of one pattern five count.
+    """
 
     name, function = "format_compliance", "format_compliance"
+
+    def __init__(self, forbidden_patterns: Sequence[str] | None = None, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.forbidden_patterns = [re.compile(pattern) for pattern in forbidden_patterns or ()]
+
+    def compute(self, trace: ExecutionTrace) -> RewardResult:
+        if not self.forbidden_patterns:
+            return super().compute(trace)
+        violations: list[str] = []
+        for pattern in self.forbidden_patterns:
+            matches = pattern.finditer(trace.final_response)
+            violations += [match[0] for match in islice(matches, PATTERN_MATCHES)]
+        deduction = min(0.5, 0.1 * len(violations))
+        details = {"violations": violations, "violation_count": len(violations)}
+        return RewardResult(1 - deduction, not violations, details)
 
 
 class LearnedReward(BaseReward):
@@ -143,10 +168,9 @@ class LearnedReward(BaseReward):
             self.patterns = _patterns(self.model_path)
 
     def save_patterns(self) -> None:
+        """Write the patterns to `model_path`; without one they stay in memory."""
         if self.model_path is None:
-            raise InputError(
-                "save_patterns", "there is no model_path", "Give one: LearnedReward(model_path=...)"
-            )
+            return
         self.model_path.parent.mkdir(parents=True, exist_ok=True)
         self.model_path.write_text(json.dumps(self.patterns, indent=2) + "\n", encoding="utf-8")
 
@@ -162,8 +186,7 @@ class LearnedReward(BaseReward):
                 "Label more: TraceCollector.label_trace",
             )
         self.patterns = {"positive": self._extract(good), "negative": self._extract(bad)}
-        if self.model_path:
-            self.save_patterns()
+        self.save_patterns()
 
     def compute(self, trace: ExecutionTrace) -> RewardResult:
         """Return the share of the matching patterns that belong to good runs; no score if none
@@ -211,6 +234,8 @@ class RewardEngine:
     ) -> None:
         self.rewards = list(rewards) if rewards is not None else default_rewards(arithmetic)
         self.arithmetic = arithmetic
+        self.reward_history: deque[float | None] = deque(maxlen=HISTORY)
+        """The last combined rewards that were asked for."""
 
     def compute_all(self, trace: ExecutionTrace) -> dict[str, RewardResult]:
         """Return every reward by name. A reward that raises has its error and no score."""
@@ -224,7 +249,9 @@ class RewardEngine:
 
     def compute_combined(self, trace: ExecutionTrace) -> float | None:
         """Return the weighted mean; None if no reward has a score."""
-        return self._combined(self.compute_all(trace))
+        combined = self._combined(self.compute_all(trace))
+        self.reward_history.append(combined)
+        return combined
 
     def compute_for_group(self, traces: Sequence[ExecutionTrace]) -> list[float | None]:
         """Return the group-normalised rewards of runs of one prompt (population deviation); None

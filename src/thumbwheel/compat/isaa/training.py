@@ -18,7 +18,7 @@ from typing import Any
 
 from thumbwheel.app.open import opener
 from thumbwheel.compat.isaa.hardware import MODULES, HardwareConfig
-from thumbwheel.compat.training_rows import import_rows, report_dropout
+from thumbwheel.compat.training_rows import import_rows
 from thumbwheel.core import ids, log
 from thumbwheel.core.errors import ConfigError, Conflict, DataError, InputError
 from thumbwheel.core.plugins import nearest
@@ -42,7 +42,7 @@ class TrainingConfig:
     method: str = "grpo"
     lora_r: int = 16
     lora_alpha: int = 32
-    lora_dropout: float = 0.0
+    lora_dropout: float = 0.05
     lora_target_modules: list[str] = field(default_factory=lambda: list(MODULES))
     learning_rate: float = 5e-5
     num_epochs: float = 3
@@ -118,7 +118,6 @@ class TrainingConfig:
 
         Half precision is bfloat16.
         """
-        report_dropout(self.lora_dropout)
         shared = {
             "learning_rate": self.learning_rate,
             "num_train_epochs": self.num_epochs,
@@ -127,6 +126,7 @@ class TrainingConfig:
             "max_length": self.max_seq_length,
             "lora_r": self.lora_r,
             "lora_alpha": self.lora_alpha,
+            "lora_dropout": self.lora_dropout,
             "lora_targets": ",".join(self.lora_target_modules) or "all-linear",
             "device": "cpu" if self.use_cpu else "auto",
             "dtype": "bfloat16" if self.use_bf16 or self.use_fp16 else "auto",
@@ -256,11 +256,41 @@ class RLTrainer:
         )
         return str(folder)
 
-    def evaluate(self) -> dict[str, Any]:
-        """Return the metrics of the run on its held-out rows: before training (`base`) and at the
-        best checkpoint (`best`)."""
-        metrics = self._finished().metrics
-        return {name: metrics.get(f"dev_{name}") for name in ("base", "best")}
+    def evaluate(
+        self, eval_dataset: Iterable[Any] | None = None, metrics: Sequence[str] | None = None
+    ) -> dict[str, Any]:
+        """Measure the trained model on examples as `train` takes them: `eval_loss`, the mean
+        negative log-likelihood of a token of the good answers, `eval_accuracy`, the share of better
+        and worse answers that the model ranks as the examples do, and `base`, the same of the model
+        before training. `metrics` selects by name.
+
+        Without a dataset, return the metrics of the run on its held-out rows: before training
+        (`base`) and at the best checkpoint (`best`).
+
+        Raises Conflict before training, InputError for a row that is no example.
+        """
+        finished = self._finished()
+        if eval_dataset is None:
+            measured = {name: finished.metrics.get(f"dev_{name}") for name in ("base", "best")}
+        else:
+            measured = self._measured(list(eval_dataset))
+        return {name: measured[name] for name in metrics or measured if name in measured}
+
+    def _measured(self, examples: list[Any]) -> dict[str, Any]:
+        """Measure the base and the trained version on examples."""
+        from thumbwheel.compat.likelihoods import RatedAnswers, compare_versions
+
+        groups: dict[str, RatedAnswers] = {}
+        for number, row in enumerate(examples):
+            lines = list(self._lines(number, row, ()))
+            for trace, feedback in zip(lines[::2], lines[1::2], strict=True):
+                group = groups.setdefault(json.dumps(trace["input"]), RatedAnswers(trace["input"]))
+                group.add(trace["output"], float(feedback["value"]))
+        version = self._finished().version
+        if version is None:
+            raise Conflict("RLTrainer.evaluate", "the run made no version", "See its result")
+        with self._opener()() as ws:
+            return compare_versions(ws, self._agent, version, list(groups.values()))
 
     def get_training_summary(self) -> str:
         """Summarise the training in a few lines."""
@@ -319,7 +349,7 @@ class RLTrainer:
             else:
                 completions = example["completions"]
                 if reward_funcs:
-                    rewards = _judged(prompt, completions, reward_funcs)
+                    rewards = total_rewards([prompt] * len(completions), completions, reward_funcs)
                 else:
                     rewards = example["rewards"]
                 yield from _lines_with_rewards(number, prompt, completions, rewards)
@@ -356,12 +386,14 @@ def _lines_with_label(
     }
 
 
-def _judged(prompt: str, completions: list[str], reward_funcs: Sequence[RewardFunc]) -> list[float]:
+def total_rewards(
+    prompts: Sequence[str], completions: Sequence[str], reward_funcs: Sequence[RewardFunc]
+) -> list[float]:
     """Return for each completion the sum of what the functions say. Raises ValueError where one
     says too little."""
     totals = [0.0] * len(completions)
     for function in reward_funcs:
-        rewards = list(function(prompts=[prompt] * len(completions), completions=list(completions)))
+        rewards = list(function(prompts=list(prompts), completions=list(completions)))
         if len(rewards) != len(completions):
             name = getattr(function, "__name__", str(function))
             raise ValueError(f"{name} gives {len(rewards)} rewards of {len(completions)} answers")

@@ -1,9 +1,8 @@
 """`DatasetConfig`, `RewardModelConfig` and `TrainingConfig` of the n3 server, and what they are as
 settings of `thumbwheel train`.
 
-Settings that do not exist here are named and not used. Adapters of the engine have no dropout; a
-module that a script puts together has the dropout that it is given. Answers are sampled from the
-whole distribution (top_k 0, top_p 1): a cut one is not the one whose ratios PPO clips.
+An unset learning rate is chosen for the base's width. Probabilities are those of the whole
+distribution also where `top_k` and `top_p` cut the one that answers are drawn from.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.compat.training_rows import report_dropout
 from thumbwheel.core import log
 from thumbwheel.core.errors import ConfigError
 
@@ -40,7 +38,7 @@ class RewardModelConfig:
     use_lora: bool = True
     lora_r: int = 8
     lora_alpha: int = 32
-    lora_dropout: float = 0.0
+    lora_dropout: float = 0.1
     learning_rate: float | None = None
     batch_size: int = 8
     num_epochs: float = 3
@@ -96,7 +94,7 @@ class TrainingConfig:
     use_lora: bool = True
     lora_r: int = 8
     lora_alpha: int = 32
-    lora_dropout: float = 0.0
+    lora_dropout: float = 0.1
     learning_rate: float | None = None
     batch_size: int = 8
     mini_batch_size: int = 4
@@ -112,8 +110,8 @@ class TrainingConfig:
     vf_coef: float = 0.1
     max_new_tokens: int = 128
     temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
+    top_k: int = 50
+    top_p: float = 0.95
     max_steps: int = 1000
     device: str = "auto"
     mixed_precision: str | None = None
@@ -130,6 +128,7 @@ class TrainingConfig:
                 use_lora=self.use_lora,
                 lora_r=self.lora_r,
                 lora_alpha=self.lora_alpha,
+                lora_dropout=self.lora_dropout,
                 max_length=self.dataset.max_length,
                 device=self.device,
             )
@@ -154,11 +153,6 @@ class TrainingConfig:
 
     def options(self, reward_model: Path) -> dict[str, Any]:
         """Return the settings of `thumbwheel train ppo`."""
-        if self.top_k or self.top_p < 1:
-            log.say(
-                f"note: top_k {self.top_k} and top_p {self.top_p:g} are not used: PPO learns from "
-                "answers sampled from the whole distribution"
-            )
         return {
             "min_rows": 1,
             "reward_functions": (),
@@ -182,6 +176,8 @@ class TrainingConfig:
             "max_completion_length": self.max_new_tokens,
             "max_length": self._longest_text(),
             "temperature": self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
             "max_steps": self.max_steps,
             "device": self.device,
             "dtype": self._dtype(),
@@ -204,6 +200,9 @@ def with_lora(model: Any, config: RewardModelConfig | TrainingConfig, task: str)
 
 def _adapter(config: RewardModelConfig | TrainingConfig) -> dict[str, Any]:
     """Return the settings of the tuning: a LoRA adapter, or every layer."""
-    report_dropout(config.lora_dropout)
-    tuning = "lora" if config.use_lora else "full"
-    return {"tuning": tuning, "lora_r": config.lora_r, "lora_alpha": config.lora_alpha}
+    return {
+        "tuning": "lora" if config.use_lora else "full",
+        "lora_r": config.lora_r,
+        "lora_alpha": config.lora_alpha,
+        "lora_dropout": config.lora_dropout,
+    }

@@ -49,8 +49,15 @@ class TrainPolicySpec(Config):
     """Only say how long it would take."""
 
     def config(self) -> TrainingConfig:
-        """Return the settings of both stages."""
-        return TrainingConfig(self.base, max_steps=self.max_steps, learning_rate=self.learning_rate)
+        """Return the settings of both stages. What no client can name is as we recommend it."""
+        return TrainingConfig(
+            self.base,
+            max_steps=self.max_steps,
+            learning_rate=self.learning_rate,
+            lora_dropout=0.0,
+            top_k=0,
+            top_p=1.0,
+        )
 
 
 def run_train_policy(ws: Workspace, spec: TrainPolicySpec) -> dict[str, Any]:

@@ -169,11 +169,11 @@ class PPOAssistantTrainer:
         return await asyncio.to_thread(self._step, list(queries))
 
     async def train(self, num_epochs: int = 100, queries_per_epoch: int = 32) -> RunResult:
-        """Train `num_epochs` steps on `queries_per_epoch` queries each, from the base; a checkpoint
-        every 10 steps, in the home.
+        """Train `num_epochs` steps on `queries_per_epoch` queries each, from the base.
 
-        The model goes to `VERSION/ppo_epoch_N`. A run that learned nothing makes none, and gives
-        the reason in `reason`.
+        The model goes to `ppo_epoch_N` in `output_dir`, and so do the adapters of every tenth step;
+        those of a later training go to `VERSION/ppo_epoch_N`. A run that learned nothing makes
+        none, and gives the reason in `reason`.
         """
         return await asyncio.to_thread(self._train, num_epochs, queries_per_epoch)
 
@@ -188,12 +188,11 @@ class PPOAssistantTrainer:
             run = train(ws, require_agent(ws, AGENT), "ppo", base, options=settings)
             if run.version is not None:
                 self.version = run.version
-                self.model_path = self._export(
-                    ws,
-                    AGENT,
-                    run.version,
-                    self.output_dir / run.version / f"ppo_epoch_{num_epochs}",
-                )
+                is_first = not any(self.output_dir.glob("ppo_epoch_*"))
+                folder = self.output_dir if is_first else self.output_dir / run.version
+                target = folder / f"ppo_epoch_{num_epochs}"
+                self.model_path = self._export(ws, AGENT, run.version, target)
+                copy_adapters(ws.home.runs / run.run_id / "checkpoints", folder)
         return run
 
     def _step(self, queries: list[str]) -> dict[str, Any]:
@@ -229,6 +228,7 @@ class PPOAssistantTrainer:
             "max_steps": steps,
             "batch_size": queries,
             "save_steps": SAVE_STEPS,
+            "save_total_limit": max(2, steps // SAVE_STEPS + 1),
             "max_completion_length": 256,
         }
         return settings | self.options
@@ -238,3 +238,16 @@ class PPOAssistantTrainer:
         from thumbwheel.models import versions
 
         return export(ws, versions.version(ws, agent, version), "merged", folder).path
+
+
+def copy_adapters(checkpoints: Path, folder: Path) -> None:
+    """Copy the adapter of every tenth step's checkpoint to `ppo_epoch_N` in `folder`, where there
+    is nothing yet."""
+    for checkpoint in checkpoints.glob("checkpoint-*"):
+        step = int(checkpoint.name.rpartition("-")[2])
+        target = folder / f"ppo_epoch_{step}"
+        if step % SAVE_STEPS or target.exists():
+            continue
+        target.mkdir(parents=True)
+        for path in checkpoint.glob("adapter_*"):
+            shutil.copy2(path, target)

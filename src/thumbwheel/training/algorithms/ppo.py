@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from thumbwheel.engine.rollout import Rollout
 from thumbwheel.engine.score import Role, RoleModel, ScoreEngine
@@ -108,15 +108,6 @@ class PpoConfig(OnlineConfig):
     rest of the batch is left."""
     ratio_threshold: float = Field(default=10.0, gt=1)
     """An update whose mean probability ratio is above this is not made."""
-
-    @model_validator(mode="after")
-    def _whole_distribution(self) -> PpoConfig:
-        if self.top_k or self.top_p < 1:
-            raise ValueError(
-                "ppo learns from answers sampled from the whole distribution: leave top_k at 0 "
-                "and top_p at 1"
-            )
-        return self
 
 
 class Ppo(OnlineAlgorithm[PpoConfig]):
