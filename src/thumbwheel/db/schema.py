@@ -997,6 +997,7 @@ hosts = Table(
     Column("name", text(), nullable=False),
     Column("address", text()),
     Column("recorded_at", Utc, nullable=False),
+    Column("software", Json),  # that runs there (host_software.py)
 )
 
 # what the servers of such a home count together in a day (UTC)

@@ -40,6 +40,8 @@ from thumbwheel.core.home_paths import located, portable
 from thumbwheel.core.imports import is_importing
 from thumbwheel.core.locks import try_lock
 from thumbwheel.db.dialects import SQLITE
+from thumbwheel.db.host_software import as_row, software_of_host
+from thumbwheel.db.hosts import set_software
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import JOBS, ROWS, WriteLock
 from thumbwheel.jobs import claims, current, schedules, store
@@ -107,6 +109,8 @@ class Worker:
         signal.signal(signal.SIGTERM, self._signalled)
         signal.signal(signal.SIGINT, self._signalled)
         with self.open_home() as ws:
+            if ws.is_shared:
+                set_software(ws.db, ws.home, as_row(software_of_host()))
             host = self.host or Host.of(ws.home)
             host.locks.mkdir(mode=0o700, exist_ok=True)
             handle = try_lock(host.locks / self.id)
