@@ -10,6 +10,7 @@ the step, both in one write: a step that is done twice is an error of the databa
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -109,8 +110,8 @@ def run_code(ws: Workspace, spec: CodeSpec) -> None:
 KINDS = {"steps": JobKind(StepsSpec, run_steps), "code": JobKind(CodeSpec, run_code)}
 
 
-def opened(home: Path) -> Workspace:
-    return Workspace.open(Home(home), Sources({}, "", os.environ))
+def opened(home: Path, settings: Mapping[str, Any] = {}) -> Workspace:
+    return Workspace.open(Home(home), Sources(settings, "", os.environ))
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--lease", type=float, default=15.0)
     parser.add_argument("--crashes", type=int, default=10)
     parser.add_argument("--host")
+    parser.add_argument("--needs", default="{}")
+    parser.add_argument("--labels", nargs="*", default=[])
     parser.add_argument("--serve", type=int, default=0)
     parser.add_argument("--until-idle", action="store_true")
     parser.add_argument("--supervised", action="store_true")
@@ -158,9 +161,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def work(options: argparse.Namespace) -> None:
     """Do jobs until SIGTERM; as `thumbwheel worker`, in a fresh process after some of them."""
     is_spent = Worker(
-        open_home=lambda: opened(options.home),
+        open_home=lambda: opened(options.home, {"host": {"labels": options.labels}}),
         kinds=KINDS,
-        config=JobsConfig(lease_seconds=options.lease, crashes=options.crashes),
+        config=JobsConfig(
+            lease_seconds=options.lease,
+            crashes=options.crashes,
+            needs=json.loads(options.needs),
+        ),
         settings="",
         host=Host(options.host, options.home / "workers") if options.host else None,
         stop_when_idle=options.until_idle,

@@ -116,11 +116,13 @@ def show(ctx: typer.Context, job: JobId) -> present.Answer[Job]:
 def _job_answer(ctx: typer.Context, ws: Workspace, row: Job) -> present.Answer[Job]:
     from thumbwheel.access.presented import actor_names
     from thumbwheel.app.job_paths import shown_job
+    from thumbwheel.jobs.queue import obstacle
 
     job = shown_job(ws, row, ctx.obj.owns_home)
     asked_by = actor_names(ws).get(job.asked_by or "", job.asked_by)
     rows: list[present.Row] = [
         ("state", job.state),
+        ("waits", obstacle(ws, row)),
         ("agent", job.agent),
         ("asked", f"{job.recorded_at:%Y-%m-%d %H:%M:%S} UTC"),
         ("asked by", asked_by),

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
-from pydantic import field_validator
+from pydantic import Field, field_validator
 from sqlalchemy.dialects.postgresql import insert
 
 from thumbwheel.core.addresses import is_loopback
@@ -36,6 +36,8 @@ class HostConfig(Config):
     """Name or address of this host, without a port. With it, model servers of this host listen on
     all its addresses, and the other hosts call them there with their tokens [default: they listen
     on 127.0.0.1 alone]"""
+    labels: list[str] = Field(default_factory=list)
+    """What this host is for, as `gpu` or `nights`: `jobs.needs` of a kind of jobs names labels."""
 
     @field_validator("address")
     @classmethod

@@ -56,8 +56,8 @@ def claim(
         held = resources(job, needs.get(job.kind, ()))
         # every host computes with models by itself
         in_use += [name for name in held if name != HEAVY or job.worker_id not in elsewhere]
-    for job in store.in_turn(connection, CLAIMABLE, urgent):
-        if job.kind not in needs or job.folder not in (None, folder):
+    for job in store.in_turn(connection, CLAIMABLE, urgent, needs):
+        if job.folder not in (None, folder):
             continue
         wanted = resources(job, needs[job.kind])
         if any(in_use.count(name) >= (config.heavy if name == HEAVY else 1) for name in wanted):

@@ -89,22 +89,31 @@ def listed(
     return _jobs(connection, query)
 
 
-def queued(connection: sa.Connection, limit: int) -> list[Job]:
-    """Return the queued jobs, in the order in which they are claimed."""
+def queued(
+    connection: sa.Connection, limit: int, kinds: Collection[str] | None = None
+) -> list[Job]:
+    """Return the queued jobs, of these kinds only if they are named, by priority and age."""
     query = sa.select(jobs).where(jobs.c.state == JobState.QUEUED)
+    if kinds is not None:
+        query = query.where(jobs.c.kind.in_(kinds))
     order = (jobs.c.priority.desc(), jobs.c.recorded_at, jobs.c.id)
     return _jobs(connection, query.order_by(*order).limit(limit))
 
 
-def in_turn(connection: sa.Connection, limit: int, urgent: Collection[str]) -> list[Job]:
-    """Return the queued jobs, in the order in which they are claimed: urgent kinds first, then by
-    agent. The agent whose last job began longest ago comes first, with its oldest job."""
+def in_turn(
+    connection: sa.Connection, limit: int, urgent: Collection[str], kinds: Collection[str]
+) -> list[Job]:
+    """Return the queued jobs of these kinds, in the order in which they are claimed: urgent kinds
+    first, then by agent. The agent whose last job began longest ago comes first, with its oldest
+    job."""
     # an agent with thousands of jobs that wait takes no more of the list than one with a few
     turn = sa.func.row_number().over(
         partition_by=jobs.c.agent, order_by=(jobs.c.priority.desc(), jobs.c.recorded_at, jobs.c.id)
     )
     waiting = (
-        sa.select(jobs.c.id, turn.label("turn")).where(jobs.c.state == JobState.QUEUED).subquery()
+        sa.select(jobs.c.id, turn.label("turn"))
+        .where(jobs.c.state == JobState.QUEUED, jobs.c.kind.in_(kinds))
+        .subquery()
     )
     begun = (
         sa.select(jobs.c.agent, jobs.c.started_at)

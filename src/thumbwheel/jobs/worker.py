@@ -41,11 +41,12 @@ from thumbwheel.core.imports import is_importing
 from thumbwheel.core.locks import try_lock
 from thumbwheel.db.dialects import SQLITE
 from thumbwheel.db.host_software import as_row, software_of_host
-from thumbwheel.db.hosts import set_software
+from thumbwheel.db.hosts import HostConfig, set_software
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import JOBS, ROWS, WriteLock
 from thumbwheel.jobs import claims, current, schedules, store
 from thumbwheel.jobs.host import Host, process_started
+from thumbwheel.jobs.host_needs import HostOffer, lacks
 from thumbwheel.jobs.sink import JobSink
 from thumbwheel.jobs.types import Job, JobKind, JobsConfig, JobState, Schedule, WorkerRow
 
@@ -95,6 +96,8 @@ class Worker:
     stop_when_idle: bool = False
     """Return once nothing waits."""
     id: str = field(default_factory=lambda: ids.new("wrk"))
+    lacks: dict[str, str] = field(default_factory=dict)
+    """Kind that this worker leaves to others -> what its host lacks."""
     attempt: Attempt | None = None
     draining: bool = False
     interrupt_waits: bool = False
@@ -112,6 +115,7 @@ class Worker:
             if ws.is_shared:
                 set_software(ws.db, ws.home, as_row(software_of_host()))
             host = self.host or Host.of(ws.home)
+            self.lacks = self._lacks(ws)
             host.locks.mkdir(mode=0o700, exist_ok=True)
             handle = try_lock(host.locks / self.id)
             watch = claims.WorkerWatch(self.config.lease_seconds, host)
@@ -130,6 +134,12 @@ class Worker:
                 if handle is not None:
                     os.close(handle)
         return is_spent and not self.draining
+
+    def _lacks(self, ws: Workspace) -> dict[str, str]:
+        """Return the kinds that this worker leaves to others, with what its host lacks."""
+        needs = {name: kind.host_needs for name, kind in self.kinds.items() if kind.host_needs}
+        offer = HostOffer(ws.settings(HostConfig, "host").labels)
+        return lacks(self.kinds, needs | self.config.needs, offer)
 
     def _work(self, pulse: Pulse) -> bool:
         """Do jobs; return True if this process must not do another one, False if there is nothing
@@ -264,7 +274,9 @@ class Pulse:
         self._worker, self._db, self._watch = worker, ws.db, watch
         self.home = ws.home.path
         self._config = worker.config
-        self._needs = {name: kind.needs for name, kind in worker.kinds.items()}
+        self._needs = {
+            name: kind.needs for name, kind in worker.kinds.items() if name not in worker.lacks
+        }
         self._urgent = [name for name, kind in worker.kinds.items() if kind.is_urgent]
         self._changes = ws.db.changes()
         self._marker: object = None
@@ -284,6 +296,7 @@ class Pulse:
             pid=os.getpid(),
             process_started=process_started(os.getpid()),
             settings=worker.settings,
+            lacks=worker.lacks or None,
             beat=0,
             beaten_at=now,
             recorded_at=now,
@@ -330,7 +343,7 @@ class Pulse:
         """Read the rows after a change: release orphans, wake the main thread for queued jobs, and
         stop a cancelled attempt."""
         with self._db.read() as connection:
-            waiting = store.queued(connection, claims.CLAIMABLE)
+            waiting = store.queued(connection, 1, self._needs)
             rows = store.all_workers(connection)
             self._schedules = store.all_schedules(connection)
             orphans = claims.orphaned(connection)
@@ -339,7 +352,7 @@ class Pulse:
         self._watch.update(row for row in rows if row.id != self._worker.id)
         for orphan in orphans:
             self._release(orphan)
-        if any(job.kind in self._needs for job in waiting):
+        if waiting:
             self._worker.wake()
         if attempt is not None and held:
             is_cancelled = held[0].state is JobState.CANCELLING

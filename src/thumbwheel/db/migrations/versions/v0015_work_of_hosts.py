@@ -16,3 +16,4 @@ depends_on = None
 def upgrade() -> None:
     """Apply."""
     op.add_column("hosts", sa.Column("software", Json, nullable=True))
+    op.add_column("workers", sa.Column("lacks", Json, nullable=True))
