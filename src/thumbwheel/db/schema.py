@@ -606,6 +606,25 @@ job_events = Table(
     Column("recorded_at", Utc, nullable=False),
 )
 
+# what workers of several hosts do together of a job (jobs/parts.py); its end removes them
+job_parts = Table(
+    "job_parts",
+    metadata,
+    refers("job_id", "jobs.id", primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("key", text(64), nullable=False),  # fingerprint of kind and spec
+    Column("kind", text(64), nullable=False),
+    Column("spec", Json, nullable=False),
+    Column("state", text(16), nullable=False),
+    Column("worker_id", Id),
+    Column("fence", Integer, nullable=False),
+    Column("crashes", Integer, nullable=False),
+    Column("unfit", Json, nullable=False),  # folders of hosts on which parts of the job failed
+    Column("result", Json),
+    Column("recorded_at", Utc, nullable=False),
+    Index("ix_job_parts_state", "state"),
+)
+
 # processes that claim jobs; one whose `beat` stands still for a lease is dead
 workers = Table(
     "workers",

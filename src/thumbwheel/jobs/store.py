@@ -18,8 +18,10 @@ import sqlalchemy as sa
 from thumbwheel.core.errors import Conflict, Fenced
 from thumbwheel.db.columns import has_id
 from thumbwheel.db.page_cursor import PageCursor
-from thumbwheel.db.schema import job_events, jobs, schedules, workers
+from thumbwheel.db.schema import job_events, job_parts, jobs, schedules, workers
+from thumbwheel.jobs import part_store
 from thumbwheel.jobs.types import (
+    ENDED,
     HELD,
     MOVES,
     EventKind,
@@ -182,6 +184,8 @@ def move(
             "See: thumbwheel jobs show JOB",
         )
     connection.execute(jobs.update().where(jobs.c.id == job.id).values(state=state, **values))
+    if state in ENDED:
+        part_store.remove(connection, job.id)
     content = {"state": state}
     for name in ("worker_id", "error"):
         if values.get(name) is not None:
@@ -275,6 +279,7 @@ def forget(connection: sa.Connection, mentions: Callable[[str], bool], erased: s
     changed = 0
     for table, columns in (
         (jobs, ("spec", "notes", "progress", "result", "error")),
+        (job_parts, ("spec", "result")),
         (job_events, ("content",)),
         (schedules, ("spec",)),
     ):
