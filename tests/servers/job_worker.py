@@ -126,8 +126,13 @@ class SharedSpec(Config):
 
 
 def run_shared(ws: Workspace, spec: SharedSpec) -> dict[str, Any]:
-    specs = [spec.model_dump(mode="json") | {"number": number} for number in range(spec.parts)]
-    results = share(ws, "numbers", specs, partial(do_part, "here"), lambda index: None)
+    def spec_of(number: int) -> dict[str, Any]:
+        return spec.model_dump(mode="json") | {"number": number}
+
+    def do(number: int) -> PartOutcome:
+        return do_part("here", spec_of(number))
+
+    results = share(ws, "numbers", spec.parts, spec_of, do, lambda index: None)
     return {"results": results}
 
 

@@ -228,7 +228,7 @@ def worker(
     """
     import signal
 
-    from thumbwheel.app.job_kinds import job_kinds
+    from thumbwheel.app.job_kinds import job_kinds, part_kinds
     from thumbwheel.core.child import die_with_parent
     from thumbwheel.jobs.supervisor import SPENT
     from thumbwheel.jobs.types import JobsConfig
@@ -241,6 +241,7 @@ def worker(
     process = Worker(
         open_home=ctx.obj,
         kinds=job_kinds(),
+        part_kinds=part_kinds(),
         config=ctx.obj.settings().load(JobsConfig, "jobs"),
         settings=ctx.obj.settings_fingerprint(),
         stop_when_idle=until_idle,

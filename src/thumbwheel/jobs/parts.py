@@ -25,7 +25,7 @@ from thumbwheel.db.hosts import folder_id
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import JOBS
 from thumbwheel.jobs import current, part_store
-from thumbwheel.jobs.part_types import JobPart, PartHandler, PartOutcome, PartState
+from thumbwheel.jobs.part_types import JobPart, PartOutcome, PartState
 from thumbwheel.jobs.queue import live_workers
 from thumbwheel.jobs.types import Job
 
@@ -36,25 +36,26 @@ LOOK_EVERY = 0.1
 def share(
     ws: Workspace,
     kind: str,
-    specs: Sequence[dict[str, Any]],
-    do: PartHandler,
+    n_parts: int,
+    spec_of: Callable[[int], dict[str, Any]],
+    do: Callable[[int], PartOutcome],
     advance: Callable[[int], None],
 ) -> list[Any]:
     """Do the parts, with the help of other hosts if there is any; return their results in order.
-    `advance` gets the index of each part once it is done.
 
-    `do` does a part here. Raises what it raises.
+    `spec_of` returns what another host has to know about the part with an index, `do` does it here,
+    and `advance` is called once it is done. Raises what `do` raises.
     """
     job = current.job()
-    if job is None or not _is_shared(ws, job, len(specs)):
+    if job is None or not _is_shared(ws, job, n_parts):
         results = []
-        for index, spec in enumerate(specs):
-            outcome = do(spec)
+        for index in range(n_parts):
+            outcome = do(index)
             ws.db.write(outcome.effect, outcome.lock)
             results.append(outcome.result)
             advance(index)
         return results
-    return _shared(ws, job, kind, specs, do, advance)
+    return _shared(ws, job, kind, [spec_of(index) for index in range(n_parts)], do, advance)
 
 
 def _is_shared(ws: Workspace, job: Job, n_parts: int) -> bool:
@@ -74,7 +75,7 @@ def _shared(
     job: Job,
     kind: str,
     specs: Sequence[dict[str, Any]],
-    do: PartHandler,
+    do: Callable[[int], PartOutcome],
     advance: Callable[[int], None],
 ) -> list[Any]:
     assert job.worker_id is not None  # noqa: S101 - it was claimed
@@ -92,7 +93,7 @@ def _shared(
             marker = changes.marker()
             part = ws.db.write(claim, JOBS)
             if part is not None:
-                outcome = do(part.spec)
+                outcome = do(numbers.index(part.number))
                 finish(ws, part, outcome)
                 done_here += 1
             with ws.db.read() as connection:

@@ -243,6 +243,7 @@ class Worker:
             self._do_parts(attempt, pulse)
         except KeyboardInterrupt:
             is_sound = False
+            log.say(f"job {job.id}: this worker leaves its part to others")
         except Fenced:
             log.say(f"job {job.id}: it goes on without this worker")
         except BaseException as error:  # noqa: BLE001 - the worker of the job does the part itself
