@@ -10,15 +10,17 @@ the step, both in one write: a step that is done twice is an error of the databa
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,15 @@ import sqlalchemy as sa
 
 from thumbwheel.core import ids, log
 from thumbwheel.core.config import Config, Home, Sources
+from thumbwheel.core.errors import InputError
 from thumbwheel.db.schema import agents
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import current, store
 from thumbwheel.jobs.host import Host
+from thumbwheel.jobs.part_types import PartHandler, PartKind, PartOutcome
+from thumbwheel.jobs.parts import share
 from thumbwheel.jobs.supervisor import SPENT
-from thumbwheel.jobs.types import Job, JobKind, JobsConfig
+from thumbwheel.jobs.types import HEAVY, Job, JobKind, JobsConfig
 from thumbwheel.jobs.worker import Worker
 
 BORDERS = ("begin", "before write", "after write", "end")
@@ -106,11 +111,66 @@ def run_code(ws: Workspace, spec: CodeSpec) -> None:
     exec(compile(spec.code, "somebody.py", "exec"), {"os": os, "sys": sys, "time": time})
 
 
-KINDS = {"steps": JobKind(StepsSpec, run_steps), "code": JobKind(CodeSpec, run_code)}
+class SharedSpec(Config):
+    """What to do in parts."""
+
+    name: str
+    parts: int
+    folder: str
+    """Where the files are that a part waits for: here-NUMBER in the worker of the job, there-NUMBER
+    in others; each says before, as at-here-NUMBER, that it waits."""
+    holds: tuple[str, ...] = ()
+    """Those that wait."""
+    fails: str | None = None
+    """What does so fails."""
 
 
-def opened(home: Path) -> Workspace:
-    return Workspace.open(Home(home), Sources({}, "", os.environ))
+def run_shared(ws: Workspace, spec: SharedSpec) -> dict[str, Any]:
+    def spec_of(number: int) -> dict[str, Any]:
+        return spec.model_dump(mode="json") | {"number": number}
+
+    def do(number: int) -> PartOutcome:
+        return do_part("here", spec_of(number))
+
+    results = share(ws, "numbers", spec.parts, spec_of, do, lambda index: None)
+    return {"results": results}
+
+
+@contextmanager
+def opened_parts(ws: Workspace) -> Iterator[PartHandler]:
+    yield partial(do_part, "there")
+
+
+def do_part(where: str, content: dict[str, Any]) -> PartOutcome:
+    number = content.pop("number")
+    spec, name = SharedSpec.model_validate(content), f"{where}-{number}"
+    if name in spec.holds:
+        (Path(spec.folder) / f"at-{name}").touch()
+        while not (Path(spec.folder) / name).exists():
+            time.sleep(0.02)
+    if where == spec.fails:
+        raise InputError("this part", "it cannot be done there", "Do it elsewhere")
+    slug = f"{spec.name}-{number}-by-{where}-{os.getpid()}"
+
+    def effect(connection: sa.Connection) -> None:
+        query = sa.select(agents.c.id).where(agents.c.slug.like(f"{spec.name}-{number}-by-%"))
+        assert connection.execute(query).first() is None, f"part {number} is done twice"
+        row = {"id": ids.new("agt"), "slug": slug, "recorded_at": datetime.now(UTC)}
+        connection.execute(agents.insert().values(**row))
+
+    return PartOutcome({"number": number, "where": where}, effect)
+
+
+PART_KINDS = {"numbers": PartKind(opened_parts, (HEAVY,))}
+KINDS = {
+    "shared": JobKind(SharedSpec, run_shared, (HEAVY,)),
+    "steps": JobKind(StepsSpec, run_steps),
+    "code": JobKind(CodeSpec, run_code),
+}
+
+
+def opened(home: Path, settings: Mapping[str, Any] = {}) -> Workspace:
+    return Workspace.open(Home(home), Sources(settings, "", os.environ))
 
 
 @dataclass(frozen=True)
@@ -144,6 +204,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--lease", type=float, default=15.0)
     parser.add_argument("--crashes", type=int, default=10)
     parser.add_argument("--host")
+    parser.add_argument("--needs", default="{}")
+    parser.add_argument("--labels", nargs="*", default=[])
     parser.add_argument("--serve", type=int, default=0)
     parser.add_argument("--until-idle", action="store_true")
     parser.add_argument("--supervised", action="store_true")
@@ -158,10 +220,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def work(options: argparse.Namespace) -> None:
     """Do jobs until SIGTERM; as `thumbwheel worker`, in a fresh process after some of them."""
     is_spent = Worker(
-        open_home=lambda: opened(options.home),
+        open_home=lambda: opened(options.home, {"host": {"labels": options.labels}}),
         kinds=KINDS,
-        config=JobsConfig(lease_seconds=options.lease, crashes=options.crashes),
+        config=JobsConfig(
+            lease_seconds=options.lease,
+            crashes=options.crashes,
+            needs=json.loads(options.needs),
+        ),
         settings="",
+        part_kinds=PART_KINDS,
         host=Host(options.host, options.home / "workers") if options.host else None,
         stop_when_idle=options.until_idle,
     ).run()

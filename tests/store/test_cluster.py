@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -26,15 +28,23 @@ from thumbwheel.core.errors import ConfigError, Conflict, StorageError
 from thumbwheel.core.seal import make_seal, read_seal
 from thumbwheel.core.secret_store import SecretStore, stored_secrets
 from thumbwheel.datasets.build import build, by_id, load_rows
-from thumbwheel.db import cluster
+from thumbwheel.db import cluster, host_software
 from thumbwheel.db.dialects import SQLITE, backend_at
-from thumbwheel.db.hosts import folder_id
+from thumbwheel.db.host_software import (
+    as_row,
+    clock_difference,
+    require_same_clock,
+    software_of_host,
+)
+from thumbwheel.db.hosts import folder_id, set_software
+from thumbwheel.db.ownership import noted_ownership
 from thumbwheel.db.schema import cluster_keys, datasets, runs
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import routing
 from thumbwheel.deploy import store as deployment_store
 from thumbwheel.deploy.types import DeploymentState, Endpoint
 from thumbwheel.deploy.watch import DeploymentWatch
+from thumbwheel.erasure.pending_erasures import cluster_hosts
 from thumbwheel.homes.backup import back_up, restore
 from thumbwheel.homes.move import move
 from thumbwheel.models.types import Agent
@@ -235,6 +245,105 @@ def test_another_version_cannot_join_and_an_upgraded_host_lifts_the_cluster(
     monkeypatch.setattr(cluster, "__version__", "0.9.0")
     with opened(tmp_path / "first", url), pytest.raises(ConfigError, match=r"run 0\.10\.0"):
         cluster.join(Home.at(tmp_path / "fourth"), variables(url))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"code": "0123456789ab"}, r"with code 0123456789ab of this host: host .* with code [^0]"),
+        (
+            {"ray": "2.59.0"},
+            r"Ray 2\.59\.0 with Python \S+ of this host: .* runs Ray 2\.60\.0 with",
+        ),
+        ({"python": "3.11.0"}, r"Ray 2\.60\.0 with Python 3\.11\.0 of this host: "),
+        ({"ray": None, "python": "3.11.0"}, None),
+    ],
+    ids=["code", "ray", "python", "no ray"],
+)
+def test_a_host_with_other_software_cannot_join(
+    tmp_path: Path,
+    url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    changed: dict[str, str | None],
+    message: str | None,
+) -> None:
+    software = replace(software_of_host(), ray="2.60.0")
+    monkeypatch.setattr(cluster, "software_of_host", lambda: software)
+    cluster.initialise(Home.at(tmp_path / "first"), variables(url))
+    other = replace(software, **changed)
+    for module in (cluster, host_software):
+        monkeypatch.setattr(module, "software_of_host", lambda: other)
+    second = Home.at(tmp_path / "second")
+    if message is None:
+        cluster.join(second, variables(url))
+        assert noted_ownership(second) is not None
+        return
+    with pytest.raises(ConfigError, match=message) as raised:
+        cluster.join(second, variables(url))
+    assert f"thumbwheel cluster forget {folder_id(Home.at(tmp_path / 'first'))}" in str(
+        raised.value
+    )
+    assert not second.path.exists()
+    with opened(tmp_path / "first", url) as ws:
+        assert [host.is_this for host in cluster_hosts(ws)] == [True]
+        # the same host is upgraded: it says so when its server or a worker starts, and others join
+        set_software(ws.db, ws.home, as_row(other))
+    cluster.join(second, variables(url))
+
+
+@pytest.mark.parametrize("hours", [-26, -1, 1, 26])
+def test_a_host_whose_clock_is_wrong_cannot_join(
+    hosts: tuple[Workspace, Workspace], tmp_path: Path, url: str, hours: int
+) -> None:
+    def now() -> datetime:
+        return datetime.now(UTC) + timedelta(hours=hours)
+
+    words = "ahead of" if hours > 0 else "behind"
+    with hosts[0].db.read() as connection:
+        require_same_clock(connection)
+        with pytest.raises(ConfigError, match=rf"{words} that of the database.*timedatectl"):
+            require_same_clock(connection, now)
+        assert round(clock_difference(connection, now) / 3600, 2) == hours
+
+
+@pytest.mark.parametrize("act", [cluster.join, cluster.initialise])
+def test_a_wrong_clock_changes_nothing(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, act: Callable[..., object]
+) -> None:
+    first = Home.at(tmp_path / "first")
+    if act is cluster.join:
+        cluster.initialise(first, variables(url))
+    else:
+        opened(first.path, url, None).db.close()
+
+    def refuse(connection: sa.Connection) -> None:
+        host_software.require_same_clock(connection, lambda: datetime(2000, 1, 1, tzinfo=UTC))
+
+    monkeypatch.setattr(cluster, "require_same_clock", refuse)
+    home = first if act is cluster.initialise else Home.at(tmp_path / "second")
+    with pytest.raises(
+        ConfigError, match=r"2000-01-01 00:00:00 UTC\): it is .* behind that of the"
+    ):
+        act(home, variables(url))
+    if act is cluster.join:
+        assert not home.path.exists()
+    else:
+        with opened(first.path, url, None) as ws:
+            assert not ws.is_shared
+
+
+def test_a_host_of_another_schema_cannot_join_and_migrates_nothing(
+    hosts: tuple[Workspace, Workspace], tmp_path: Path, url: str
+) -> None:
+    """Two installations from git may have one version and different migrations."""
+    older = sa.text("UPDATE alembic_version SET version_num = 'tw0014'")
+    hosts[0].db.write(lambda connection: connection.execute(older))
+    with pytest.raises(ConfigError, match=r"revision tw\d+, and the other hosts write tw0014"):
+        cluster.join(Home.at(tmp_path / "third"), variables(url))
+    with hosts[0].db.read() as connection:
+        query = sa.text("SELECT version_num FROM alembic_version")
+        assert connection.execute(query).scalar() == "tw0014"
+    assert not (tmp_path / "third").exists()
 
 
 def test_who_has_the_home_open_while_it_becomes_a_cluster_writes_nothing_more(

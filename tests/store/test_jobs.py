@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,14 @@ import sqlalchemy as sa
 from tests.waiting import until
 from thumbwheel.core.clock import Clock, utc_now
 from thumbwheel.core.config import Home
-from thumbwheel.core.errors import Conflict, Fenced, InputError, NotFound
+from thumbwheel.core.errors import ConfigError, Conflict, Fenced, InputError, NotFound
 from thumbwheel.db.engine import Database
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.erasure.purge import mentions
-from thumbwheel.jobs import claims, queue, schedules, store
+from thumbwheel.jobs import claims, host_needs, queue, schedules, store
 from thumbwheel.jobs import worker as worker_module
 from thumbwheel.jobs.host import Host, boot_id, process_started
+from thumbwheel.jobs.host_needs import HostNeeds, HostOffer, lacks
 from thumbwheel.jobs.types import (
     MOVES,
     EventKind,
@@ -364,6 +366,68 @@ def test_a_job_with_a_file_is_done_by_a_worker_of_its_folder(empty_ws: Workspace
         return job.id if job else None
 
     assert [claim("there"), claim("there"), claim("here")] == [free.id, None, bound.id]
+
+
+def test_a_host_takes_the_kinds_whose_needs_it_meets() -> None:
+    offer = HostOffer(labels=["gpu", "eu"], cpus=8)
+    offer.__dict__ |= {"memory_gb": 31.5, "gpus": 2}
+    needs = {
+        "train": HostNeeds(gpus=2, memory_gb=31, cpus=8, labels=["eu", "gpu"]),
+        "evaluate": HostNeeds(gpus=3),
+        "export": HostNeeds(memory_gb=32),
+        "import": HostNeeds(labels=["eu", "nights", "us"]),
+        "deploy": HostNeeds(cpus=9),
+    }
+    assert lacks(needs, needs, offer) == {
+        "evaluate": "3 GPUs (it has 2)",
+        "export": "32 GB of memory (it has 31.5)",
+        "import": "label nights, us",
+        "deploy": "9 processors (it has 8)",
+    }
+    with pytest.raises(ConfigError, match=r"'jobs.needs': 'trian'.*Did you mean 'train'"):
+        lacks(needs, {"trian": HostNeeds()}, offer)
+
+
+def test_gpus_are_counted_without_loading_torch_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_needs, "COUNT_GPUS", "print('warning'); print(2)")
+    assert HostOffer().gpus == 2
+    monkeypatch.setattr(host_needs, "COUNT_GPUS", "raise SystemExit('no driver')")
+    with pytest.raises(ConfigError, match="GPUs of this host cannot be counted"):
+        HostOffer().lack(HostNeeds(gpus=1))
+    assert HostOffer().lack(HostNeeds()) is None  # nothing is counted for nothing
+
+
+def test_a_worker_passes_over_jobs_that_its_host_cannot_do(
+    empty_ws: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many of them wait at the head of the queue."""
+    monkeypatch.setattr(claims, "CLAIMABLE", 3)
+    for number in range(4):
+        queue.enqueue(empty_ws, "train", {}, agent=f"agent-{number}", priority=1)
+    job = queue.enqueue(empty_ws, "import", {})
+    claimed = empty_ws.db.write(
+        lambda connection: claims.claim(connection, "wrk_a", {"import": ()}, CONFIG, NOW)
+    )
+    assert claimed is not None and claimed.id == job.id
+    with empty_ws.db.read() as connection:
+        assert [row.id for row in store.queued(connection, 1, ["import"])] == []
+
+
+def test_who_waits_for_a_host_with_more_is_told(empty_ws: Workspace) -> None:
+    job = queue.enqueue(empty_ws, "train", {})
+    now = datetime.now(UTC)
+    here = Host.of(empty_ws.home).id
+    small = WorkerRow("wrk_a", here, 1, 1, "", 0, now, now, lacks={"train": "2 GPUs (it has 0)"})
+    empty_ws.db.write(lambda connection: store.add_worker(connection, small))
+    assert queue.standstill(empty_ws) is None  # it has not waited long
+    message = str(queue.standstill(empty_ws, -1.0))
+    assert job.id in message
+    assert "needs of 'train' (jobs.needs): this host lacks 2 GPUs (it has 0)" in message
+    assert queue.obstacle(empty_ws, job) is not None
+    large = replace(small, id="wrk_b", lacks=None)
+    empty_ws.db.write(lambda connection: store.add_worker(connection, large))
+    assert queue.standstill(empty_ws, -1.0) is None
+    assert queue.obstacle(empty_ws, job) is None
 
 
 def test_orphans_go_back_to_the_queue(empty_ws: Workspace) -> None:

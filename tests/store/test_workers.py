@@ -86,6 +86,20 @@ def test_nothing_of_a_zombie_lands_and_its_job_is_taken_over_after_a_lease(
     assert len(effects(workers_ws)) == 4
 
 
+def test_a_job_waits_for_the_worker_whose_host_has_its_label(
+    workers_ws: Workspace, start: Callable[..., WorkerProcess]
+) -> None:
+    start("--needs", '{"steps": {"labels": ["big"]}}')
+    until(lambda: len(workers(workers_ws)) == 1)
+    assert workers(workers_ws)[0].lacks == {"steps": "label big"}
+    job = steps(workers_ws)
+    code = queue.enqueue(workers_ws, "code", {"code": "pass"})
+    until(in_state(workers_ws, code, JobState.SUCCEEDED))  # it looks, and leaves the other alone
+    assert queue.job(workers_ws, job.id).state is JobState.QUEUED
+    start("--needs", '{"steps": {"labels": ["big"]}}', "--labels", "big")
+    until(in_state(workers_ws, job, JobState.SUCCEEDED))
+
+
 @pytest.mark.slow
 @pytest.mark.sqlite
 def test_a_worker_that_stands_still_on_this_host_is_killed_before_its_job_is_taken(

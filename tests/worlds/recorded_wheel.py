@@ -262,6 +262,9 @@ class RecordedTable:
     batch: int = 1000
     scores: bool = True
 
+    def recipe(self) -> dict[str, Any] | None:
+        return None
+
     def answers(self, asks: Sequence[Ask]) -> list[Answers]:
         replies: list[Answers] = []
         for ask in asks:

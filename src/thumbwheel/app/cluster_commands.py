@@ -41,8 +41,8 @@ def init(ctx: typer.Context) -> present.Answer[Any]:
 def join(ctx: typer.Context) -> present.Answer[Any]:
     """Make this host one of the cluster whose database THUMBWHEEL_DATABASE names.
 
-    It needs a new folder (--home), THUMBWHEEL_CLUSTER_KEY, and the version of Thumbwheel that
-    the other hosts run.
+    It needs a new folder (--home), THUMBWHEEL_CLUSTER_KEY, the version of Thumbwheel that the
+    other hosts run, and the right time.
 
     Example: thumbwheel --home /srv/thumbwheel cluster join
     """
@@ -69,6 +69,7 @@ def hosts(ctx: typer.Context) -> present.Answer[Sequence[ClusterHost]]:
         "folder": lambda row: row.folder,
         "host": lambda row: f"{row.name} (this one)" if row.is_this else row.name,
         "address": lambda row: row.address,
+        "thumbwheel": lambda row: row.version,
         "erasures that wait": lambda row: ", ".join(row.erasures),
     }
     empty = "this home has one host; see: thumbwheel cluster init"

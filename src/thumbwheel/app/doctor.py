@@ -24,6 +24,8 @@ from thumbwheel.core.errors import ThumbwheelError
 from thumbwheel.core.figures import duration
 from thumbwheel.core.hardware import disk_free_gb, machine
 from thumbwheel.db.dialects import SQLITE, Backend, backend_of
+from thumbwheel.db.engine import Database
+from thumbwheel.db.host_software import CLOCK_FIX, CLOCK_SECONDS, clock_difference, clock_text
 from thumbwheel.db.migrate import HEAD, revision_of
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import ollama_api
@@ -42,9 +44,6 @@ from thumbwheel.sdk.version import __version__
 LEAST_DISK_GB = 5.0
 """A training and an export of a small model fit."""
 TRAINING = ("torch", "transformers", "peft")
-CLOCK_SECONDS = 60.0
-"""A line that is further in the future tells of a clock that is wrong."""
-CLOCK_FIX = "Set the clock of this machine by a time server: sudo timedatectl set-ntp true"
 FAULT = "This is a fault of Thumbwheel; please report it"
 
 
@@ -84,7 +83,7 @@ def examine(opener: Opener) -> Iterator[DoctorFinding]:
         "llama.cpp": _llama_cpp,
         "ollama": _ollama,
         "vllm": lambda: _vllm(opener),
-        "clock": lambda: _clock(opener.folder),
+        "clock": lambda: _clock(opener),
     }
     for name, check in checks.items():
         try:
@@ -265,11 +264,16 @@ def _vllm(opener: Opener) -> DoctorFinding:
     return DoctorFinding("vllm", FindingState.GOOD, f"{settings.url} serves {', '.join(models)}")
 
 
-def _clock(folder: Path) -> DoctorFinding:
-    """Compare the clock with the files of the home, and ask systemd whether the time is synced."""
-    ahead = _seconds_ahead(folder)
+def _clock(opener: Opener) -> DoctorFinding:
+    """Compare the clock with the files of the home and with the database, which other hosts may
+    share, and ask systemd whether the time is synced."""
+    ahead = _seconds_ahead(opener.folder)
     if ahead > CLOCK_SECONDS:
         text = f"files of the home are from {duration(ahead)} in the future"
+        return DoctorFinding("clock", FindingState.WRONG, text, CLOCK_FIX)
+    difference = _difference_from_database(opener)
+    if abs(difference) > CLOCK_SECONDS:
+        text = f"it is {clock_text(difference)} that of the database"
         return DoctorFinding("clock", FindingState.WRONG, text, CLOCK_FIX)
     now = datetime.now(UTC)
     text = f"{now:%Y-%m-%d %H:%M} UTC"
@@ -277,6 +281,19 @@ def _clock(folder: Path) -> DoctorFinding:
         text += ", and nothing keeps it right"
         return DoctorFinding("clock", FindingState.NOTE, text, CLOCK_FIX)
     return DoctorFinding("clock", FindingState.GOOD, text)
+
+
+def _difference_from_database(opener: Opener) -> float:
+    """Return by how many seconds this clock is ahead of that of PostgreSQL; 0 for SQLite."""
+    backend = _backend(opener)
+    if backend.address == SQLITE or not backend.exists:
+        return 0.0
+    database = Database(backend)
+    try:
+        with database.read() as connection:
+            return clock_difference(connection)
+    finally:
+        database.close()
 
 
 def _seconds_ahead(folder: Path) -> float:

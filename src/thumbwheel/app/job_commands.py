@@ -116,11 +116,13 @@ def show(ctx: typer.Context, job: JobId) -> present.Answer[Job]:
 def _job_answer(ctx: typer.Context, ws: Workspace, row: Job) -> present.Answer[Job]:
     from thumbwheel.access.presented import actor_names
     from thumbwheel.app.job_paths import shown_job
+    from thumbwheel.jobs.queue import obstacle
 
     job = shown_job(ws, row, ctx.obj.owns_home)
     asked_by = actor_names(ws).get(job.asked_by or "", job.asked_by)
     rows: list[present.Row] = [
         ("state", job.state),
+        ("waits", obstacle(ws, row)),
         ("agent", job.agent),
         ("asked", f"{job.recorded_at:%Y-%m-%d %H:%M:%S} UTC"),
         ("asked by", asked_by),
@@ -226,7 +228,7 @@ def worker(
     """
     import signal
 
-    from thumbwheel.app.job_kinds import job_kinds
+    from thumbwheel.app.job_kinds import job_kinds, part_kinds
     from thumbwheel.core.child import die_with_parent
     from thumbwheel.jobs.supervisor import SPENT
     from thumbwheel.jobs.types import JobsConfig
@@ -239,6 +241,7 @@ def worker(
     process = Worker(
         open_home=ctx.obj,
         kinds=job_kinds(),
+        part_kinds=part_kinds(),
         config=ctx.obj.settings().load(JobsConfig, "jobs"),
         settings=ctx.obj.settings_fingerprint(),
         stop_when_idle=until_idle,

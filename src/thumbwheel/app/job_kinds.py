@@ -5,6 +5,7 @@ a `JobKind` by an entry point."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from functools import cache
 from importlib import import_module
 from typing import NamedTuple
@@ -12,6 +13,8 @@ from typing import NamedTuple
 from thumbwheel.access.types import Verb
 from thumbwheel.core.errors import InputError
 from thumbwheel.core.plugins import VariantTable, nearest
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.jobs.part_types import PartHandler, PartKind
 from thumbwheel.jobs.types import HEAVY, JobKind
 
 CYCLE = "cycle of {agent}"
@@ -27,6 +30,20 @@ class Location(NamedTuple):
     needs: tuple[str, ...] = ()
     is_urgent: bool = False
     verb: Verb = "run"
+
+
+class PartLocation(NamedTuple):
+    """Where a kind of parts is."""
+
+    module: str
+    opener: str
+    needs: tuple[str, ...] = ()
+
+    def opened(self, ws: Workspace) -> AbstractContextManager[PartHandler]:
+        """Open what does such parts."""
+        opener = getattr(import_module(self.module), self.opener)
+        handler: AbstractContextManager[PartHandler] = opener(ws)
+        return handler
 
 
 LOCATIONS: Mapping[str, Location] = {
@@ -52,6 +69,17 @@ LOCATIONS: Mapping[str, Location] = {
 }
 
 PLUGINS: VariantTable[JobKind] = VariantTable("job kind", "thumbwheel.job_kinds", {})
+
+
+PARTS: Mapping[str, PartLocation] = {
+    "answers": PartLocation("thumbwheel.evaluation.answer_parts", "answering", (HEAVY,)),
+}
+"""Kinds of the parts of jobs that workers of other hosts do, too."""
+
+
+def part_kinds() -> dict[str, PartKind]:
+    """Return name -> kind of the parts; what does them is imported when the first one is done."""
+    return {name: PartKind(location.opened, location.needs) for name, location in PARTS.items()}
 
 
 def _names() -> list[str]:

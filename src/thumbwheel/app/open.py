@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 V = TypeVar("V")
+OF_HOST = f"{PREFIX}HOST__"
+"""Begin of the variables with the settings of a host itself."""
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -70,14 +72,16 @@ class Opener:
         return request.show(run_or_submit(self, request.kind, request.spec, here=request.here))
 
     def settings_fingerprint(self) -> str:
-        """Return a hash that is equal for two processes with the same settings."""
+        """Return a hash that is equal for two processes with the same settings. The address and the
+        labels of a host are its own, and decide nothing about what a job gives."""
         sources = self.settings()
         variables = {
             name: value
             for name, value in sources.environment.items()
-            if name.startswith(PREFIX) and "__" in name
+            if name.startswith(PREFIX) and "__" in name and not name.startswith(OF_HOST)
         }
-        text = json.dumps([dict(sources.file), variables], sort_keys=True, default=str)
+        content = {name: value for name, value in sources.file.items() if name != "host"}
+        text = json.dumps([content, variables], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def command(self, *arguments: str, module: str = "thumbwheel") -> list[str]:

@@ -42,7 +42,7 @@ def run_or_submit(opener: HomeOpener, kind: str, spec: Config, *, here: bool = F
     Raises any error of the handler.
     """
     with opener() as ws:
-        if not here and _is_served(ws, opener):
+        if not here and _is_served(ws, opener, kind):
             return submitted(ws, kind, spec)
         return job_kind(kind).handler(ws, spec)
 
@@ -59,8 +59,9 @@ def checked_spec(kind: str, spec: Mapping[str, Any]) -> Config:
     return build(spec_class, spec, kind)
 
 
-def _is_served(ws: Workspace, opener: HomeOpener) -> bool:
-    workers = live_workers(ws)
+def _is_served(ws: Workspace, opener: HomeOpener, kind: str) -> bool:
+    """Return whether a worker is alive that does jobs of this kind with these settings."""
+    workers = [worker for worker in live_workers(ws) if kind not in (worker.lacks or {})]
     if not workers:
         return False
     if opener.settings_fingerprint() in (worker.settings for worker in workers):

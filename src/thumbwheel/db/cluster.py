@@ -31,7 +31,14 @@ from thumbwheel.core.seal import make_seal
 from thumbwheel.db.dialects import VARIABLE as DATABASE_VARIABLE
 from thumbwheel.db.dialects import Backend, Sqlite, backend_of
 from thumbwheel.db.engine import Database, writing
-from thumbwheel.db.migrate import revision_of, upgrade
+from thumbwheel.db.host_software import (
+    as_row,
+    require_same_clock,
+    require_same_software,
+    software_of_host,
+)
+from thumbwheel.db.hosts import all_hosts, folder_id, register, set_software
+from thumbwheel.db.migrate import HEAD, revision_of, upgrade
 from thumbwheel.db.ownership import (
     Ownership,
     claim,
@@ -220,7 +227,7 @@ def initialise(home: Home, environment: Mapping[str, str]) -> Cluster:
 
     A process that has the home open cannot write any more, since it would go on with the files. A
     second call, after a kill, removes what the first one left. Raises ConfigError for a home with
-    SQLite, a bad key or the database of another home.
+    SQLite, a bad key, the database of another home, or a clock that is not the database's.
     """
     backend = _server(home, environment)
     cipher = Cipher.of(environment)
@@ -229,6 +236,8 @@ def initialise(home: Home, environment: Mapping[str, str]) -> Cluster:
     database = Database(backend)
     try:
         claim(home, database)
+        with database.read() as connection:
+            require_same_clock(connection)
         sealed = _sealed_mark(database)
         current_id = home_id(database) or ""
     finally:
@@ -236,6 +245,7 @@ def initialise(home: Home, environment: Mapping[str, str]) -> Cluster:
     if sealed is not None:
         cluster = _cluster(cipher, sealed)
         _remove_files(home)
+        _register(home, backend)
         return cluster
 
     for path in (home.access_key, home.signing, home.feedback_key):
@@ -256,6 +266,7 @@ def initialise(home: Home, environment: Mapping[str, str]) -> Cluster:
         set_home_id(connection, new_id)
     note_ownership(home, Ownership(new_id, backend.address))
     _remove_files(home)
+    _register(home, backend)
     return cluster
 
 
@@ -264,7 +275,8 @@ def join(home: Home, environment: Mapping[str, str]) -> Cluster:
     already stays as it is.
 
     Raises ConfigError, and changes nothing, for SQLite, a bad key, a database without a cluster, a
-    folder with a home of its own, or another version of Thumbwheel.
+    folder with a home of its own, software that other hosts do not run, or a clock that is not the
+    database's.
     """
     backend = _server(home, environment)
     cipher = Cipher.of(environment)
@@ -285,14 +297,41 @@ def join(home: Home, environment: Mapping[str, str]) -> Cluster:
                 f"Install the same here: pip install thumbwheel=={cluster.version}; or upgrade "
                 "the others first",
             )
-        upgrade(backend)
+        _require_same_schema(backend)
         stored_id = home_id(database) or ""
+        own_folder = folder_id(home) if home.host_id.exists() else None
+        with database.read() as connection:
+            require_same_clock(connection)
+            others = [host for host in all_hosts(connection) if host.folder != own_folder]
+            require_same_software(others)
     finally:
         database.close()
     _require_free(home, stored_id)
     home.prepare()
     note_ownership(home, Ownership(stored_id, backend.address))
+    _register(home, backend)
     return cluster
+
+
+def _require_same_schema(backend: Backend) -> None:
+    """Raise ConfigError if the hosts of the cluster run code that writes another database."""
+    revision = revision_of(backend)
+    if revision != HEAD:
+        raise ConfigError(
+            f"thumbwheel {__version__} of this host",
+            f"it writes databases of revision {HEAD}, and the other hosts write {revision}",
+            "Install the same on all hosts: upgrade the others first, one after the other",
+        )
+
+
+def _register(home: Home, backend: Backend) -> None:
+    """Record this host and what it runs."""
+    database = Database(backend)
+    try:
+        register(database, home)
+        set_software(database, home, as_row(software_of_host()))
+    finally:
+        database.close()
 
 
 def leave(home: Home, backend: Backend, environment: Mapping[str, str]) -> bool:

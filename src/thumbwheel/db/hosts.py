@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 import secrets
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import sqlalchemy as sa
-from pydantic import field_validator
+from pydantic import Field, field_validator
 from sqlalchemy.dialects.postgresql import insert
 
 from thumbwheel.core.addresses import is_loopback
@@ -34,6 +36,8 @@ class HostConfig(Config):
     """Name or address of this host, without a port. With it, model servers of this host listen on
     all its addresses, and the other hosts call them there with their tokens [default: they listen
     on 127.0.0.1 alone]"""
+    labels: list[str] = Field(default_factory=list)
+    """What this host is for, as `gpu` or `nights`: `jobs.needs` of a kind of jobs names labels."""
 
     @field_validator("address")
     @classmethod
@@ -57,6 +61,8 @@ class HostRow:
     """The name of its machine."""
     address: str | None
     """Where the other hosts reach it; None if they do not."""
+    software: dict[str, Any] | None = None
+    """What runs there (host_software.py); None if it has not said so yet."""
 
 
 def folder_id(home: Home) -> str:
@@ -90,6 +96,16 @@ def set_address(database: Database, home: Home, address: str | None) -> None:
     database.write(lambda connection: connection.execute(update), ROWS)
 
 
+def set_software(database: Database, home: Home, software: Mapping[str, Any]) -> None:
+    """Record what this host runs, unless that is recorded already."""
+    is_this = hosts.c.folder == folder_id(home)
+    with database.read() as connection:
+        if connection.execute(sa.select(hosts.c.software).where(is_this)).scalar() == software:
+            return
+    update = hosts.update().where(is_this).values(software=dict(software))
+    database.write(lambda connection: connection.execute(update), ROWS)
+
+
 def remove(database: Database, folder: str) -> None:
     """Remove the row of a folder."""
     delete = hosts.delete().where(hosts.c.folder == folder)
@@ -98,9 +114,9 @@ def remove(database: Database, folder: str) -> None:
 
 def all_hosts(connection: sa.Connection) -> list[HostRow]:
     """Return the folders of the home, the oldest first; none for a home that is no cluster."""
-    query = sa.select(hosts.c.folder, hosts.c.name, hosts.c.address)
+    query = sa.select(hosts.c.folder, hosts.c.name, hosts.c.address, hosts.c.software)
     rows = connection.execute(query.order_by(hosts.c.recorded_at, hosts.c.folder))
-    return [HostRow(row.folder, row.name, row.address) for row in rows]
+    return [HostRow(row.folder, row.name, row.address, row.software) for row in rows]
 
 
 def name_of(connection: sa.Connection, folder: str | None) -> str:

@@ -16,7 +16,7 @@ from thumbwheel.db.schema import metadata
 
 VERSIONS = "alembic_version"
 OURS = frozenset(metadata.tables)
-HEAD = "tw0014"
+HEAD = "tw0015"
 """The newest revision; a test compares it with the migrations folder."""
 
 FOLDER = Path(__file__).parent / "migrations"

@@ -606,6 +606,25 @@ job_events = Table(
     Column("recorded_at", Utc, nullable=False),
 )
 
+# what workers of several hosts do together of a job (jobs/parts.py); its end removes them
+job_parts = Table(
+    "job_parts",
+    metadata,
+    refers("job_id", "jobs.id", primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("key", text(64), nullable=False),  # fingerprint of kind and spec
+    Column("kind", text(64), nullable=False),
+    Column("spec", Json, nullable=False),
+    Column("state", text(16), nullable=False),
+    Column("worker_id", Id),
+    Column("fence", Integer, nullable=False),
+    Column("crashes", Integer, nullable=False),
+    Column("unfit", Json, nullable=False),  # folders of hosts on which parts of the job failed
+    Column("result", Json),
+    Column("recorded_at", Utc, nullable=False),
+    Index("ix_job_parts_state", "state"),
+)
+
 # processes that claim jobs; one whose `beat` stands still for a lease is dead
 workers = Table(
     "workers",
@@ -617,6 +636,7 @@ workers = Table(
     Column("process_started", BigInteger, nullable=False),
     # fingerprint of the settings that it works with
     Column("settings", text(64), nullable=False),
+    Column("lacks", Json),  # kind of jobs that it leaves to others -> what its host lacks for it
     Column("beat", Integer, nullable=False),
     Column("beaten_at", Utc, nullable=False),
     Column("recorded_at", Utc, nullable=False),
@@ -997,6 +1017,7 @@ hosts = Table(
     Column("name", text(), nullable=False),
     Column("address", text()),
     Column("recorded_at", Utc, nullable=False),
+    Column("software", Json),  # that runs there (host_software.py)
 )
 
 # what the servers of such a home count together in a day (UTC)

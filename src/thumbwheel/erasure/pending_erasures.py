@@ -20,6 +20,7 @@ from thumbwheel.core.home_paths import located
 from thumbwheel.core.locks import try_lock
 from thumbwheel.db import stored_rows
 from thumbwheel.db.cluster import ERASURES
+from thumbwheel.db.host_software import version_text
 from thumbwheel.db.hosts import all_hosts, folder_id, remove
 from thumbwheel.db.schema import tombstones
 from thumbwheel.db.workspace import Workspace
@@ -161,7 +162,12 @@ def cluster_hosts(ws: Workspace) -> list[ClusterHost]:
         rows = all_hosts(connection)
     return [
         ClusterHost(
-            row.folder, row.name, row.address, row.folder == folder, waiting.get(row.folder, [])
+            row.folder,
+            row.name,
+            row.address,
+            version_text(row.software),
+            row.folder == folder,
+            waiting.get(row.folder, []),
         )
         for row in rows
     ]

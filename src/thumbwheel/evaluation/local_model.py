@@ -172,6 +172,8 @@ class LocalResponder:
     identity: str
     builder: PromptBuilder
     scores: bool = True
+    is_stored: bool = True
+    """Whether other hosts have its files, too; those of an export are in a folder of this one."""
     _engine: ScoreEngine | None = None
     _sampler: GroupSampler | None = None
 
@@ -179,6 +181,20 @@ class LocalResponder:
     def batch(self) -> int:
         """The batch size of the settings."""
         return self.local_model.config.batch_size
+
+    def recipe(self) -> dict[str, Any] | None:
+        """Return what another host needs to be this responder."""
+        if not self.is_stored:
+            return None
+        model = self.local_model
+        return {
+            "identity": self.identity,
+            "base": model.base.id,
+            "versions": [version.id for version in model.versions],
+            "version": self.version_id,
+            "config": model.config.model_dump(mode="json"),
+            "template": None if model.template is None else model.template.model_dump(mode="json"),
+        }
 
     def answers(self, asks: Sequence[Ask]) -> list[Answers]:
         """Generate answers; questions with the same sampling settings are decoded together."""
@@ -310,7 +326,8 @@ def exported(
     for pattern in CONFIG_FILES:
         for path in folder.glob(pattern):
             hashes[path.name] = ids.file_hash(path)
-    return replace(responder, name=name, identity=ids.fingerprint([responder.identity, hashes]))
+    identity = ids.fingerprint([responder.identity, hashes])
+    return replace(responder, name=name, identity=identity, is_stored=False)
 
 
 def _policy_logp(engine: ScoreEngine, batch: TreeBatch) -> torch.Tensor:

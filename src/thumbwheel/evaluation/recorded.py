@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from thumbwheel.core import ids
 from thumbwheel.db.workspace import Workspace
@@ -23,6 +24,10 @@ class RecordedResponder:
     """Canonical prompt -> its answer."""
     batch: int = 1000
     scores: bool = False
+
+    def recipe(self) -> dict[str, Any] | None:
+        """Return None: what is recorded is only read."""
+        return None
 
     def answers(self, asks: Sequence[Ask]) -> list[Answers]:
         replies: list[Answers] = []

@@ -50,6 +50,10 @@ class ServedResponder:
     scores: bool = False
     _connection: ServedClient | None = None
 
+    def recipe(self) -> dict[str, Any] | None:
+        """Return None: the server is asked in parallel from here."""
+        return None
+
     def answers(self, asks: Sequence[Ask]) -> list[Answers]:
         """Generate answers, one request each, `parallel` at once. A question that the server
         refuses for good, such as one that is too long, has no answer."""

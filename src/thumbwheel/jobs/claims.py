@@ -12,7 +12,7 @@ a lease. Wall clocks, which jump and differ between hosts, are only shown.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -20,8 +20,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.core.errors import ThumbwheelError
-from thumbwheel.jobs import store
+from thumbwheel.jobs import part_store, store
 from thumbwheel.jobs.host import Host
+from thumbwheel.jobs.part_types import JobPart, PartKind
 from thumbwheel.jobs.types import (
     CRASH,
     HEAVY,
@@ -47,21 +48,12 @@ def claim(
     now: datetime,
     urgent: Collection[str] = (),
     folder: str | None = None,
+    helpers: Sequence[str] = (),
 ) -> Job | None:
     """Claim the next job whose kind is in `needs`, whose resources are free and whose files are in
-    the worker's `folder`; return it, or None if there is none."""
-    elsewhere = _workers_elsewhere(connection, worker_id)
-    in_use: list[str] = []
-    for job in store.held(connection):
-        held = resources(job, needs.get(job.kind, ()))
-        # every host computes with models by itself
-        in_use += [name for name in held if name != HEAVY or job.worker_id not in elsewhere]
-    for job in store.in_turn(connection, CLAIMABLE, urgent):
-        if job.kind not in needs or job.folder not in (None, folder):
-            continue
-        wanted = resources(job, needs[job.kind])
-        if any(in_use.count(name) >= (config.heavy if name == HEAVY else 1) for name in wanted):
-            continue
+    the worker's `folder`; return it, or None if there is none. `helpers` are the workers that
+    compute with models for jobs of others."""
+    for job in claimable(connection, worker_id, needs, config, urgent, folder, helpers):
         if not store.is_free(connection, job):
             continue
         store.move(
@@ -77,6 +69,56 @@ def claim(
         )
         return store.by_id(connection, job.id)[0]
     return None
+
+
+def claimable(
+    connection: sa.Connection,
+    worker_id: str,
+    needs: Mapping[str, tuple[str, ...]],
+    config: JobsConfig,
+    urgent: Collection[str] = (),
+    folder: str | None = None,
+    helpers: Sequence[str] = (),
+) -> Iterator[Job]:
+    """Yield the queued jobs that this worker could do now, in the order in which they are
+    claimed."""
+    elsewhere = _workers_elsewhere(connection, worker_id)
+    in_use: list[str] = []
+    for job in store.held(connection):
+        held = resources(job, needs.get(job.kind, ()))
+        # every host computes with models by itself
+        in_use += [name for name in held if name != HEAVY or job.worker_id not in elsewhere]
+    in_use += [HEAVY for helper in helpers if helper not in elsewhere]
+    for job in store.in_turn(connection, CLAIMABLE, urgent, needs):
+        if job.folder not in (None, folder):
+            continue
+        wanted = resources(job, needs[job.kind])
+        if any(in_use.count(name) >= (config.heavy if name == HEAVY else 1) for name in wanted):
+            continue
+        yield job
+
+
+def claim_part(
+    connection: sa.Connection,
+    worker_id: str,
+    part_kinds: Mapping[str, PartKind],
+    needs: Mapping[str, tuple[str, ...]],
+    config: JobsConfig,
+    folder: str,
+    job_id: str | None = None,
+) -> JobPart | None:
+    """Claim the next part of a job of another worker whose kind is in `needs`, if this host has
+    room for it; return it, or None. With a `job_id`, a worker that helps with that job goes on."""
+    elsewhere = _workers_elsewhere(connection, worker_id)
+    in_use = 0
+    for job in store.held(connection):
+        is_here = job.worker_id not in elsewhere
+        in_use += is_here and HEAVY in resources(job, needs.get(job.kind, ()))
+    for helper in part_store.helpers(connection):
+        in_use += helper not in elsewhere
+    has_room = in_use < config.heavy
+    kinds = [name for name, kind in part_kinds.items() if has_room or HEAVY not in kind.needs]
+    return part_store.claim_of_others(connection, worker_id, folder, kinds, needs, job_id)
 
 
 def _workers_elsewhere(connection: sa.Connection, worker_id: str) -> set[str]:
@@ -126,6 +168,8 @@ def give_back(connection: sa.Connection, job: Job, now: datetime) -> JobState:
 def _release(connection: sa.Connection, current: Job, now: datetime, **values: Any) -> JobState:
     # The fence also goes up here: whoever still has the job writes nothing after this.
     values |= {"worker_id": None, "fence": current.fence + 1}
+    if current.worker_id is not None:
+        part_store.release_of_worker(connection, current.worker_id, died=False)
     if current.state is JobState.CANCELLING:
         store.move(connection, current, JobState.CANCELLED, now, ended_at=now, **values)
         return JobState.CANCELLED
@@ -144,6 +188,7 @@ def take_over(
     # it beats without a lock: between a look at its row and the deletion it could give a sign
     if not store.remove_worker(connection, worker.id, worker.beat):
         return []
+    part_store.release_of_worker(connection, worker.id, died=True)
     lost = [job for job in store.held(connection) if job.worker_id == worker.id]
     for job in lost:
         crashes = job.crashes + 1

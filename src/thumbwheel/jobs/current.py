@@ -37,6 +37,11 @@ def is_job() -> bool:
     return _job is not None
 
 
+def job() -> Job | None:
+    """Return the job that this process is doing, as it was claimed; None outside a worker."""
+    return _job
+
+
 def notes() -> Mapping[str, Any]:
     """Return the notes of this attempt and of earlier ones."""
     return _notes

@@ -19,7 +19,7 @@ from thumbwheel.core import ids
 from thumbwheel.core.address_secrets import addresses_with_secrets
 from thumbwheel.core.errors import Busy, Conflict, InputError, NotFound
 from thumbwheel.core.home_paths import located, portable
-from thumbwheel.db.hosts import name_of
+from thumbwheel.db.hosts import folder_id, name_of
 from thumbwheel.db.page_cursor import PageCursor
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import JOBS
@@ -330,18 +330,44 @@ def standstill(ws: Workspace, seconds: float = LIVE_SECONDS) -> str | None:
     now = datetime.now(UTC)
     with ws.db.read() as connection:
         waiting = store.queued(connection, LOOKED_AT)
-    folders = {worker.host.partition("@")[0] for worker in live_workers(ws)}
+    workers = live_workers(ws)
     for row in waiting:
         waited = (now - row.recorded_at).total_seconds()
-        is_possible = bool(folders) and row.folder in (None, *folders)
-        if is_possible or waited <= seconds:
+        if waited <= seconds:
             continue
-        if not folders or row.folder is None:
+        if not workers:
             return f"a job waits for {waited:.0f} s, and no worker is alive"
-        with ws.db.read() as connection:
-            host = name_of(connection, row.folder)
-        return f"job {row.id} waits for {waited:.0f} s for a file of {host}: no worker lives there"
+        why = _obstacle(ws, row, workers)
+        if why is not None:
+            return f"job {row.id} waits for {waited:.0f} s {why}"
     return None
+
+
+def obstacle(ws: Workspace, row: Job) -> str | None:
+    """Return why no worker that is alive can do a queued job, else None."""
+    workers = live_workers(ws) if row.state is JobState.QUEUED else []
+    return _obstacle(ws, row, workers) if workers else None
+
+
+def _obstacle(ws: Workspace, row: Job, workers: Collection[WorkerRow]) -> str | None:
+    """Return for what a queued job waits if none of these workers can do it, else None."""
+    near = [worker for worker in workers if row.folder in (None, worker.folder)]
+    if not near:
+        with ws.db.read() as connection:
+            return f"for a file of {name_of(connection, row.folder)}: no worker lives there"
+    missing: list[str] = []
+    for worker in near:
+        lack = (worker.lacks or {}).get(row.kind)
+        if lack is None:
+            return None
+        if worker.folder == folder_id(ws.home):
+            host = "this host"
+        else:
+            with ws.db.read() as connection:
+                host = name_of(connection, worker.folder)
+        missing.append(f"{host} lacks {lack}")
+    hosts = "; ".join(dict.fromkeys(missing))
+    return f"for a host that meets the needs of {row.kind!r} (jobs.needs): {hosts}"
 
 
 def crashing(ws: Workspace) -> str | None:

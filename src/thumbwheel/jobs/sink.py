@@ -107,3 +107,17 @@ class JobSink:
         self._flushed_at = self.clock()
         if is_new and is_point:
             self._point_at = elapsed
+
+
+class PartSink(JobSink):
+    """The sink of a worker that does parts of another worker's job: that one says how far the job
+    is."""
+
+    def due(self) -> bool:
+        """Return False: nothing is to be written."""
+        return False
+
+    def flush(
+        self, write: Callable[[Callable[[sa.Connection], None]], None], now: datetime, end: bool
+    ) -> None:
+        """Write nothing."""

@@ -18,8 +18,10 @@ import sqlalchemy as sa
 from thumbwheel.core.errors import Conflict, Fenced
 from thumbwheel.db.columns import has_id
 from thumbwheel.db.page_cursor import PageCursor
-from thumbwheel.db.schema import job_events, jobs, schedules, workers
+from thumbwheel.db.schema import job_events, job_parts, jobs, schedules, workers
+from thumbwheel.jobs import part_store
 from thumbwheel.jobs.types import (
+    ENDED,
     HELD,
     MOVES,
     EventKind,
@@ -89,22 +91,31 @@ def listed(
     return _jobs(connection, query)
 
 
-def queued(connection: sa.Connection, limit: int) -> list[Job]:
-    """Return the queued jobs, in the order in which they are claimed."""
+def queued(
+    connection: sa.Connection, limit: int, kinds: Collection[str] | None = None
+) -> list[Job]:
+    """Return the queued jobs, of these kinds only if they are named, by priority and age."""
     query = sa.select(jobs).where(jobs.c.state == JobState.QUEUED)
+    if kinds is not None:
+        query = query.where(jobs.c.kind.in_(kinds))
     order = (jobs.c.priority.desc(), jobs.c.recorded_at, jobs.c.id)
     return _jobs(connection, query.order_by(*order).limit(limit))
 
 
-def in_turn(connection: sa.Connection, limit: int, urgent: Collection[str]) -> list[Job]:
-    """Return the queued jobs, in the order in which they are claimed: urgent kinds first, then by
-    agent. The agent whose last job began longest ago comes first, with its oldest job."""
+def in_turn(
+    connection: sa.Connection, limit: int, urgent: Collection[str], kinds: Collection[str]
+) -> list[Job]:
+    """Return the queued jobs of these kinds, in the order in which they are claimed: urgent kinds
+    first, then by agent. The agent whose last job began longest ago comes first, with its oldest
+    job."""
     # an agent with thousands of jobs that wait takes no more of the list than one with a few
     turn = sa.func.row_number().over(
         partition_by=jobs.c.agent, order_by=(jobs.c.priority.desc(), jobs.c.recorded_at, jobs.c.id)
     )
     waiting = (
-        sa.select(jobs.c.id, turn.label("turn")).where(jobs.c.state == JobState.QUEUED).subquery()
+        sa.select(jobs.c.id, turn.label("turn"))
+        .where(jobs.c.state == JobState.QUEUED, jobs.c.kind.in_(kinds))
+        .subquery()
     )
     begun = (
         sa.select(jobs.c.agent, jobs.c.started_at)
@@ -173,6 +184,8 @@ def move(
             "See: thumbwheel jobs show JOB",
         )
     connection.execute(jobs.update().where(jobs.c.id == job.id).values(state=state, **values))
+    if state in ENDED:
+        part_store.remove(connection, job.id)
     content = {"state": state}
     for name in ("worker_id", "error"):
         if values.get(name) is not None:
@@ -266,6 +279,7 @@ def forget(connection: sa.Connection, mentions: Callable[[str], bool], erased: s
     changed = 0
     for table, columns in (
         (jobs, ("spec", "notes", "progress", "result", "error")),
+        (job_parts, ("spec", "result")),
         (job_events, ("content",)),
         (schedules, ("spec",)),
     ):

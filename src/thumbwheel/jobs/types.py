@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, Field
 
 from thumbwheel.core.config import Config
+from thumbwheel.jobs.host_needs import HostNeeds
 
 if TYPE_CHECKING:
     from thumbwheel.db.workspace import Workspace
@@ -156,6 +157,13 @@ class WorkerRow:
     beat: int
     beaten_at: datetime
     recorded_at: datetime
+    lacks: dict[str, str] | None = None
+    """Kind of jobs that it leaves to others -> what its host lacks for it."""
+
+    @property
+    def folder(self) -> str:
+        """The id of the folder that its host has of the home."""
+        return self.host.partition("@")[0]
 
 
 class Missed(StrEnum):
@@ -211,6 +219,8 @@ class JobKind:
     """Resources that it holds while it runs; `{agent}` stands for the job's agent."""
     is_urgent: bool = False
     """Whether it goes before all that waits and is not: what people see depends on it."""
+    host_needs: HostNeeds | None = None
+    """What the host must have, unless `jobs.needs` says otherwise."""
 
     @property
     def result(self) -> Any:
@@ -234,6 +244,8 @@ class JobsConfig(Config):
     lease_seconds: float = Field(default=15.0, gt=0)
     """Seconds without a sign of life after which a worker counts as dead, and another takes its job
     over."""
+    needs: dict[str, HostNeeds] = Field(default_factory=dict)
+    """Kind of jobs -> what a host must have whose workers do them, as `train: {gpus: 1}`."""
     queued_per_key: int = Field(default=100, ge=1)
     """Jobs of one key or user that may wait; further ones are refused with 429. The owner of the
     home has no such limit."""

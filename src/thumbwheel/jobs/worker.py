@@ -40,11 +40,15 @@ from thumbwheel.core.home_paths import located, portable
 from thumbwheel.core.imports import is_importing
 from thumbwheel.core.locks import try_lock
 from thumbwheel.db.dialects import SQLITE
+from thumbwheel.db.host_software import as_row, software_of_host
+from thumbwheel.db.hosts import HostConfig, set_software
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import JOBS, ROWS, WriteLock
-from thumbwheel.jobs import claims, current, schedules, store
+from thumbwheel.jobs import claims, current, part_store, parts, schedules, store
 from thumbwheel.jobs.host import Host, process_started
-from thumbwheel.jobs.sink import JobSink
+from thumbwheel.jobs.host_needs import HostOffer, lacks
+from thumbwheel.jobs.part_types import JobPart, PartKind
+from thumbwheel.jobs.sink import JobSink, PartSink
 from thumbwheel.jobs.types import Job, JobKind, JobsConfig, JobState, Schedule, WorkerRow
 
 T = TypeVar("T")
@@ -76,6 +80,8 @@ class Attempt:
     ending: bool = False
     """Its end is being written down."""
     n_interrupts: int = 0
+    part: JobPart | None = None
+    """The part that it does for the worker of the job; None if it has the job itself."""
 
 
 @dataclass
@@ -93,6 +99,10 @@ class Worker:
     stop_when_idle: bool = False
     """Return once nothing waits."""
     id: str = field(default_factory=lambda: ids.new("wrk"))
+    part_kinds: Mapping[str, PartKind] = field(default_factory=dict)
+    """What it can do of the jobs of workers on other hosts, while it has no job."""
+    lacks: dict[str, str] = field(default_factory=dict)
+    """Kind that this worker leaves to others -> what its host lacks."""
     attempt: Attempt | None = None
     draining: bool = False
     interrupt_waits: bool = False
@@ -107,7 +117,10 @@ class Worker:
         signal.signal(signal.SIGTERM, self._signalled)
         signal.signal(signal.SIGINT, self._signalled)
         with self.open_home() as ws:
+            if ws.is_shared:
+                set_software(ws.db, ws.home, as_row(software_of_host()))
             host = self.host or Host.of(ws.home)
+            self.lacks = self._lacks(ws)
             host.locks.mkdir(mode=0o700, exist_ok=True)
             handle = try_lock(host.locks / self.id)
             watch = claims.WorkerWatch(self.config.lease_seconds, host)
@@ -127,6 +140,12 @@ class Worker:
                     os.close(handle)
         return is_spent and not self.draining
 
+    def _lacks(self, ws: Workspace) -> dict[str, str]:
+        """Return the kinds that this worker leaves to others, with what its host lacks."""
+        needs = {name: kind.host_needs for name, kind in self.kinds.items() if kind.host_needs}
+        offer = HostOffer(ws.settings(HostConfig, "host").labels)
+        return lacks(self.kinds, needs | self.config.needs, offer)
+
     def _work(self, pulse: Pulse) -> bool:
         """Do jobs; return True if this process must not do another one, False if there is nothing
         more to do."""
@@ -144,6 +163,12 @@ class Worker:
                     notes=located(job.notes, pulse.home),
                 )
                 is_sound = self._do(job, pulse)
+                if not is_sound or (WEIGHTY in sys.modules and not self.stop_when_idle):
+                    return True
+                continue
+            part = pulse.claim_part()
+            if part is not None:
+                is_sound = self._help(part, pulse)
                 if not is_sound or (WEIGHTY in sys.modules and not self.stop_when_idle):
                     return True
             elif self.stop_when_idle:
@@ -207,6 +232,54 @@ class Worker:
         self.attempt = None
         return is_sound
 
+    def _help(self, part: JobPart, pulse: Pulse) -> bool:
+        """Do parts of the job of another worker while it has some and no job waits here; return
+        whether this process may do more."""
+        job = pulse.job_of(part)
+        log.say(f"job {job.id}: this worker helps with its parts ({part.kind})")
+        attempt = self.attempt = Attempt(job, PartSink(job, pulse.home), part=part)
+        is_sound, has_failed = True, False
+        try:
+            self._do_parts(attempt, pulse)
+        except KeyboardInterrupt:
+            is_sound = False
+            log.say(f"job {job.id}: this worker leaves its part to others")
+        except Fenced:
+            log.say(f"job {job.id}: it goes on without this worker")
+        except BaseException as error:  # noqa: BLE001 - the worker of the job does the part itself
+            is_sound = isinstance(error, ThumbwheelError)
+            has_failed = not self.draining and attempt.stop_reason is None
+            log.say(f"job {job.id}: this host does no parts of it: {error}")
+            log.logger.debug("a part of job %s failed", job.id, exc_info=True)
+        if not is_sound:
+            end_children()
+        pulse.release_part(attempt, is_unfit=has_failed)
+        self.attempt = None
+        return is_sound
+
+    def _do_parts(self, attempt: Attempt, pulse: Pulse) -> None:
+        assert attempt.part is not None  # noqa: S101 - narrows the type
+        kind = self.part_kinds[attempt.part.kind]
+
+        def current_part() -> JobPart:
+            assert attempt.part is not None  # noqa: S101 - as long as its parts are done
+            return attempt.part
+
+        with log.sent_to(attempt.sink), self.open_home() as ws:
+            ws.db.guard = parts.guard(current_part)
+            try:
+                self.interrupt_waits = False
+                self._interruptible = True
+                if self.draining or attempt.stop_reason is not None:
+                    raise KeyboardInterrupt
+                with kind.opened(ws) as do:
+                    while attempt.part is not None:
+                        parts.finish(ws, attempt.part, do(attempt.part.spec))
+                        attempt.sink.moved_at = attempt.sink.clock()
+                        attempt.part = pulse.next_part(attempt.part)
+            finally:
+                self._interruptible = False
+
     def _run_handler(self, job: Job, attempt: Attempt) -> Any:
         kind = self.kinds[job.kind]
         try:
@@ -260,7 +333,10 @@ class Pulse:
         self._worker, self._db, self._watch = worker, ws.db, watch
         self.home = ws.home.path
         self._config = worker.config
-        self._needs = {name: kind.needs for name, kind in worker.kinds.items()}
+        self._needs = {
+            name: kind.needs for name, kind in worker.kinds.items() if name not in worker.lacks
+        }
+        self._part_kinds = worker.part_kinds if ws.is_shared else {}
         self._urgent = [name for name, kind in worker.kinds.items() if kind.is_urgent]
         self._changes = ws.db.changes()
         self._marker: object = None
@@ -280,6 +356,7 @@ class Pulse:
             pid=os.getpid(),
             process_started=process_started(os.getpid()),
             settings=worker.settings,
+            lacks=worker.lacks or None,
             beat=0,
             beaten_at=now,
             recorded_at=now,
@@ -326,20 +403,29 @@ class Pulse:
         """Read the rows after a change: release orphans, wake the main thread for queued jobs, and
         stop a cancelled attempt."""
         with self._db.read() as connection:
-            waiting = store.queued(connection, claims.CLAIMABLE)
+            waiting = store.queued(connection, 1, self._needs)
             rows = store.all_workers(connection)
             self._schedules = store.all_schedules(connection)
             orphans = claims.orphaned(connection)
+            has_orphans = bool(self._part_kinds) and part_store.has_orphans(connection)
+            if self._part_kinds and part_store.is_waiting(connection):
+                self._worker.wake()
             attempt = self._worker.attempt
             held = store.by_id(connection, attempt.job.id) if attempt else []
         self._watch.update(row for row in rows if row.id != self._worker.id)
         for orphan in orphans:
             self._release(orphan)
-        if any(job.kind in self._needs for job in waiting):
+        if has_orphans:
+            self._write(part_store.release_orphans)
+        if waiting:
             self._worker.wake()
         if attempt is not None and held:
             is_cancelled = held[0].state is JobState.CANCELLING
-            if is_cancelled and held[0].fence == attempt.job.fence and not attempt.stop_reason:
+            if attempt.part is not None:
+                is_over = is_cancelled or held[0].has_ended
+            else:
+                is_over = is_cancelled and held[0].fence == attempt.job.fence
+            if is_over and not attempt.stop_reason:
                 self._stop(attempt, CANCELLED)
 
     def _release(self, orphan: Job) -> None:
@@ -455,6 +541,7 @@ class Pulse:
                     self._worker.now(),
                     self._urgent,
                     self._watch.host.folder,
+                    part_store.helpers(connection) if self._part_kinds else (),
                 ),
                 JOBS,
             )
@@ -463,6 +550,81 @@ class Pulse:
             time.sleep(AGAIN)
             self._worker.wake()
             return None
+
+    def claim_part(self, job_id: str | None = None) -> JobPart | None:
+        """Claim a part of a job of another host and return it; None if there is none or the
+        database does not answer. With a `job_id`, only of that job."""
+        if not self._part_kinds:
+            return None
+        try:
+            return self._db.write(
+                lambda connection: claims.claim_part(
+                    connection,
+                    self._worker.id,
+                    self._part_kinds,
+                    self._needs,
+                    self._config,
+                    self._watch.host.folder,
+                    job_id,
+                ),
+                JOBS,
+            )
+        except StorageError as error:
+            log.say(f"worker: {error}")
+            time.sleep(AGAIN)
+            self._worker.wake()
+            return None
+
+    def next_part(self, part: JobPart) -> JobPart | None:
+        """Claim the next part of the same job and kind; None if there is none, or if a job waits
+        that this worker can do."""
+        if self._worker.draining:
+            return None
+        with self._db.read() as connection:
+            job = next(
+                claims.claimable(
+                    connection,
+                    self._worker.id,
+                    self._needs,
+                    self._config,
+                    self._urgent,
+                    self._watch.host.folder,
+                    part_store.helpers(connection),
+                ),
+                None,
+            )
+        if job is not None:
+            return None
+        following = self.claim_part(part.job_id)
+        if following is not None and following.kind != part.kind:
+            self._db.write(lambda connection: part_store.release(connection, following), JOBS)
+            return None
+        return following
+
+    def job_of(self, part: JobPart) -> Job:
+        """Return the job of a part."""
+        with self._db.read() as connection:
+            return store.by_id(connection, part.job_id)[0]
+
+    def release_part(self, attempt: Attempt, *, is_unfit: bool) -> None:
+        """Let others have the part of an attempt that ended before it was done; `is_unfit`: this
+        host gets no other part of the job."""
+        part, folder = attempt.part, self._watch.host.folder
+        if part is None:
+            return
+        attempt.ending = True
+        while True:
+            try:
+                if is_unfit:
+                    self._db.write(
+                        lambda connection: part_store.refuse(connection, part, folder), JOBS
+                    )
+                else:
+                    self._db.write(lambda connection: part_store.release(connection, part), JOBS)
+                return
+            except StorageError as refusal:
+                log.say(f"worker: {refusal}")
+                time.sleep(AGAIN)
 
     def finish(
         self, attempt: Attempt, state: JobState, result: Any, error: dict[str, str] | None

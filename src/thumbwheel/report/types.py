@@ -190,6 +190,8 @@ class ClusterHost:
     """The name of its machine."""
     address: str | None
     """Where the other hosts reach it."""
+    version: str | None
+    """Version of Thumbwheel that it ran last, with the fingerprint of its code; null if unknown."""
     is_this: bool
     erasures: list[str]
     """Erasures that wait until its server removes its files."""

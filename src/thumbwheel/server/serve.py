@@ -44,7 +44,8 @@ from thumbwheel.core.addresses import is_loopback
 from thumbwheel.core.errors import Conflict
 from thumbwheel.core.seal import make_seal
 from thumbwheel.core.usage import UsageFile
-from thumbwheel.db.hosts import HostConfig, set_address
+from thumbwheel.db.host_software import as_row, software_of_host
+from thumbwheel.db.hosts import HostConfig, set_address, set_software
 from thumbwheel.db.leadership import Leadership
 from thumbwheel.db.shared_counts import CallWindows, DayCounts
 from thumbwheel.db.workspace import Workspace
@@ -143,6 +144,7 @@ def assembled(
         duties = None
         if ws.is_shared:
             set_address(ws.db, ws.home, ws.settings(HostConfig, "host").address)
+            set_software(ws.db, ws.home, as_row(software_of_host()))
             duties = stack.enter_context(HostDuties(ws))
         notifier = stack.enter_context(Notifier(ws, watch))
 

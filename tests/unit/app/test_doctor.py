@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.postgres_server import Databases
+from thumbwheel.app import doctor
 from thumbwheel.app.doctor import DoctorFinding, FindingState, examine
 from thumbwheel.app.open import Opener
 from thumbwheel.core.config import Home
@@ -106,6 +108,24 @@ def test_a_model_server_that_answers_is_named(
     examined = findings(tmp_path / "home", settings)
     assert "0.31.2" in examined["ollama"].text and "small, large" in examined["vllm"].text
     assert examined["ollama"].state is examined["vllm"].state is FindingState.GOOD
+
+
+def test_a_clock_that_is_not_that_of_the_database_is_named(
+    tmp_path: Path, databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = databases.migrated()
+    monkeypatch.setenv("THUMBWHEEL_DATABASE", url)
+    try:
+        assert findings(tmp_path)["clock"].state is not FindingState.WRONG
+        monkeypatch.setattr(doctor, "clock_difference", lambda connection: 7200.0)
+        clock = findings(tmp_path)["clock"]
+        assert (clock.state, clock.text) == (
+            FindingState.WRONG,
+            "it is 2 h 0 min ahead of that of the database",
+        )
+        assert "timedatectl" in clock.fix
+    finally:
+        databases.drop(url)
 
 
 def test_a_clock_that_was_set_back_is_named(tmp_path: Path) -> None:

@@ -35,11 +35,16 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def alive(ws: Workspace, silent_for: timedelta = timedelta(), settings: str | None = None) -> None:
+def alive(
+    ws: Workspace,
+    silent_for: timedelta = timedelta(),
+    settings: str | None = None,
+    lacks: dict[str, str] | None = None,
+) -> None:
     """A worker, as its row shows it."""
     beaten_at = now() - silent_for
     fingerprint = settings or Opener(ws.home.path, None).settings_fingerprint()
-    row = WorkerRow("wrk_a", "elsewhere", 1, 1, fingerprint, 0, beaten_at, beaten_at)
+    row = WorkerRow("wrk_a", "elsewhere", 1, 1, fingerprint, 0, beaten_at, beaten_at, lacks=lacks)
     ws.db.write(lambda connection: store.add_worker(connection, row))
 
 
@@ -66,6 +71,25 @@ def done_by(ws: Workspace, do: Callable[[Job], None]) -> threading.Thread:
 
 def finish(ws: Workspace, job: Job, state: JobState, **values: Any) -> None:
     ws.db.write(lambda connection: claims.finish(connection, job, state, now(), **values))
+
+
+def test_a_command_waits_for_no_worker_whose_host_lacks_what_it_needs(
+    command_line: Run, file: Path, empty_ws: Workspace
+) -> None:
+    alive(empty_ws, lacks={"import": "label fast-disk"})
+    code, out, _ = command_line("import", "jsonl", str(file), "--agent", "a", "--json")
+    assert code == 0 and json.loads(out)["stored"] == 1
+
+
+def test_hosts_with_labels_of_their_own_have_the_same_settings(tmp_path: Path) -> None:
+    fingerprints = set()
+    for number, text in enumerate(("", "host: {labels: [gpu], address: gpu-1}\n")):
+        settings = tmp_path / f"{number}.yaml"
+        settings.write_text(text + "jobs: {heavy: 2}\n")
+        fingerprints.add(Opener(tmp_path, settings).settings_fingerprint())
+    assert len(fingerprints) == 1
+    settings.write_text("jobs: {heavy: 3}\n")
+    assert Opener(tmp_path, settings).settings_fingerprint() not in fingerprints
 
 
 def test_without_workers_the_command_computes_itself(
