@@ -41,7 +41,7 @@ def lay_out(
     is_orphan = sa.and_(of_job, job_parts.c.worker_id.not_in(living))
     connection.execute(job_parts.update().where(is_orphan).values(**_RELEASED))
     following = max(number_of_key.values(), default=0) + 1
-    new_rows = []
+    new_rows: list[dict[str, Any]] = []
     for part_key, spec in zip(keys, specs, strict=True):
         if part_key in number_of_key:
             continue
