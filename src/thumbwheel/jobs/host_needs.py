@@ -84,14 +84,14 @@ class HostOffer:
 def lacks(kinds: Iterable[str], needs: Mapping[str, HostNeeds], offer: HostOffer) -> dict[str, str]:
     """Return kind -> what the host lacks for it, for the kinds that it leaves to other hosts.
     Raises ConfigError for needs of an unknown kind."""
-    known = list(kinds)
+    names = list(kinds)
     lacking: dict[str, str] = {}
     for kind, needed in needs.items():
-        if kind not in known:
+        if kind not in names:
             raise ConfigError(
                 f"setting 'jobs.needs': {kind!r}",
                 "there is no such kind of jobs",
-                f"Known: {', '.join(known)}.{nearest(kind, known)}",
+                f"Known: {', '.join(names)}.{nearest(kind, names)}",
             )
         lack = offer.lack(needed)
         if lack is not None:
