@@ -68,8 +68,7 @@ class HostOffer:
             ) from error
 
     def lack(self, needs: HostNeeds) -> str | None:
-        """Return what a host with these needs met would have and this one has not; None if it
-        meets them."""
+        """Return what this host is short of, with what it has; None if it meets the needs."""
         if needs.cpus > self.cpus:
             return f"{needs.cpus} processors (it has {self.cpus})"
         if needs.memory_gb and (self.memory_gb is None or needs.memory_gb > self.memory_gb):
@@ -84,14 +83,14 @@ class HostOffer:
 def lacks(kinds: Iterable[str], needs: Mapping[str, HostNeeds], offer: HostOffer) -> dict[str, str]:
     """Return kind -> what the host lacks for it, for the kinds that it leaves to other hosts.
     Raises ConfigError for needs of an unknown kind."""
-    known = list(kinds)
+    names = list(kinds)
     lacking: dict[str, str] = {}
     for kind, needed in needs.items():
-        if kind not in known:
+        if kind not in names:
             raise ConfigError(
                 f"setting 'jobs.needs': {kind!r}",
                 "there is no such kind of jobs",
-                f"Known: {', '.join(known)}.{nearest(kind, known)}",
+                f"Known: {', '.join(names)}.{nearest(kind, names)}",
             )
         lack = offer.lack(needed)
         if lack is not None:
