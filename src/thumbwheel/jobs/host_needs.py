@@ -68,8 +68,7 @@ class HostOffer:
             ) from error
 
     def lack(self, needs: HostNeeds) -> str | None:
-        """Return what a host with these needs met would have and this one has not; None if it
-        meets them."""
+        """Return what this host is short of, with what it has; None if it meets the needs."""
         if needs.cpus > self.cpus:
             return f"{needs.cpus} processors (it has {self.cpus})"
         if needs.memory_gb and (self.memory_gb is None or needs.memory_gb > self.memory_gb):

@@ -624,6 +624,8 @@ class Pulse:
                 return
             except StorageError as refusal:
                 log.say(f"worker: {refusal}")
+                if self._worker.draining:
+                    return  # others take it when this worker is gone
                 time.sleep(AGAIN)
 
     def finish(
