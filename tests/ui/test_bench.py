@@ -15,7 +15,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import APIResponse, Browser, Page, Route, expect
 
 from tests.servers.thumbwheel_server import lasting_port, serve_command
 from tests.waiting import until
@@ -307,6 +307,29 @@ def test_the_next_item_is_there_before_the_server_has_answered(bench: Bench) -> 
     for route in under_way:
         route.continue_()
     assert len(bench.statements()) == 4
+
+
+def test_an_answer_that_comes_late_brings_back_nothing_that_is_done(bench: Bench) -> None:
+    """The server gave the next items before it knew of the last ratings."""
+    page = bench.begin(traces(6, bench.name))
+    late: list[tuple[Route, APIResponse]] = []
+    page.route("**/next", lambda route: late.append((route, route.fetch())))
+    answers = page.locator("#item .answers .text")
+    for _ in range(4):
+        before = answers.inner_text()
+        bench.press("y")
+        expect(answers).not_to_have_text(before)
+    bench.sent()
+    until(lambda: (page.wait_for_timeout(20), late)[1])
+    for route, response in late:
+        route.fulfill(response=response)
+    page.unroute("**/next")
+    expect(page.locator("#count")).to_contain_text("4 by you")
+    bench.press("y")
+    expect(page.locator("#count")).to_contain_text("5 by you")
+    bench.press("y")
+    expect(page.locator("#item .empty")).to_contain_text("That was all")
+    assert len(bench.statements()) == 6
 
 
 def test_keys_that_are_typed_before_the_next_item_wait_for_it(bench: Bench) -> None:

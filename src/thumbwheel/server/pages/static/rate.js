@@ -44,6 +44,8 @@ let editor = null;
 let isWaiting = true; // whether the next item is on its way
 let isFormatted = localStorage.getItem(MARKDOWN) === "1"; // whether answers are shown as Markdown
 const formatted = new Map(); // text -> its HTML
+let acts = 0; // everything that this person did here, also what was taken back
+const settled = new Map(); // id of an item that is done -> the act that did it
 const typed = []; // what was pressed meanwhile, for the items that come
 
 // elements
@@ -211,16 +213,18 @@ async function fetchMore() {
     // what is on its way is still held, and would come again
     await outbox.flush();
     const ahead = (isCards ? CARDS : AHEAD) + outbox.size;
+    const asked = acts; // the answer may not know what is done from here on
     try {
       const { value } = await send("POST", `${bench.api}/next`, { rater: bench.rater, limit: Math.min(100, ahead) }, { key: null });
       const busy = outbox.items;
       const here = new Set(waiting.map((item) => item.id));
       for (const item of value.items) {
-        if (!here.has(item.id) && !busy.has(item.id) && item.id !== current?.id) waiting.push(item);
+        const isDone = busy.has(item.id) || settled.get(item.id) > asked;
+        if (!here.has(item.id) && !isDone && item.id !== current?.id) waiting.push(item);
       }
       done = value.done;
       total = value.total;
-      rated = value.rated;
+      if (acts === asked) rated = value.rated;
       skipped = value.skipped;
       isEmpty = waiting.length === 0;
       if (outbox.state === "offline" && outbox.size === 0) outbox.set("idle");
@@ -344,6 +348,7 @@ function finish(kind, path, body, words) {
   sessionStorage.removeItem(draftName(item));
   const name = outbox.add({ kind, item: item.id, path: `${bench.api}/items/${item.id}/${path}`, body });
   past.push({ kind, item, draft, name });
+  settled.set(item.id, ++acts);
   if (kind !== "skip") { rated += 1; }
   closeEditor();
   showProgress();
@@ -402,6 +407,8 @@ function undo() {
     const body = { rater: bench.rater, key: newKey(), ...(withdraws ? { undo: true } : {}) };
     outbox.add({ kind: "undo", item: last.item.id, path, body });
   }
+  settled.delete(last.item.id);
+  acts += 1;
   if (last.kind !== "skip") rated = Math.max(0, rated - 1);
   if (isCards) { restoreCard(last); showProgress(); return; }
   if (current) waiting.unshift(current);
@@ -715,6 +722,7 @@ function rateCard(entry, value) {
   entry.thumb = value;
   const name = sendCard(entry);
   past.push({ kind: "rate", item: entry.item, draft: { thumb: value }, name });
+  settled.set(entry.item.id, ++acts);
   showCard(entry, value);
   announce(`Saved: ${value}`);
   showProgress();
