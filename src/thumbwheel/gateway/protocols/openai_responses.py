@@ -7,8 +7,9 @@ from typing import Any
 
 from thumbwheel.gateway.call_context import openai_context
 from thumbwheel.gateway.openai_reply import add_usage
+from thumbwheel.gateway.pieced_text import ToolCallDraft
 from thumbwheel.gateway.protocol import Add, Protocol, by_type
-from thumbwheel.gateway.reply_draft import ReplyDraft, ToolCallDraft, error_text
+from thumbwheel.gateway.reply_draft import ReplyDraft, error_text
 from thumbwheel.gateway.translation.openai_responses import TRANSLATION
 from thumbwheel.importers.chat_messages import (
     content_of,
