@@ -62,6 +62,34 @@ MERGE = """
 {%- endif -%}
 {%- set messages = thumbwheel.turns -%}
 """
+# Instructions of developers are system texts for templates that do not know the role.
+DEVELOPER = """
+{%- set thumbwheel = namespace(turns=[]) -%}
+{%- for message in messages -%}
+{%- if message['role'] == 'developer' -%}
+{%- set turn = {'role': 'system', 'content': message['content']} -%}
+{%- set thumbwheel.turns = thumbwheel.turns + [turn] -%}
+{%- else -%}
+{%- set thumbwheel.turns = thumbwheel.turns + [message] -%}
+{%- endif -%}
+{%- endfor -%}
+{%- set messages = thumbwheel.turns -%}
+"""
+# Templates of models that see pictures may go through the parts of a content, of which a text has
+# none.
+PARTS = """
+{%- set thumbwheel = namespace(turns=[]) -%}
+{%- for message in messages -%}
+{%- if message['content'] is string and not message['tool_calls'] and message['role'] != 'tool' -%}
+{%- set parts = [{'type': 'text', 'text': message['content']}] -%}
+{%- set turn = {'role': message['role'], 'content': parts} -%}
+{%- set thumbwheel.turns = thumbwheel.turns + [turn] -%}
+{%- else -%}
+{%- set thumbwheel.turns = thumbwheel.turns + [message] -%}
+{%- endif -%}
+{%- endfor -%}
+{%- set messages = thumbwheel.turns -%}
+"""
 REFUSE = """
 {%- for message in messages -%}
 {%- if message['role'] == 'system' or message['role'] == 'developer' -%}
@@ -90,11 +118,14 @@ def adapt(template: str, settings: TemplateSettings, render: Render) -> AdaptedT
     parts, day_notes = _day(original, settings.day)
     prefix = options + parts
     notes += day_notes
+    parts, part_notes = _parts(original, prefix, render)
+    notes += part_notes
     if settings.system != "template":
-        system, system_notes = _system(original, prefix, settings.system, render)
+        # the statements that make parts are the last before the template
+        system, system_notes = _system(parts + original, prefix, settings.system, render)
         prefix += system
         notes += system_notes
-    return AdaptedTemplate(_joined(prefix, original), tuple(notes))
+    return AdaptedTemplate(_joined(prefix + parts, original), tuple(notes))
 
 
 def stored_template(folder: Path) -> str | None:
@@ -170,6 +201,28 @@ def _shown(text: str) -> str:
     return f"{{{{- {_literal(text)} -}}}}"
 
 
+def _parts(template: str, prefix: str, render: Render) -> tuple[str, list[str]]:
+    """Return the template text that makes a part of each text where the template shows no others,
+    and notes about it."""
+    is_shown = _is_shown(render, _joined(prefix, template), PROBE[1], USER_MARK)
+    if is_shown is not False:
+        return "", []
+    if _is_shown(render, _joined(prefix + PARTS, template), PROBE[1], USER_MARK):
+        return PARTS, ["the chat template shows parts of a content: each text is given as one"]
+    return "", ["the chat template leaves out what users say: the model does not see it"]
+
+
+def _is_shown(render: Render, template: str, message: Mapping[str, Any], mark: str) -> bool | None:
+    """Return whether the template shows the mark of a message, with the user's question after
+    instructions; None if it refuses it."""
+    messages = [message] if message["role"] == "user" else [message, PROBE[1]]
+    try:
+        # a template may write everything in capitals
+        return mark.casefold() in render(template, messages).casefold()
+    except (DataError, ModelError):
+        return None
+
+
 def _system(template: str, prefix: str, choice: str, render: Render) -> tuple[str, list[str]]:
     """Return the template text that treats system messages where the template does not, and notes
     about it."""
@@ -185,7 +238,14 @@ def _system(template: str, prefix: str, choice: str, render: Render) -> tuple[st
         behaviour = "leaves system messages out"
         # a template may write everything in capitals
         if SYSTEM_MARK.casefold() in text.casefold():
-            return "", []
+            developer = {**PROBE[0], "role": "developer"}
+            knows = _is_shown(render, _joined(prefix, template), developer, SYSTEM_MARK)
+            if knows:
+                return "", []
+            is_system = _is_shown(
+                render, _joined(prefix + DEVELOPER, template), developer, SYSTEM_MARK
+            )
+            return DEVELOPER if is_system else "", []
     if choice == "refuse":
         note = f"the chat template {behaviour}: what has one is refused (template.system: refuse)"
         return REFUSE if text else "", [note]

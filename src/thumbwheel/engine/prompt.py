@@ -21,7 +21,7 @@ from thumbwheel.core.errors import DataError, ModelError
 from thumbwheel.core.written_calls import read_answer
 from thumbwheel.engine.adapted_template import adapt, stored_template
 from thumbwheel.engine.control_tokens import ControlTokens, unescape
-from thumbwheel.engine.messages import FALLBACKS, Message, normalize, turns
+from thumbwheel.engine.messages import FALLBACKS, TOOL_ROLES, Message, normalize, turns
 from thumbwheel.engine.render import render_chat, template_of
 from thumbwheel.models.template_settings import AS_IT_IS, TemplateSettings
 
@@ -201,15 +201,32 @@ class PromptBuilder:
             return as_mapping is None and as_text is not None
         return repr(ARGUMENTS) in as_mapping and json.dumps(ARGUMENTS) in as_text
 
-    def _rendered_call(self, arguments: Any) -> str | None:
-        """Render a question and a tool call; return None if the template refuses."""
+    @cached_property
+    def _hides_results(self) -> bool:
+        """Whether the template leaves out what tools returned, without refusing it."""
+        text = self._rendered_call(ARGUMENTS, MARK) or self._rendered_call("{}", MARK)
+        return text is not None and MARK.casefold() not in text.casefold()
+
+    def _require_results_shown(self, messages: Sequence[Message]) -> None:
+        """Raise DataError for results of tools that the template leaves out: the model would learn
+        to say what it has not seen."""
+        has_results = any(message.get("role") in TOOL_ROLES for message in messages)
+        if has_results and self._hides_results:
+            raise DataError(
+                "messages with results of tools",
+                "the chat template leaves them out, so the model does not see them",
+                "Choose a base whose chat template has tools, or leave the rows out",
+            )
+
+    def _rendered_call(self, arguments: Any, result: str = "b") -> str | None:
+        """Render a question, a tool call and its result; return None if the template refuses."""
         # some templates demand an id of nine letters
         function = {"name": "f", "arguments": arguments}
         call = {"id": "abcdefghi", "type": "function", "function": function}
         conversation: list[dict[str, Any]] = [
             {"role": "user", "content": "a"},
             {"role": "assistant", "content": "", "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "abcdefghi", "name": "f", "content": "b"},
+            {"role": "tool", "tool_call_id": "abcdefghi", "name": "f", "content": result},
         ]
         try:
             return self._apply(conversation, None, generation=True)
@@ -287,6 +304,7 @@ class PromptBuilder:
         """
         try:
             instructions, groups = turns(normalize(messages))
+            self._require_results_shown(messages)
         except DataError as error:
             return _refused_by(error)
         if len(instructions) + len(groups[-1] if groups else ()) > max_length:
