@@ -98,9 +98,9 @@ def test_a_server_is_started_with_a_profile(tmp_path: Path) -> None:
     process = deployer.start_server_with_profile(deployer.get_ryzen_profile(16))
     assert process.wait(60) == 0
     assert (tmp_path / "arguments.txt").read_text().split() == ["serve"]
-    environment = dict(
-        line.partition("=")[::2] for line in (tmp_path / "environment.txt").read_text().splitlines()
-    )
+    lines = (tmp_path / "environment.txt").read_text().splitlines()
+    parts = [line.partition("=") for line in lines]
+    environment = {name: value for name, _, value in parts}
     assert environment["OLLAMA_NUM_PARALLEL"] == "4"
     assert environment["OLLAMA_HOST"] == "http://127.0.0.1:11999"
     with pytest.raises(NotFound, match="nowhere"):

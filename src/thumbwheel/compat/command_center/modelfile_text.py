@@ -10,6 +10,7 @@ from thumbwheel.core.errors import InputError
 from thumbwheel.deploy.modelfile import Modelfile
 
 INSTRUCTION = re.compile(r"^(FROM|PARAMETER|SYSTEM|TEMPLATE)\s+(.*)$", re.IGNORECASE)
+INTEGER = re.compile(r"-?[0-9]+")
 QUOTES = '"""'
 
 
@@ -62,12 +63,12 @@ def _instructions(content: str) -> Iterator[tuple[str, str]]:
 
 
 def _number(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    if INTEGER.fullmatch(text):
+        return int(text)
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _unreadable(why: str) -> InputError:
