@@ -105,7 +105,7 @@ def test_a_turn_of_many_messages_is_refused_unrendered(
     messages += [{"role": "assistant", "content": "b"}, {"role": "tool", "content": "c"}] * 5000
     fitted = builder.fit(messages, [TargetText("yes")], 128)
     assert fitted == Fitted((), 0, fitted.refused) and "messages" in fitted.refused
-    assert not rendered
+    assert max(rendered) <= 3, "the template is tried on a few messages, never on these"
 
 
 def test_messages_that_break_a_template_down_leave_it_to_others(

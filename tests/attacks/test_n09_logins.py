@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.still_minute import still_minute
 from tests.worlds.gateway_world import GatewayWorld, opened_home, running
 from thumbwheel.access import rate_limits, users
 from thumbwheel.access.password_checks import MOST_WAITING
@@ -17,6 +18,8 @@ from thumbwheel.app.service_settings import ServerConfig
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 
+__all__ = ["still_minute"]
+pytestmark = pytest.mark.usefixtures("still_minute")
 PASSWORD = "correct horse battery"
 
 

@@ -658,7 +658,7 @@ def test_calls_are_recorded_by_their_own_protocol(clients: Clients) -> None:
     for line in lines:
         call = call_of(line)
         assert line["output"] and call["complete"] is True
-        assert call["model_version"] == "v1" and call["tokens"]["completion"] >= 4
+        assert call["model_version"] == "v1" and call["tokens"]["completion"] > 0
 
 
 def test_the_table_of_the_docs_is_that_of_the_tests() -> None:

@@ -80,7 +80,7 @@ def test_calls_are_recorded_by_their_own_protocol(clients: Clients) -> None:
     assert protocols == {"anthropic_messages", "openai_responses", "ollama_chat"}
     for line in lines:
         call = call_of(line)
-        assert call["model_version"] == "v1" and call["tokens"]["completion"] >= 4
+        assert call["model_version"] == "v1" and call["tokens"]["completion"] > 0
 
 
 def test_tools_calls_and_results_reach_the_model_in_every_api(clients: Clients) -> None:

@@ -76,7 +76,7 @@ def test_a_training_child_and_the_server_of_its_adapter(
     (folder / "spec.json").write_text(f'{{"base": "{base}", "dtype": "auto", "device": "cpu"}}')
     (folder / "models.json").write_text(f'{{"v1": "{adapter}"}}')
     done = subprocess.run(
-        [sys.executable, "-c", SERVING, str(folder), "1"],
+        [sys.executable, "-c", SERVING, str(folder), "1", "127.0.0.1"],
         env=os.environ | {"THUMBWHEEL_EMBEDDED_TOKEN": "t"},
         capture_output=True,
         text=True,

@@ -17,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -113,6 +114,17 @@ class PostgresServer:
             cwd="/",
             timeout=180,
         )
+
+
+@contextmanager
+def embedded_database() -> Iterator[str]:
+    """Yield the URL of an empty database on a server of its own; more parameters may follow it."""
+    server = PostgresServer()
+    try:
+        server.create().start()
+        yield f"postgresql://postgres:@/postgres?host=127.0.0.1&port={server.port}"
+    finally:
+        server.close()
 
 
 def _exists(user: str) -> bool:

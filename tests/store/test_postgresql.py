@@ -350,7 +350,9 @@ def test_a_server_that_restarts_under_load_loses_nothing_acknowledged(mode: str)
         assert acknowledged <= names(database)
         assert len(refused) <= 3 * len(threads)
         for message in refused:
-            assert "unknown whether this step was stored" in message
+            # a server that stays away longer than a write waits ends it before the commit
+            is_unknown = "unknown whether this step was stored" in message
+            assert is_unknown or "it does not answer" in message
         database.close()
     finally:
         server.close()

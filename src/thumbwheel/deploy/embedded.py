@@ -41,6 +41,7 @@ from thumbwheel.deploy.streaming_generator import (
 from thumbwheel.deploy.targets.embedded import MODELS, SPEC, TOKEN
 from thumbwheel.engine.libraries import load_libraries
 from thumbwheel.engine.rollout import Sampling
+from thumbwheel.gateway.patience import Patience, allow_many_files
 from thumbwheel.models.template_settings import TemplateSettings
 
 if TYPE_CHECKING:
@@ -762,7 +763,8 @@ def main(arguments: list[str]) -> None:
     load_libraries()
     folder, port = Path(arguments[0]), int(arguments[1])
     app = application(EmbeddedServer(folder), os.environ.pop(TOKEN))
-    uvicorn.run(app, host=arguments[2], port=port, log_level="warning")
+    allow_many_files()
+    uvicorn.run(app, host=arguments[2], port=port, log_level="warning", http=Patience, ws="none")
 
 
 if __name__ == "__main__":

