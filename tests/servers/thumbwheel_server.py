@@ -59,13 +59,18 @@ def lasting_port() -> int:
     return port
 
 
-def serve_command(home: Path, port: int, workers: int = 0, prelude: str = "") -> list[str]:
-    """The command that starts a server for this home; its process runs the `prelude` first."""
+def serve_command(
+    home: Path, port: int, workers: int = 0, prelude: str = "", config: Path | None = None
+) -> list[str]:
+    """The command that starts a server for this home, with the settings of a file; its process runs
+    the `prelude` first."""
     program = ["-m", "thumbwheel"]
     if prelude:
         program = ["-c", f"{prelude}\nfrom thumbwheel.cli.main import main\nmain()"]
-    command = [sys.executable, *program, "--home", str(home), "serve"]
-    return [*command, "--workers", str(workers), "--port", str(port)]
+    command = [sys.executable, *program, "--home", str(home)]
+    if config is not None:
+        command += ["--config", str(config)]
+    return [*command, "serve", "--workers", str(workers), "--port", str(port)]
 
 
 @contextmanager
@@ -76,11 +81,12 @@ def running(
     workers: int = 0,
     prelude: str = "",
     options: Sequence[str] = (),
+    config: Path | None = None,
 ) -> Iterator[ThumbwheelServer]:
     """A server for this home; it is stopped at the end, and what it recorded are rows then."""
     with (log or home.with_suffix(".log")).open("wb") as output:
         process = subprocess.Popen(
-            [*serve_command(home, 0, workers, prelude), *options],
+            [*serve_command(home, 0, workers, prelude, config), *options],
             stderr=output,
             env={**os.environ, **LOOPBACK, **(environment or {})},
         )
