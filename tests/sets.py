@@ -33,6 +33,11 @@ ALWAYS = {
         "`demo --online` ends as it says; `demo` does the steps of README's page"
     ),
     "tests/ui/test_first_visit.py": "an empty home leads to a rated answer, by clicks alone",
+    "tests/ui/test_team_lead.py": (
+        "a team lead imports, rates, decides and is told of it, without a terminal"
+    ),
+    "tests/unit/server/test_start.py": "a server starts without what few requests need",
+    "tests/e2e/test_startup.py": "a training child and the server of an adapter do, too",
     # the loop and what goes live
     "tests/e2e/test_cycle.py::test_a_turn_that_is_killed_at_each_step_ends_as_one_that_is_not": (
         "a killed cycle ends as one that was not killed"
@@ -106,6 +111,7 @@ ALWAYS = {
     CHEAT + "never answers": "nor who never answers",
     "tests/unit/sandbox/test_sandbox_as_user.py": "the sandbox holds as an ordinary user",
     "tests/unit/server/test_openapi.py": "the API keeps to its document",
+    "tests/attacks/test_slow_clients.py": "slow clients keep nobody out of any listener",
     "tests/unit/capture/test_redaction.py::"
     "test_strict_lets_no_byte_of_a_secret_into_any_file": "redaction",
 }
