@@ -14,6 +14,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.types import Agent
 from thumbwheel.review.queues import all_queues
 from thumbwheel.server.serve import assembled
+from thumbwheel.training.base_picker import AvailableBase, Origin
 
 SUPPORT = Agent.named(AGENT)
 API = f"/api/agents/{AGENT}"
@@ -79,6 +80,22 @@ def test_the_form_of_the_loop_is_filled_in_and_asks_for_the_base(client: TestCli
     base = page.partition('<select id="f-base"')[2].partition("</div>")[0]
     assert "required" in base and "data-always" in base
     assert "a cycle needs to know its base model" in base
+
+
+def test_the_form_of_training_offers_the_bases_that_are_here(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bases = [
+        AvailableBase("vendor/large", Origin.HUB, 7_000_000_000, 14.2, None, fits=False),
+        AvailableBase("ollama:tiny", Origin.OLLAMA, 135_000_000, 0.27, "apache-2.0", fits=True),
+        AvailableBase("far", Origin.TO_FETCH, 135_000_000, 0.1, "apache-2.0", fits=True),
+    ]
+    monkeypatch.setattr("thumbwheel.server.pages.training.available_bases", lambda: bases)
+    page = client.get(f"/agents/{AGENT}/train", headers={"accept": "text/html"}).text
+    offered = page.partition('<datalist id="bases">')[2].partition("</datalist>")[0]
+    assert "ollama:tiny: Ollama, 270 MB, 135 M parameters, apache-2.0" in offered
+    assert "7,000 M parameters, large for this machine" in offered
+    assert offered.index("ollama:tiny") < offered.index("vendor/large") and "far" not in offered
 
 
 def test_markdown_is_shown_without_the_html_of_the_text(client: TestClient) -> None:

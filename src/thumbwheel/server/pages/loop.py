@@ -3,7 +3,7 @@ and feedback that is held."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from thumbwheel.models import versions
 from thumbwheel.server.pages.forms import FormField
 from thumbwheel.server.pages.operations import CHECK_TONES, offered_fields
 from thumbwheel.server.pages.page import PageRequest
-from thumbwheel.server.pages.training import base_names
+from thumbwheel.server.pages.training import offered_bases
 from thumbwheel.training.base_picker import available_bases, proposed_base
 
 MAIN = ("least", "every_hours", "window", "quiet", "timezone")
@@ -81,7 +81,7 @@ def _proposed_base(asked: PageRequest, field: FormField, current: LoopStatus) ->
     except InputError:
         bases = available_bases()
         proposal = proposed_base(bases)
-        choices = _choices(base_names(asked.ws), [base.name for base in bases if base.is_here])
+        choices = ["", *offered_bases(asked.ws, bases)]
         chosen = proposal.name if proposal and proposal.name in choices else ""
         help_text = "No version has been trained yet, so a cycle needs to know its base model."
         return replace(
@@ -94,11 +94,3 @@ def _proposed_base(asked: PageRequest, field: FormField, current: LoopStatus) ->
             always=True,
         )
     return replace(field, help=f"{field.help} Unset, {name}.")
-
-
-def _choices(*names: Sequence[str]) -> list[str]:
-    """Return the names without repetitions, after an empty first choice."""
-    listed = {"": None}
-    for part in names:
-        listed |= dict.fromkeys(part)
-    return list(listed)

@@ -8,6 +8,7 @@ from typing import Any
 
 from thumbwheel.core.config import build
 from thumbwheel.core.errors import NotFound
+from thumbwheel.core.figures import size
 from thumbwheel.core.plugins import nearest
 from thumbwheel.datasets.build import datasets
 from thumbwheel.datasets.types import DatasetConfig
@@ -21,6 +22,7 @@ from thumbwheel.report.report import changed
 from thumbwheel.server.pages.operations import offered_fields
 from thumbwheel.server.pages.page import PageRequest
 from thumbwheel.training.algorithms import ALGORITHMS
+from thumbwheel.training.base_picker import AvailableBase, available_bases, proposed_base
 from thumbwheel.training.data_plan import data_plan
 from thumbwheel.training.live import RunProgress, evaluation_plan, progress_of
 from thumbwheel.training.run_notes import NO_NOTE, files_of, needed_by, notes
@@ -165,8 +167,8 @@ def load_training(asked: PageRequest) -> Mapping[str, Any]:
         raise NotFound(f"method {method!r}", "there is none of that name", fix)
     algorithm = ALGORITHMS.get(method)
     config = ws.settings(algorithm.Config, f"train.{method}")
-    bases = base_names(ws)
-    base = bases[0] if bases else ""
+    bases = offered_bases(ws, available_bases())
+    base = next(iter(bases), "")
     template = run_of(ws, agent, asked.query["run"]) if "run" in asked.query else None
     if template is not None:
         config = _settings_of(template, algorithm.Config)
@@ -216,7 +218,30 @@ def _name_of_base(ws: Workspace, base: str) -> str:
     return base
 
 
-def base_names(ws: Workspace) -> list[str]:
+def offered_bases(ws: Workspace, available: Sequence[AvailableBase]) -> dict[str, str]:
+    """Return base -> what is known of it: those of the home, then the `available` ones that are
+    here, the one to propose first."""
+    offered = dict.fromkeys(_base_names(ws), "of this home")
+    bases = [base for base in available if base.is_here]
+    proposed = proposed_base(bases)
+    for base in sorted(bases, key=lambda base: base is not proposed):
+        offered.setdefault(base.name, _base_words(base))
+    return offered
+
+
+def _base_words(base: AvailableBase) -> str:
+    """Return where a base is, its size and licence, and whether it is too large here."""
+    words = [str(base.origin), size(1e9 * base.size_gb)]
+    if base.parameters is not None:
+        words.append(f"{base.parameters / 1e6:,.0f} M parameters")
+    if base.license is not None:
+        words.append(base.license)
+    if base.fits is False:
+        words.append("large for this machine")
+    return ", ".join(words)
+
+
+def _base_names(ws: Workspace) -> list[str]:
     """Return the names of the bases that a request may use, besides any Hugging Face id."""
     folders = _folders_of_bases(ws)
     return [*folders, *sorted(versions.bases(ws) - set(folders))]
