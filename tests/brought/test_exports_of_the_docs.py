@@ -21,12 +21,12 @@ def test_every_source_is_on_the_page() -> None:
 def test_every_source_of_the_table_exists() -> None:
     rows = [line.split("|") for line in EXPORTS.splitlines() if line.startswith("| ")][2:]
     assert len(rows) > 50
-    known = set(SOURCES.names())
+    names = set(SOURCES.names())
     for row in rows:
         assert len(row) == 7, row
         cell = row[3].partition(" with ")[0]
         sources = re.findall(r"`([a-z_]+)`", cell)
-        assert set(sources) <= known and (sources or "none" in cell or "what" in cell), row
+        assert set(sources) <= names and (sources or "none" in cell or "what" in cell), row
 
 
 def test_every_product_that_is_refused_by_name_is_in_the_table() -> None:
