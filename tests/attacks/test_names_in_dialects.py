@@ -109,7 +109,8 @@ def test_a_user_speaks_in_no_other_name_in_a_dialect(served: Served) -> None:
     many = {"ratings": {"e1": {"rating": "down"}}, "device_id": "carl"}
     assert ann.post("/api/ratings/bulk/", json=many).json()["updated"] == 1
     score = {"prompt": "Q", "response": "A", "score": 0.5, "runId": "r1"}
-    assert ann.post("/api/feedback/support", json=score).status_code == 200
+    refused = ann.post("/api/feedback/support", json=score)
+    assert refused.status_code == 403, "a score brings its trace, which needs `call` as well"
     assert served.rater_names() == {"ann"}
 
 
