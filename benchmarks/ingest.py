@@ -198,17 +198,17 @@ def main() -> None:
         with running(home) as server:
             url, process = server.url, psutil.Process(server.process.pid)
             seconds = options.seconds
-            loads = {}
+            # first: a backlog of the loads without a pause is linked for seconds after it is stored
+            loads, lags = dict[str, Load](), dict[str, list[float]]()
+            for size, rate in RATES.items():
+                name = f"{rate} a second, {size} a request"
+                loads[name], lags[name] = asyncio.run(lag(url, process, size, seconds))
+                until(lambda: is_drained(home), 300.0)
             for size in (BATCH, 1):
                 name = f"batches of {size}" if size > 1 else "single requests"
                 loads[name] = asyncio.run(
                     closed_loop(url, process, bodies(size), options.clients, seconds)
                 )
-            lags: dict[str, list[float]] = {}
-            for size, rate in RATES.items():
-                until(lambda: is_drained(home), 300.0)
-                name = f"{rate} a second, {size} a request"
-                loads[name], lags[name] = asyncio.run(lag(url, process, size, seconds))
             rss = process.memory_info().rss
         acknowledged = sum(load.rows for load in loads.values())
         rows = [load.row(name) for name, load in loads.items()]
