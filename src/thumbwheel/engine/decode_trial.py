@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from thumbwheel.engine.capability import tolerance
+from thumbwheel.engine.capability import FAILED, tolerance
 from thumbwheel.engine.decode import SHARE_AT_LEAST, Cached, Decoding, Recomputed
 from thumbwheel.engine.fixed_decode import Fixed
 from thumbwheel.engine.forward import language_model
@@ -75,13 +75,5 @@ def _trial(
                 tokens = torch.tensor(ids[start : start + 2], device=state.logits.device)
                 state.advance(tokens)
             return state.logits
-    except (
-        TypeError,
-        ValueError,
-        RuntimeError,
-        NotImplementedError,
-        KeyError,
-        AttributeError,
-        IndexError,
-    ) as error:
+    except FAILED as error:
         return f"a trial of its cache failed ({type(error).__name__}: {str(error)[:120]})"

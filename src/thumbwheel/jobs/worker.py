@@ -531,44 +531,40 @@ class Pulse:
     def claim(self) -> Job | None:
         """Claim a job for this worker and return it; None if there is none or the database does not
         answer."""
-        try:
-            return self._db.write(
-                lambda connection: claims.claim(
-                    connection,
-                    self._worker.id,
-                    self._needs,
-                    self._config,
-                    self._worker.now(),
-                    self._urgent,
-                    self._watch.host.folder,
-                    part_store.helpers(connection) if self._part_kinds else (),
-                ),
-                JOBS,
+        return self._claimed(
+            lambda connection: claims.claim(
+                connection,
+                self._worker.id,
+                self._needs,
+                self._config,
+                self._worker.now(),
+                self._urgent,
+                self._watch.host.folder,
+                part_store.helpers(connection) if self._part_kinds else (),
             )
-        except StorageError as error:
-            log.say(f"worker: {error}")
-            time.sleep(AGAIN)
-            self._worker.wake()
-            return None
+        )
 
     def claim_part(self, job_id: str | None = None) -> JobPart | None:
         """Claim a part of a job of another host and return it; None if there is none or the
         database does not answer. With a `job_id`, only of that job."""
         if not self._part_kinds:
             return None
-        try:
-            return self._db.write(
-                lambda connection: claims.claim_part(
-                    connection,
-                    self._worker.id,
-                    self._part_kinds,
-                    self._needs,
-                    self._config,
-                    self._watch.host.folder,
-                    job_id,
-                ),
-                JOBS,
+        return self._claimed(
+            lambda connection: claims.claim_part(
+                connection,
+                self._worker.id,
+                self._part_kinds,
+                self._needs,
+                self._config,
+                self._watch.host.folder,
+                job_id,
             )
+        )
+
+    def _claimed(self, work: Callable[[sa.Connection], T | None]) -> T | None:
+        """Return what a claim gives; None where the database does not answer, after a pause."""
+        try:
+            return self._db.write(work, JOBS)
         except StorageError as error:
             log.say(f"worker: {error}")
             time.sleep(AGAIN)
