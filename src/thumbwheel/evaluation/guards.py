@@ -30,6 +30,7 @@ from thumbwheel.evaluation.types import (
 )
 from thumbwheel.stats.paired import no_change_halfwidth
 from thumbwheel.stats.rates import wilson
+from thumbwheel.training.base_defaults import REPLAY_WEIGHT
 
 
 class GuardState(StrEnum):
@@ -97,8 +98,8 @@ FORGOTTEN = frozenset({ANCHOR_NLL, ANCHOR_TASKS})
 """Guards that show what a training took of the general skill of its base."""
 FORGOTTEN_HINT = (
     "what to do: the training overwrote general skill of the base, as steps that are too large or "
-    "too many do. Train again at half the rate that its run named (--learning-rate), or with more "
-    "of the base's own answers beside your rows (--replay-weight 2)"
+    "too many do. Train again at half the rate that its run named (--learning-rate), or hold it "
+    f"closer to the base's own answers to general questions (--replay-weight {2 * REPLAY_WEIGHT:g})"
 )
 
 

@@ -1,5 +1,7 @@
 """The gate's rules as properties over all inputs."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -28,6 +30,7 @@ from thumbwheel.evaluation.types import (
 from thumbwheel.models.types import Basis
 from thumbwheel.stats.multiple import look_level
 from thumbwheel.stats.paired import no_change_halfwidth
+from thumbwheel.training.base_defaults import REPLAY_WEIGHT
 
 RATE = st.floats(0, 1)
 GUARDS = st.builds(
@@ -114,6 +117,8 @@ def test_who_lost_general_skill_is_told_why_and_what_to_do(lost):
     assert decision.reasons[0].startswith(f"guard {lost.name}")
     (hint,) = [reason for reason in decision.reasons if "--replay-weight" in reason]
     assert "--learning-rate" in hint and "overwrote general skill" in hint
+    advised = float(re.search(r"--replay-weight ([\d.]+)", hint)[1])
+    assert advised > REPLAY_WEIGHT
 
 
 @pytest.mark.parametrize(

@@ -95,3 +95,10 @@ def test_methods_of_recorded_answers_replay(tmp_path: Path, method: str, weight:
     algorithm = ALGORITHMS.get(method)
     config = with_base_defaults(algorithm.Config(), algorithm, folder)
     assert config.replay_weight == weight
+
+
+@pytest.mark.parametrize("method", ["sft", "kto", "dpo"])
+def test_the_page_of_a_method_names_the_weight_of_its_replay(method: str) -> None:
+    page = Path(f"docs/methods/{method}.md").read_text(encoding="utf-8")
+    (row,) = [line for line in page.splitlines() if line.startswith("| `replay_weight`")]
+    assert f"{base_defaults.REPLAY_WEIGHT:g} on a pretrained base" in row
