@@ -17,18 +17,17 @@ import resource
 import time
 from pathlib import Path
 from statistics import mean
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import raw
 from worlds.answers import answer
-from worlds.pretrained import GeneralSkill, smollm2
+from worlds.general_skill import GeneralSkill
 from worlds.router import GOLD, TEAMS, TUNE_POOL, WRONGLY, example_of, requests
+from worlds.smollm2 import smollm2
+from worlds.taught import trained
 
 from thumbwheel.engine.load import load_base
 from thumbwheel.training.algorithm import SplitRows
-from thumbwheel.training.assemble import assemble, settings
-from thumbwheel.training.optimizer import prepare
 from worlds import WORLDS
 
 DEFAULT = "sft:1.3e-3:50:0,sft:1.3e-3:50:10,sft:8e-4:50:10,sft:4e-4:50:10,sft:4e-4:50:0"
@@ -109,34 +108,9 @@ def measure(
     }
     if method == "kto":
         rows = labelled(rows)
-    with TemporaryDirectory() as scratch:
-        assembly = assemble(
-            method,
-            settings(method, options),
-            str(folder),
-            folder,
-            {"train": rows, "dev": []},
-            Path(scratch) / "reference.db",
-        )
-        trained = prepare(assembly.model, assembly.config, assembly.steps, assembly.runner.groups())
-
-        def apply(_: float) -> float:
-            import torch
-
-            for group in trained.optimizer.param_groups:
-                torch.nn.utils.clip_grad_norm_(group["params"], assembly.config.max_grad_norm)
-            trained.optimizer.step()
-            trained.scheduler.step()
-            trained.optimizer.zero_grad(set_to_none=True)
-            return 0.0
-
-        losses = []
-        for step, numbers in enumerate(assembly.order.batches()):
-            items = [assembly.train.items[number] for number in numbers]
-            losses.append(assembly.runner.train(items, step, apply).loss)
-        seconds = time.monotonic() - started
-        assembly.runner.close()
-    tuned = (assembly.model, assembly.builder.tokenizer)
+    result = trained(method, options, folder, rows)
+    seconds = time.monotonic() - started
+    tuned = (result.model, result.tokenizer)
     answers = answer(tuned, [example.prompt for example in gold], 5)
     left = skill.of(tuned)
     return [
@@ -153,7 +127,7 @@ def measure(
             "unseen_questions": len(left.unseen),
             "nats_before": skill.before.nats,
             "nats": left.nats,
-            "loss": mean(losses[-5:]),
+            "loss": mean(result.losses[-5:]),
             "seconds": seconds,
             "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         }

@@ -2,12 +2,14 @@
 prompting.
 
     make bench-quality ARGS="--world desk --seeds 4,5 --ratings 250,2500"
+    make bench-quality ARGS="--base smollm2 --world tone"
 
 For each world, seed and number of ratings: the world is written and imported, and every contestant
 gets the same feedback. Peers get all rows of our datasets, those that ours holds out too, because
 they would be there for somebody who does not use it. Each trains in a process of its own. All are
-judged alike, by greedy answers to the gold examples or, in a world of preferences, by how many
-pairs they rank as people did; nobody trained on these.
+judged alike: by greedy answers to the gold examples, in a world of preferences by how many pairs
+they rank as people did, in one of taste by how often its person prefers a fresh answer to the
+base's; nobody trained on these.
 
 For ours, `verdict` is what the gate says of the result: approved, canary or rejected.
 
@@ -59,6 +61,8 @@ HERE = Path(__file__).parent
 AGENT = "world"
 CACHE = Path(platformdirs.user_cache_dir("thumbwheel")) / "worlds"
 SHAPES = ("chats", "labels", "pairs")
+OWN, SMOLLM2 = "own", "smollm2"
+"""The base of the world, and SmolLM2-135M-Instruct."""
 OURS = (
     "ours sft",
     "ours kto",
@@ -88,6 +92,10 @@ OF_ANSWERS = tuple(
     if name.split()[-1] not in ("reward", "grpo") or name == "ours grpo"
 )
 """What can be judged by answers, where no checker judges fresh ones."""
+OF_TASTE = tuple(
+    name for name in OF_ANSWERS if name not in (*PROMPTED, CEILING) and "grpo" not in name
+)
+"""What can be judged by a taste, for which no answer is the right one."""
 OF_CHECKED = (*OF_ANSWERS, "trl-default grpo", "trl-docs grpo")
 
 
@@ -96,6 +104,7 @@ class Setting:
     """One world at one seed with so many ratings, as files and as a home."""
 
     world: World
+    base_name: str
     seed: int
     ratings: int
     folder: Path
@@ -123,7 +132,8 @@ def main() -> None:
             f"no contestant {', '.join(sorted(unknown))} in {world.name}; known: {', '.join(able)}"
         )
     rows = known_rows(arguments.json)
-    base = world.base(CACHE)
+    is_small = arguments.base == OWN
+    base = world.base(CACHE) if is_small else world.pretrained_base(CACHE)
     for seed in seeds:
         most = world.tune_ratings if seed in world.tune else world.prove_ratings
         for ratings in arguments.ratings or [most]:
@@ -131,25 +141,27 @@ def main() -> None:
                 (name, options)
                 for options in arguments.options or [{}]
                 for name in names
-                if not is_measured(rows, world, seed, ratings, name, options)
+                if not is_measured(rows, world, arguments.base, seed, ratings, name, options)
             ]
             if not missing:
                 continue
             with tempfile.TemporaryDirectory() as folder:
-                setting = prepare(world, seed, ratings, Path(folder), base, not arguments.ungated)
+                setting = prepare(world, seed, ratings, Path(folder), base, arguments)
                 judge = JUDGES[world.judged_by](world, setting.files)
                 for name, options in missing:
                     row = measure(replace(setting, options=options), judge, name)
                     rows.append(row)
                     show(row)
                     raw.write(arguments.json, rows=rows)
-    summarise([row for row in rows if row["world"] == world.name])
+    summarise([row for row in rows if (row["world"], base_of(row)) == (world.name, arguments.base)])
 
 
 def contestants_of(world: World) -> tuple[str, ...]:
     """Those that the world's judge can judge."""
     if world.judged_by == "preferences":
         return OF_PREFERENCES
+    if world.judged_by == "taste":
+        return OF_TASTE
     return OF_CHECKED if world.checked else OF_ANSWERS
 
 
@@ -193,6 +205,12 @@ def parser() -> argparse.ArgumentParser:
     raw.option(arguments, "quality")
     arguments.add_argument("--world", required=True, choices=sorted(WORLDS))
     arguments.add_argument(
+        "--base",
+        choices=(OWN, SMOLLM2),
+        default=OWN,
+        help="the base of the world, or SmolLM2-135M-Instruct (default: %(default)s)",
+    )
+    arguments.add_argument(
         "--seeds",
         type=numbers,
         default=[],
@@ -232,6 +250,7 @@ def known_rows(path: Path) -> list[dict[str, Any]]:
 def is_measured(
     rows: Sequence[dict[str, Any]],
     world: World,
+    base_name: str,
     seed: int,
     ratings: int,
     contestant: str,
@@ -240,11 +259,24 @@ def is_measured(
     """Whether one of `rows` is of this contestant in this setting."""
     wanted = (world.name, seed, ratings, contestant, options)
     columns = ("world", "seed", "ratings", "contestant", "options")
-    return any(tuple(row[column] for column in columns) == wanted for row in rows)
+    return any(
+        base_of(row) == base_name and tuple(row[column] for column in columns) == wanted
+        for row in rows
+    )
+
+
+def base_of(row: dict[str, Any]) -> str:
+    """Return the name of the base that a row was measured on."""
+    return str(row.get("base", OWN))
 
 
 def prepare(
-    world: World, seed: int, ratings: int, folder: Path, base: Path, gated: bool
+    world: World,
+    seed: int,
+    ratings: int,
+    folder: Path,
+    base: Path,
+    arguments: argparse.Namespace,
 ) -> Setting:
     """Write the world, import it, and write its feedback as rows for the peers."""
     files = world.write(folder / "world", seed, ratings, base)
@@ -265,13 +297,15 @@ def prepare(
             row_files[shape] = str(write_lines(folder / f"{shape}.jsonl", rows))
     taught = [{"prompt": example.prompt, "completion": example.answer} for example in files.taught]
     row_files["checked"] = str(write_lines(folder / "taught.jsonl", taught))
-    return Setting(world, seed, ratings, folder, files, row_files, {}, gated)
+    gated = not arguments.ungated
+    return Setting(world, arguments.base, seed, ratings, folder, files, row_files, {}, gated)
 
 
 def measure(setting: Setting, judge: Judge, name: str) -> dict[str, Any]:
     """The row of one contestant."""
     row: dict[str, Any] = {
         "world": setting.world.name,
+        "base": setting.base_name,
         "seed": setting.seed,
         "ratings": setting.ratings,
         "contestant": name,

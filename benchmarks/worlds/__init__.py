@@ -12,8 +12,10 @@ from worlds.desk import Desk
 from worlds.mail import MailWorld
 from worlds.router import Router
 from worlds.sums import Sums
+from worlds.tone import Tone
 from worlds.world import World
 
 WORLDS: dict[str, World] = {
-    world.name: world for world in (MailWorld(), Desk(), Assistant(), Choice(), Sums(), Router())
+    world.name: world
+    for world in (MailWorld(), Desk(), Assistant(), Choice(), Sums(), Router(), Tone())
 }

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from worlds import small_base
 from worlds.answers import sampled_exchanges
 from worlds.data import Message, first_of_each, messages
+from worlds.taught import taught_base
 from worlds.world import (
     Chat,
     Example,
@@ -65,15 +66,14 @@ class RoutedMessages(World):
         texts: list[str] = []
         for world in self.all:
             examples, others = world.base_examples()
-            chats += [
-                [
-                    *world.prompt_of(message),
-                    {"role": "assistant", "content": world.answer_of(message)},
-                ]
-                for message in examples
-            ]
+            chats += [world.chat_of(message) for message in examples]
             texts += [message.text for message in others[: world.tune_pool]]
         return small_base.ensure(small_base.Course("routing", chats, EPOCHS, texts), cache)
+
+    def pretrained_base(self, cache: Path) -> Path:
+        """SmolLM2 after eight examples of each intent."""
+        chats = [self.chat_of(message) for message in self.base_examples()[0]]
+        return taught_base(self.name, chats, cache)
 
     def write(self, folder: Path, seed: int, ratings: int, base: Path) -> Files:
         """See `World.write`."""
@@ -123,6 +123,11 @@ class RoutedMessages(World):
             {"role": "system", "content": self.system},
             {"role": "user", "content": message.text},
         ]
+
+    def chat_of(self, message: Message) -> Chat:
+        """The chat with its right answer."""
+        answer = {"role": "assistant", "content": self.answer_of(message)}
+        return [*self.prompt_of(message), answer]
 
     def example_of(self, message: Message) -> Example:
         """A message with its right answer; messages are independent of each other."""

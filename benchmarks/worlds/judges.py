@@ -1,5 +1,5 @@
-"""Judges what contestants made: by their answers to gold examples, or by which answer of a held-out
-pair they prefer.
+"""Judges what contestants made: by their answers to gold examples, by which answer of a held-out
+pair they prefer, or by how often a person prefers their answers.
 
 All contestants are judged by the same code, whoever trained them; it is plain transformers and PEFT
 where preferences are judged.
@@ -21,8 +21,9 @@ from peft import PeftModel
 from thumbwheel.engine.load import load_adapter, load_base
 from thumbwheel.stats.paired import compare
 from thumbwheel.stats.types import Comparison
+from thumbwheel.training.base_defaults import is_pretrained
 from worlds.answers import answer
-from worlds.pretrained import GeneralSkill
+from worlds.general_skill import GeneralSkill
 from worlds.world import Example, Files, Pair, World
 
 BATCH = 16
@@ -38,6 +39,12 @@ def gain_figures(change: Comparison) -> dict[str, float]:
         "low": change.low,
         "high": change.high,
     }
+
+
+def general_skill(base: tuple[Any, Any]) -> GeneralSkill | None:
+    """Return the measure of the general skill that a base brings; None for a small one, which
+    brings none."""
+    return GeneralSkill(base) if is_pretrained(base[0].config) else None
 
 
 def skill_row(skill: GeneralSkill | None, tuned: tuple[Any, Any]) -> dict[str, Any]:
@@ -100,7 +107,7 @@ class AnswerJudge(Judge):
         model = load_base(str(files.base))
         self.before = self._success(model, self.examples)
         self._elsewhere_before = self._success(model, self._others)
-        self._skill = GeneralSkill(model) if world.pretrained else None
+        self._skill = general_skill(model)
 
     def answers_row(self, answers: Sequence[str]) -> dict[str, Any]:
         """Success of `answers` to the gold examples against the base's."""
@@ -170,9 +177,40 @@ class PreferenceJudge(Judge):
         return self.row(preferred(numbers)) | {"elsewhere": None}
 
 
-JUDGES: dict[str, type[AnswerJudge] | type[PreferenceJudge]] = {
+class TasteJudge(Judge):
+    """By how often a person with a taste prefers the greedy answer to a fresh request over the
+    base's; of equally good ones half count."""
+
+    def __init__(self, world: World, files: Files) -> None:
+        assert files.score is not None
+        self._world, self._base, self._score = world, files.base, files.score
+        self._prompts = [example.prompt for example in files.gold_examples]
+        self.groups = [example.group for example in files.gold_examples]
+        model = load_base(str(files.base))
+        self._base_scores = self._scores(model)
+        self.before = [0.5] * len(self._prompts)
+        self._skill = general_skill(model)
+
+    def model_row(self, adapter: str) -> dict[str, Any]:
+        """See `Judge.model_row`; `kept` is the share of answers that are no worse."""
+        model, tokenizer = load_base(str(self._base))
+        tuned = (load_adapter(model, Path(adapter)), tokenizer)
+        preferred = [
+            0.5 * ((new > old) + (new >= old))
+            for old, new in zip(self._base_scores, self._scores(tuned), strict=True)
+        ]
+        row = self.row(preferred) | {"kept": mean(share > 0 for share in preferred)}
+        return row | skill_row(self._skill, tuned) | {"elsewhere": None}
+
+    def _scores(self, model: tuple[Any, Any]) -> list[float]:
+        answers = answer(model, self._prompts, self._world.max_new_tokens)
+        return [self._score(text, finish_reason) for text, finish_reason in answers]
+
+
+JUDGES: dict[str, type[AnswerJudge] | type[PreferenceJudge] | type[TasteJudge]] = {
     "answers": AnswerJudge,
     "preferences": PreferenceJudge,
+    "taste": TasteJudge,
 }
 
 TokenRow = tuple[list[int], list[int]]

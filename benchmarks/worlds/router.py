@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from worlds.answers import sampled_exchanges
 from worlds.assistant import domains
 from worlds.data import Message, messages
-from worlds.pretrained import smollm2
+from worlds.smollm2 import smollm2
 from worlds.world import (
     Example,
     Exchange,
@@ -62,7 +62,6 @@ class Router(World):
     tune_ratings: ClassVar[int] = 90
     prove_ratings: ClassVar[int] = 90
     max_new_tokens: ClassVar[int] = 5
-    pretrained: ClassVar[bool] = True
 
     def base(self, cache: Path) -> Path:
         """SmolLM2 as it comes."""

@@ -16,6 +16,7 @@ from typing import ClassVar
 from thumbwheel.demo.base import BaseConfig
 from worlds import small_base
 from worlds.answers import sampled_exchanges
+from worlds.taught import taught_base
 from worlds.world import (
     Example,
     Files,
@@ -30,6 +31,8 @@ from worlds.world import (
 
 TAUGHT = 700
 """Questions that the base learned from."""
+SHOWN = 80
+"""Questions with answers that a pretrained base is shown."""
 GOLD = 800
 THINGS = ("birds", "books", "boxes", "coins", "letters", "apples", "chairs", "pens")
 LARGEST = 9
@@ -65,6 +68,14 @@ class Sums(World):
         ]
         size = BaseConfig(vocabulary=512, intermediate=512, layers=3, batch=16, learning_rate=1e-3)
         return small_base.ensure(small_base.Course(self.name, chats, 6, size=size), cache)
+
+    def pretrained_base(self, cache: Path) -> Path:
+        """SmolLM2 after a few questions, which answers with a number then."""
+        chats = [
+            [*example.prompt, {"role": "assistant", "content": example.answer}]
+            for example in questions()[:SHOWN]
+        ]
+        return taught_base(self.name, chats, cache)
 
     def write(self, folder: Path, seed: int, ratings: int, base: Path) -> Files:
         """See `World.write`."""

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Literal
+
+from worlds.smollm2 import smollm2
 
 Chat = list[dict[str, str]]
 
@@ -54,7 +56,9 @@ class Files:
     A world that is judged by answers has `gold`, the same as `gold_examples`, and `taught`: the
     prompts that were rated with their true answers, as a training on all true labels would have
     them. `sampled_right` is the share of recorded answers that were right. One that is judged by
-    preferences has `gold_pairs`, which no file holds.
+    preferences has `gold_pairs`, which no file holds. One that is judged by taste has
+    `gold_examples` without a right answer, and `score`: how much its person likes an answer that
+    ended as its finish reason says.
     """
 
     base: Path
@@ -64,6 +68,7 @@ class Files:
     taught: list[Example] = field(default_factory=list)
     gold_examples: list[Example] = field(default_factory=list)
     gold_pairs: list[Pair] = field(default_factory=list)
+    score: Callable[[str, str], float] | None = None
     sampled_right: float | None = None
 
 
@@ -76,16 +81,20 @@ class World(ABC):
     tune_ratings: ClassVar[int]
     prove_ratings: ClassVar[int]
     max_new_tokens: ClassVar[int] = 32
-    judged_by: ClassVar[Literal["answers", "preferences"]] = "answers"
+    judged_by: ClassVar[Literal["answers", "preferences", "taste"]] = "answers"
     checked: ClassVar[bool] = False
     """Whether its traces come with cases whose checker can say of any answer whether it is right,
     so that methods that answer themselves need no reward model."""
-    pretrained: ClassVar[bool] = False
-    """Whether the base brings general skill that a training may cost."""
 
     @abstractmethod
     def base(self, cache: Path) -> Path:
         """The folder of the base, trained into `cache` where it is not there yet."""
+
+    def pretrained_base(self, cache: Path) -> Path:
+        """Return the folder of the base that a run on SmolLM2 takes: as it comes, or after a few
+        examples of the task."""
+        del cache
+        return smollm2()
 
     @abstractmethod
     def write(self, folder: Path, seed: int, ratings: int, base: Path) -> Files:

