@@ -106,9 +106,10 @@ class Directory:
                 return None
         return entries.principals.get(principal_id)
 
-    def refresh(self) -> None:
-        """Read again, so that everything written before this call is included."""
-        self._refreshed.ask(age=0)
+    def refresh(self) -> bool:
+        """Read again; return whether everything written before this call is included, which it is
+        not where the database does not answer soon."""
+        return self._refreshed.ask(age=0)
 
     def _current(self) -> Entries:
         self._refreshed.ask()
@@ -116,11 +117,18 @@ class Directory:
 
     def _current_with(self, has: Callable[[Entries], bool]) -> Entries:
         """Return the entries, after reading them again if `has` does not hold: another process may
-        just have written the missing one."""
+        just have written the missing one. Raises Busy if they could not be read soon enough to
+        tell."""
         entries = self._current()
         if has(entries):
             return entries
-        self.refresh()
+        is_complete = self.refresh()
+        if not is_complete and not has(self._entries):
+            raise Busy(
+                "the key or session of the request",
+                "the database has not answered yet whether it was issued",
+                "Send the request again in a second",
+            )
         return self._entries
 
     def _look(self) -> None:

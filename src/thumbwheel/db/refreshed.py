@@ -57,21 +57,22 @@ class Refreshed:
         self._wanted.set()
         self._thread.join()
 
-    def ask(self, age: float = STALE) -> None:
+    def ask(self, age: float = STALE) -> bool:
         """Call before using the data in memory. It waits, for at most PATIENCE seconds, for a look
-        if the last one is older than `age` seconds and no look hangs or has failed. With age 0 the
-        data then include everything written before."""
+        if the last one is older than `age` seconds and no look hangs or has failed. Return whether
+        there was such a look: with age 0 the data then include everything written before."""
         self._asked_at = now = time.monotonic()
         began = self._look_began
         is_hanging = began is not None and now - began > PATIENCE / 2
         if is_hanging:
-            return
+            return False
         while not self._is_recent(now, age) and time.monotonic() < now + PATIENCE:
             self._looked.clear()
             self._wanted.set()
             # a look that ends meanwhile may have begun too long ago: then the next one counts
             if not self._is_recent(now, age):
                 self._looked.wait(now + PATIENCE - time.monotonic())
+        return now - self._checked_at <= age
 
     def wake(self) -> None:
         """Have the thread look soon, without waiting for it."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import stat
+import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
 
+from tests.waiting import until
 from thumbwheel.access import keys, users
 from thumbwheel.access.credentials import Credentials
 from thumbwheel.access.directory import Directory
 from thumbwheel.access.gate import AccessGate
-from thumbwheel.core.errors import Conflict, InputError, NotFound
+from thumbwheel.core.errors import Busy, Conflict, InputError, NotFound
 from thumbwheel.core.seal import make_seal
 from thumbwheel.db.schema import api_keys
 from thumbwheel.db.workspace import Workspace
@@ -52,6 +54,32 @@ def test_revoked_and_expired_keys_open_nothing(empty_ws: Workspace, gate: Access
     gate.directory.refresh()
     assert gate.identify(presented(revoked)) is None
     assert gate.identify(presented(expired)) is None
+
+
+def test_a_key_is_not_refused_before_the_database_was_asked(
+    empty_ws: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = keys.add(empty_ws, "earlier").secret
+    seal = make_seal(empty_ws.home.access_key)
+    with Directory(empty_ws) as directory:
+        asked, released = threading.Event(), threading.Event()
+        marker = directory._changes.marker
+
+        def hang() -> object:
+            asked.set()
+            released.wait()
+            return marker()
+
+        monkeypatch.setattr(directory._changes, "marker", hang)
+        new = keys.add(empty_ws, "new").secret
+        assert asked.wait(60)
+        with pytest.raises(Busy, match="has not answered yet"):
+            directory.of_key(keys.mac_of(seal, new))
+        assert directory.of_key(keys.mac_of(seal, earlier)) is not None
+        released.set()
+        until(lambda: directory.refresh())
+        assert directory.of_key(keys.mac_of(seal, new)) is not None
+        assert directory.of_key(keys.mac_of(seal, "tw_unknown")) is None
 
 
 def test_the_last_use_is_written_later_and_seldom(empty_ws: Workspace) -> None:
