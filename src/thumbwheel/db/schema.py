@@ -636,10 +636,10 @@ workers = Table(
     Column("process_started", BigInteger, nullable=False),
     # fingerprint of the settings that it works with
     Column("settings", text(64), nullable=False),
+    Column("lacks", Json),  # kind of jobs that it leaves to others -> what its host lacks for it
     Column("beat", Integer, nullable=False),
     Column("beaten_at", Utc, nullable=False),
     Column("recorded_at", Utc, nullable=False),
-    Column("lacks", Json),  # kind of jobs that it leaves to others -> what its host lacks for it
 )
 
 # jobs that are enqueued by the clock
