@@ -279,6 +279,8 @@ class ReplyDraft:
             return call
         is_elsewhere = type(key) is int and self._calls_by_key.get(key) is not call
         if call is not None and _opens_another(call, id, name, is_elsewhere):
+            if not _is_name(id) and not len(call.pieces):
+                self._doubt_names(call.name, name)
             call = None
         if call is None:
             call = self.tool_call(id, name)
@@ -321,6 +323,15 @@ class ReplyDraft:
             self.doubt = self.doubt or "the name of a tool call came in pieces, and none is offered"
             return True
         return False
+
+    def _doubt_names(self, *names: Any) -> None:
+        """Note that two names in a row, of which the first has no arguments and the second no id,
+        may be one, unless both are names of offered tools."""
+        if not offered_tools(self._request).issuperset(names):
+            self.doubt = self.doubt or (
+                f"the names {names[0]!r} and {names[1]!r} of its tool calls may be pieces of one, "
+                "and no tool is offered that says so"
+            )
 
     def _name_call(self, call: ToolCallDraft, id: Any, name: Any) -> None:
         if _is_name(id) and not call.id:

@@ -307,6 +307,18 @@ BROKEN: dict[str, tuple[bytes, str]] = {
         sse(call(0, "a", name="look_"), call(0, "a", name="up"), END),
         "came in pieces, and none is offered",
     ),
+    "a name in pieces without an id that nobody offers": (
+        sse(call(0, "a", name="look_"), call(0, name="up"), call(0, arguments=TODAY), END),
+        "may be pieces of one",
+    ),
+    "a name in pieces without an index that nobody offers": (
+        sse(call(None, "a", name="look_"), call(name="up"), call(arguments=TODAY), END),
+        "may be pieces of one",
+    ),
+    "a name in pieces beside empty arguments that nobody offers": (
+        sse(call(0, "a", name="look_", arguments=""), call(0, name="up", arguments=TODAY), END),
+        "may be pieces of one",
+    ),
     "Latin-1": (
         sse(chunk({"content": "geöffnet"}, "stop")).replace(b"\\u00f6", b"\xf6"),
         "no UTF-8",
