@@ -3,12 +3,14 @@ unknown characters, with scores (SentencePiece), with marks of turns that have n
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from thumbwheel.core.errors import DataError
 from thumbwheel.engine.prompt import PromptBuilder, TargetText
+from thumbwheel.export.score import _answer
 
 Chat = list[dict[str, Any]]
 
@@ -150,6 +152,27 @@ def test_an_answer_ends_with_the_mark_of_its_turn_without_the_flag(kind: str) ->
         row = builder.row([{"role": "user", "content": "the"}], "the")
         assert row.completion_ids[-1] == end
         assert end in builder.stop_ids
+
+
+@pytest.mark.parametrize("flagged", [True, False], ids=["flagged", "unflagged"])
+def test_the_mark_that_ends_an_answer_is_no_word_of_it(flagged: bool) -> None:
+    builder = PromptBuilder(tokenizer_of("byte level", "chatml", flagged=flagged))
+    end = builder.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    letters = [builder.tokenizer.convert_tokens_to_ids(letter) for letter in "the"]
+    captured = [*letters, end]  # not as the tokenizer would cut it
+    row = builder.row([{"role": "user", "content": "the"}], "the", captured_ids=captured)
+    assert list(row.completion_ids) == captured
+
+    class Exported:
+        def greedy(self, prompt: list[int], most: int) -> list[int]:
+            return captured
+
+        def ends(self) -> set[int]:
+            return {end}
+
+    case = SimpleNamespace(prompt=[{"role": "user", "content": "the"}])
+    (answer,) = _answer(cast(Any, Exported()), builder, cast(Any, case), 1000)
+    assert (answer.text, answer.finish) == ("the", "stop")
 
 
 @pytest.mark.parametrize("kind", KINDS)

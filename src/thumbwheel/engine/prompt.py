@@ -441,8 +441,9 @@ class PromptBuilder:
         tokenizer do not."""
         if not all(0 <= token < len(self.tokenizer) for token in captured):
             return False
+        words = captured[:-1] if captured and captured[-1] in self.stop_ids else captured
         decoded = self.tokenizer.decode(
-            list(captured), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            list(words), skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         return bool(decoded.strip() == text.strip())
 
