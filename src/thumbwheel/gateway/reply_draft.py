@@ -324,6 +324,12 @@ class ReplyDraft:
             return True
         return False
 
+    def note_provider_tool(self, name: Any) -> None:
+        """Note that the model used a tool that ran at the provider; the record lacks its result."""
+        self.doubt = self.doubt or (
+            f"it used {name!r}, which runs at the provider, and the record lacks what it returned"
+        )
+
     def _doubt_names(self, *names: Any) -> None:
         """Note that two names in a row, of which the first has no arguments and the second no id,
         may be one, unless both are names of offered tools."""
@@ -426,7 +432,7 @@ class ReplyDraft:
         token_ids, logprobs = self._tokens()
         texts = {choice: self._text(choice) for choice in sorted(self._texts)}
         reasoning = self._value(self._reasoning) or None
-        tool_calls = [self._call(call) for call in self._tool_calls]
+        tool_calls = [self._call(call) for call in self._tool_calls if not call.is_of_provider]
         problem = self.problem or (self._doubt() if self.ended else None)
         return CallReply(
             text=texts.get(0),
