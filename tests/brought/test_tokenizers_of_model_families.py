@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from thumbwheel.core.errors import DataError
+from thumbwheel.engine.control_tokens import ControlTokens
 from thumbwheel.engine.prompt import PromptBuilder, TargetText
 from thumbwheel.export.score import _answer
 
@@ -183,6 +184,21 @@ def test_marks_of_thoughts_and_calls_stay_the_tokens_of_the_model(kind: str, fam
     row = builder.row([{"role": "user", "content": "the"}], answer)
     tokens = builder.tokenizer.convert_ids_to_tokens(list(row.completion_ids))
     assert {"<think>", "</think>", "<tool_call>", "<｜tool▁calls▁begin｜>"} <= set(tokens)
+
+
+def test_merges_that_make_a_control_token_make_none_of_a_text() -> None:
+    from tokenizers import AddedToken, Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = ["<e>", "<", "##e", "##>", "##e>"]
+    merges = [("##e", "##>"), ("<", "##e>")]
+    vocabulary = {piece: id for id, piece in enumerate(pieces)}
+    inner = Tokenizer(models.BPE(vocabulary, merges, continuing_subword_prefix="##"))
+    inner.add_special_tokens([AddedToken("<e>", special=True)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<e>")
+    tokens = ControlTokens(tokenizer)
+    assert tokens.encode("<e>") == [0]
+    assert tokenizer.convert_ids_to_tokens(tokens.encode(tokens.escape("<e>"))) == ["<", "##e>"]
 
 
 CALLED: Chat = [

@@ -60,10 +60,11 @@ def _rename_pieces(model: dict[str, Any], names: Mapping[str, str]) -> None:
     if model.get("unk_token") in names:
         model["unk_token"] = names[model["unk_token"]]
     if "merges" in model:
+        prefix = model.get("continuing_subword_prefix") or ""
         merges = []
         for merge in model["merges"]:
             first, second = merge.split(" ") if isinstance(merge, str) else merge
-            if not names.keys() & {first, second, first + second}:
+            if not names.keys() & {first, second, first + second.removeprefix(prefix)}:
                 merges.append(merge)
         model["merges"] = merges
 
