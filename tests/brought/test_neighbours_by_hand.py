@@ -92,6 +92,21 @@ def test_answers_that_say_which_they_are_are_asked_about(
         detect(path)
 
 
+def test_a_mark_of_a_completion_that_is_null_is_not_lost_in_silence(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": None, "completion": "x", "label": True},
+        {"prompt": "a?", "completion": None, "label": True},
+        {"prompt": "a?", "completion": None, "label": None},
+        {"prompt": "b?", "completion": "x", "label": False},
+    ]
+    path = written(tmp_path / "rows.jsonl", *rows)
+    assert refusals(path) == {
+        1: "its prompt is empty",
+        2: "its answer is empty, and somebody judged it",
+    }
+    assert signals(path) == [("thumb", False)]
+
+
 BROKEN = {"id": "c", "type": "function", "function": {"name": "hours", "arguments": '{"day": "to'}}
 
 

@@ -150,8 +150,8 @@ def _without_index(row: FileRow) -> FileRow:
     table in another order would be another one."""
     if row.row is None or not any(map(INDEX.fullmatch, row.row)):
         return row
-    kept = {key: value for key, value in row.row.items() if not INDEX.fullmatch(key)}
-    return replace(row, row=kept)
+    columns = {key: value for key, value in row.row.items() if not INDEX.fullmatch(key)}
+    return replace(row, row=columns)
 
 
 def _without_types(row: FileRow) -> FileRow:
