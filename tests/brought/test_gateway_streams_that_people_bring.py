@@ -173,8 +173,7 @@ def test_arguments_that_are_no_json_are_no_complete_answer(asked: Asked) -> None
 
 def test_anthropics_stream_with_thoughts_and_a_call_without_input(asked: Asked) -> None:
     line = asked.read("45-gateway-anthropic-stream/anthropic.sse", path="/v1/messages")
-    names = [name for name, _ in calls_in(line)]
-    assert len(names) == 2 and {} in [arguments for _, arguments in calls_in(line)]
+    assert calls_in(line) == [("hours", TODAY), ("parking", {})]
     assert line["steps"][0] == {"kind": "reasoning", "output": "I look."}
     assert call_of(line)["output"]["content"] == "Let me look."
 
@@ -212,6 +211,8 @@ def test_the_answer_in_each_way_of_writing_it(asked: Asked, name: str) -> None:
     kind = "text/plain" if name == "plaintype" else "text/event-stream"
     line = asked.read(f"47-gateway-chat-variants/{name}.sse", kind=kind)
     assert line["output"] == VARIANTS[name]
+    alternatives = ["Seven."] if name == "two" else []
+    assert (call_of(line).get("output") or {}).get("alternatives", []) == alternatives
     if name in ("reasoning", "think"):
         assert line["steps"][0] == {"kind": "reasoning", "output": "They want hours."}
 

@@ -74,7 +74,7 @@ REFUSED = {
     "23-csv-variants/utf16.csv": "iconv -f UTF-16 -t UTF-8",
     "24-parquet-types/decimal.parquet": "column 'blob' holds bytes data",
     "26-label-studio/export.json": "Export, JSON-MIN",
-    "26-label-studio/json_min.json": "--scale score=WORST:BEST",
+    "26-label-studio/json_min.json": "--scale quality=WORST:BEST",
 }
 """File -> what the error says."""
 

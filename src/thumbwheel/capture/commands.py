@@ -122,8 +122,9 @@ def import_(
     and stops nothing. The exit code is 0 only where no line was refused. Example: thumbwheel import
     jsonl ratings.jsonl --agent support --rejects refused.jsonl
 
-    Not sure what a file is? thumbwheel import --detect FILE names its source, shows what three rows
-    become, and stores nothing.
+    Without SOURCE the first rows say which source reads the file: thumbwheel import FILE --agent
+    support. Not sure what a file is? thumbwheel import --detect FILE names its source, shows what
+    three rows become, and stores nothing.
 
     jsonl, our own lines (ids are yours; feedback may come before its trace, also in another
     file):
@@ -173,13 +174,20 @@ def import_(
     from thumbwheel.importers.detect import detect as detected
     from thumbwheel.importers.location import Address
     from thumbwheel.importers.rating_filter import RatingFilter
+    from thumbwheel.importers.sources import SOURCES
 
     ratings = RatingFilter(frozenset(tag or ()), frozenset(without_tag or ()), min_confidence)
     options = Options.parsed(column, scale, agent_type, gold, ratings, timezone)
     if detect is not None:
         return _detection_answer(detect, source, options)
+    if path is None and source is not None and source not in SOURCES.names():
+        alone = path_or_address(source)
+        if isinstance(alone, Address) or alone.exists():
+            source, path = None, alone
     if source is None and path is not None:
-        source = detected(path, options).source  # of a file that a browser sends
+        detection = detected(path, options)
+        source = detection.source
+        log.say(f"reads {path} as {detection.words()}")
     if source is None or agent is None:
         missing = "SOURCE and PATH" if source is None else "--agent"
         raise InputError(

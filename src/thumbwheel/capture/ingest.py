@@ -323,7 +323,7 @@ def _demand_readable(report: ImportReport, readable: bool, path: Path) -> None:
     raise InputError(
         f"file {report.path!r}",
         f"none of its {report.refused} lines is of source {report.source!r} ({first})",
-        f"{advice(path)}See the lines that a source takes: thumbwheel import --help",
+        f"{advice(path, report.source)}See the lines that a source takes: thumbwheel import --help",
     )
 
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
 from thumbwheel.core.errors import DataError
 
+OF_ANSWERS = re.compile("think|thought|reason|(?:tool|function).?calls?", re.IGNORECASE)
+"""Added tokens that a model writes in its answer: around its thoughts and its calls of tools."""
 PRIVATE_PLANE = 0xF0000
 """First code point of a plane without characters; no template and no normalizer changes them."""
 
@@ -37,11 +39,48 @@ def unescape(text: str) -> str:
     return text.replace(ESCAPE, "")
 
 
-class ControlTokens:
-    """The control tokens of one tokenizer."""
+def _may_be_mark(token: str) -> bool:
+    """Return whether an added token may be a mark around messages: no word, not one of an answer.
 
-    def __init__(self, tokenizer: Any) -> None:
+    >>> _may_be_mark("<|im_end|>"), _may_be_mark("</think>")
+    (True, False)
+    """
+    return not (token.isalnum() or OF_ANSWERS.search(token))
+
+
+def _rename_pieces(model: dict[str, Any], names: Mapping[str, str]) -> None:
+    """Rename the pieces of a vocabulary that are control tokens, so that no text is cut into one,
+    and leave out the merges that make one."""
+    vocabulary = model.get("vocab")
+    if isinstance(vocabulary, list):  # of Unigram, with scores
+        for piece in vocabulary:
+            piece[0] = names.get(piece[0], piece[0])
+    elif isinstance(vocabulary, dict):
+        model["vocab"] = {names.get(piece, piece): id for piece, id in vocabulary.items()}
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    if "merges" in model:
+        prefix = model.get("continuing_subword_prefix") or ""
+        merges = []
+        for merge in model["merges"]:
+            first, second = merge.split(" ") if isinstance(merge, str) else merge
+            if not names.keys() & {first, second, first + second.removeprefix(prefix)}:
+                merges.append(merge)
+        model["merges"] = merges
+
+
+def _never(mark: str) -> bool:
+    return False
+
+
+class ControlTokens:
+    """The control tokens of one tokenizer: those that it marks as special, and other added tokens
+    that the chat template writes around messages, as `is_around_messages` says. Many tokenizers
+    have the marks of a turn without the flag."""
+
+    def __init__(self, tokenizer: Any, is_around_messages: Callable[[str], bool] = _never) -> None:
         self._tokenizer = tokenizer
+        self._is_around_messages = is_around_messages
 
     @cached_property
     def ids(self) -> dict[str, int]:
@@ -49,7 +88,10 @@ class ControlTokens:
         added = getattr(self._tokenizer, "added_tokens_decoder", {})
         ids = {}
         for token_id, token in added.items():
-            if token.special and len(token.content.strip()) > 1:
+            if len(token.content.strip()) < 2:
+                continue
+            may_be_mark = not token.special and _may_be_mark(token.content)
+            if token.special or (may_be_mark and self._is_around_messages(token.content)):
                 ids[token.content] = int(token_id)
         return ids
 
@@ -138,6 +180,7 @@ class ControlTokens:
         definition = json.loads(self._tokenizer.backend_tokenizer.to_str())
         for token in definition["added_tokens"]:
             token["content"] = self._names.get(token["content"], token["content"])
+        _rename_pieces(definition["model"], self._names)
         guarded = Tokenizer.from_str(json.dumps(definition))
         guarded.no_truncation()
         guarded.no_padding()

@@ -96,7 +96,7 @@ class PromptBuilder:
             update={"options": {**settings.options, **(options or {})}}
         )
         self.tokenizer = tokenizer
-        self.control_tokens = ControlTokens(tokenizer)
+        self.control_tokens = ControlTokens(tokenizer, self._is_around_messages)
         self.template_name = "tokenizer"
         if not tokenizer.chat_template:
             tokenizer.chat_template = FALLBACKS[fallback_template]
@@ -183,7 +183,8 @@ class PromptBuilder:
     def _special_ids(self) -> frozenset[int]:
         added = getattr(self.tokenizer, "added_tokens_decoder", {})
         special = {token_id for token_id, token in added.items() if token.special}
-        return frozenset(self.tokenizer.all_special_ids) | special
+        control = self.control_tokens.ids.values()
+        return frozenset(self.tokenizer.all_special_ids) | special | frozenset(control)
 
     @cached_property
     def _bos(self) -> int | None:
@@ -207,6 +208,29 @@ class PromptBuilder:
         text = self._rendered_call(ARGUMENTS, MARK) or self._rendered_call("{}", MARK)
         return text is not None and MARK.casefold() not in text.casefold()
 
+    def _is_around_messages(self, mark: str) -> bool:
+        """Return whether the template writes `mark` around the texts of a plain conversation or
+        around results of tools, and not only around calls, which are the model's."""
+        plain, call, result = self._rendered_marks
+        return mark in plain or (mark in result and mark not in call)
+
+    @cached_property
+    def _rendered_marks(self) -> tuple[str, str, str]:
+        """What the template writes around (a plain conversation, a call, a call with its result);
+        an empty text for what it refuses."""
+        roles = ("system", "user", "assistant", "user")
+        conversation = [{"role": role, "content": MARK} for role in roles]
+        plain = ""
+        for messages in (conversation, conversation[1:]):  # some have no system role
+            try:
+                plain = self._apply(messages, None, generation=False)
+                break
+            except DataError:
+                continue
+        call = self._rendered_call(ARGUMENTS, None) or self._rendered_call("{}", None)
+        result = self._rendered_call(ARGUMENTS, MARK) or self._rendered_call("{}", MARK)
+        return plain, call or "", result or ""
+
     def _require_results_shown(self, messages: Sequence[Message]) -> None:
         """Raise DataError for results of tools that the template leaves out: the model would learn
         to say what it has not seen."""
@@ -218,8 +242,9 @@ class PromptBuilder:
                 "Choose a base whose chat template has tools, or leave the rows out",
             )
 
-    def _rendered_call(self, arguments: Any, result: str = "b") -> str | None:
-        """Render a question, a tool call and its result; return None if the template refuses."""
+    def _rendered_call(self, arguments: Any, result: str | None = "b") -> str | None:
+        """Render a question, a tool call and its result, if it has one; return None if the template
+        refuses."""
         # some templates demand an id of nine letters
         function = {"name": "f", "arguments": arguments}
         call = {"id": "abcdefghi", "type": "function", "function": function}
@@ -228,8 +253,10 @@ class PromptBuilder:
             {"role": "assistant", "content": "", "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "abcdefghi", "name": "f", "content": result},
         ]
+        if result is None:
+            conversation.pop()
         try:
-            return self._apply(conversation, None, generation=True)
+            return self._apply(conversation, None, generation=result is not None)
         except DataError:
             return None
 
@@ -248,7 +275,9 @@ class PromptBuilder:
         generation: bool = True,
     ) -> str:
         """Render as `render`, with the control tokens of the messages escaped; without `generation`
-        up to the end of the last message."""
+        up to the end of the last message. Raises DataError for messages that the model would not
+        see, in training and in serving alike."""
+        self._require_results_shown(messages)
         has_calls = any(
             isinstance(message, Mapping) and message.get("tool_calls") for message in messages
         )
@@ -412,8 +441,9 @@ class PromptBuilder:
         tokenizer do not."""
         if not all(0 <= token < len(self.tokenizer) for token in captured):
             return False
+        words = captured[:-1] if captured and captured[-1] in self.stop_ids else captured
         decoded = self.tokenizer.decode(
-            list(captured), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            list(words), skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         return bool(decoded.strip() == text.strip())
 

@@ -87,5 +87,7 @@ def task(
 def _answer(opened: Opened, builder: PromptBuilder, case: HeldOutCase, context: int) -> Answers:
     prompt = builder.prompt(case.prompt)
     ids = opened.greedy(prompt, min(MOST, context - len(prompt)))
-    finish = "stop" if ids and ids[-1] in opened.ends() else "length"
-    return (ModelAnswer(builder.tokenizer.decode(ids, skip_special_tokens=True), finish, len(ids)),)
+    has_ended = bool(ids) and ids[-1] in opened.ends()
+    words = ids[:-1] if has_ended else ids  # a token that ends a turn may have no special flag
+    text = builder.tokenizer.decode(words, skip_special_tokens=True)
+    return (ModelAnswer(text, "stop" if has_ended else "length", len(ids)),)

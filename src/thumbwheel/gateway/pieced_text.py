@@ -139,6 +139,8 @@ class ToolCallDraft:
         """Of its arguments."""
         self.is_text = False
         """Whether the tool takes any text, and no JSON."""
+        self.is_of_provider = False
+        """Whether the tool ran at the provider, so that the app sees no call."""
 
     def arguments(self) -> str:
         """Return the arguments; `{}` where none came."""

@@ -279,6 +279,8 @@ class ReplyDraft:
             return call
         is_elsewhere = type(key) is int and self._calls_by_key.get(key) is not call
         if call is not None and _opens_another(call, id, name, is_elsewhere):
+            if not _is_name(id) and not len(call.pieces):
+                self._doubt_names(call.name, name)
             call = None
         if call is None:
             call = self.tool_call(id, name)
@@ -321,6 +323,21 @@ class ReplyDraft:
             self.doubt = self.doubt or "the name of a tool call came in pieces, and none is offered"
             return True
         return False
+
+    def note_provider_tool(self, name: Any) -> None:
+        """Note that the model used a tool that ran at the provider; the record lacks its result."""
+        self.doubt = self.doubt or (
+            f"it used {name!r}, which runs at the provider, and the record lacks what it returned"
+        )
+
+    def _doubt_names(self, *names: Any) -> None:
+        """Note that two names in a row, of which the first has no arguments and the second no id,
+        may be one, unless both are names of offered tools."""
+        if not offered_tools(self._request).issuperset(names):
+            self.doubt = self.doubt or (
+                f"the names {names[0]!r} and {names[1]!r} of its tool calls may be pieces of one, "
+                "and no tool is offered that says so"
+            )
 
     def _name_call(self, call: ToolCallDraft, id: Any, name: Any) -> None:
         if _is_name(id) and not call.id:
@@ -415,7 +432,7 @@ class ReplyDraft:
         token_ids, logprobs = self._tokens()
         texts = {choice: self._text(choice) for choice in sorted(self._texts)}
         reasoning = self._value(self._reasoning) or None
-        tool_calls = [self._call(call) for call in self._tool_calls]
+        tool_calls = [self._call(call) for call in self._tool_calls if not call.is_of_provider]
         problem = self.problem or (self._doubt() if self.ended else None)
         return CallReply(
             text=texts.get(0),

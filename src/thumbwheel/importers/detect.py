@@ -229,16 +229,16 @@ def recognise(path: Path, source: str | None = None) -> Detection:
     return Detection(source_name, "a table whose columns are known by their names", [])
 
 
-def advice(path: Path) -> str:
-    """Return advice for a file that the named source does not read, as far as its first rows tell;
-    else an empty text."""
+def advice(path: Path, source: str) -> str:
+    """Return advice for a file that `source` does not read, as far as its first rows tell; an empty
+    text if they look like rows of that source."""
     try:
         claims, first_row = _claims(path)
     except InputError:
         return ""
     if len(claims) == 1:
         (name,) = claims
-        return f"It looks like source {name!r}. "
+        return "" if name == source else f"It looks like source {name!r}. "
     kind = foreign(first_row) if not claims else None
     if kind is None:
         return ""

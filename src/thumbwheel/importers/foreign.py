@@ -186,7 +186,8 @@ def _is_zendesk(row: Row) -> bool:
 
 
 def _is_tensorzero_feedback(row: Row) -> bool:
-    return {"target_id", "metric_name", "value"} <= row.keys()
+    targets = {"target_id", "inference_id", "episode_id"}
+    return {"metric_name", "value"} <= row.keys() and bool(targets & row.keys())
 
 
 def _is_honeyhive(row: Row) -> bool:

@@ -6,7 +6,8 @@ Not here: what people said of an answer (`marks.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from thumbwheel.importers.fields import number_of
@@ -35,6 +36,12 @@ ROW_SWITCHES = ("train", "training", "trainable", "loss")
 ROW_CHOICES = ("keep", "include", "included", "use", "selected", "valid", "validated", "verified")
 ROW_REMOVALS = ("exclude", "excluded", "discard", "discarded", "ignore", "skip", "deleted")
 """Keys of a row by which people sort rows out; their texts are anything."""
+TURN_SWITCHES = re.compile(
+    r"(?:.*_)?(?:weights?|loss(?:es)?|masks?|masked|train|training|trainable|trained|learn|"
+    r"learned|learnable)(?:_.*)?",
+    re.IGNORECASE,
+)
+"""Keys of a row whose lists may have a switch for each message."""
 ERRORS = ("error", "is_error", "isError", "has_error", "error_message")
 """Keys that say something where the model failed."""
 STATES = ("status", "state")
@@ -75,12 +82,32 @@ def is_message_learned(message: Row) -> bool:
     return all(switches) and failure_in(message) is None
 
 
-def is_row_learned(row: Row) -> bool:
-    """Return whether a trainer learns from the row. Raises Unreadable for an invalid weight."""
+def is_row_learned(row: Row, skip: Collection[str] = ()) -> bool:
+    """Return whether a trainer learns from the row. Raises Unreadable for an invalid weight, and
+    for a list beside the messages that switches some of them off; `skip` are keys that say nothing
+    of it."""
+    for key, value in row.items():
+        if key not in skip and _switches_turns(key, value):
+            raise Unreadable(
+                f"its key {key} may switch single messages off; give each message its weight, 1 or "
+                f"0. If it says nothing of that: --column metadata={key}"
+            )
     switches = [_is_on(key, row.get(key)) for key in ROW_WEIGHTS]
     switches += [_as_bool(row.get(key)) is not False for key in (*ROW_SWITCHES, *ROW_CHOICES)]
     switches += [_as_bool(row.get(key)) is not True for key in ROW_REMOVALS]
     return all(switches)
+
+
+def _switches_turns(key: str, value: Any) -> bool:
+    """Return whether a list of a row may say which of its messages are learned from.
+
+    >>> _switches_turns("loss_weights", [0, 1.0]), _switches_turns("loss", [0.7, 0.2])
+    (True, False)
+    """
+    if key in ROW_WEIGHTS or not isinstance(value, list) or not TURN_SWITCHES.fullmatch(key):
+        return False
+    are_numbers = all(isinstance(part, int | float) for part in value)
+    return are_numbers and (0 in value or ("turn" in key and bool(value)))
 
 
 def _is_on(key: str, value: Any) -> bool:

@@ -278,6 +278,9 @@ LIKELY: Mapping[str, re.Pattern[str]] = {
 """What a column can be -> names that are tried where none of its usual names is there."""
 ANSWER_NAME = re.compile(r"(response|answer|completion|output|generation|reply)[-_]?[a-z0-9]?\b")
 """Names of answers, also of several."""
+PLAIN_NAME = re.compile(r"[\w.-]+")
+NAMED_ANSWER = re.compile(r"[a-z0-9-]+-(response|answer|completion|generation|reply)")
+"""Names of answers that say more of them: bad-answer, model-response."""
 SIDES = re.compile(
     r"pos|neg|positive|negative|win|lose|winner|loser|good|bad|y-[wl]|(response-|answer-)?[jk]"
 )
@@ -475,8 +478,10 @@ def map_columns(table: TableColumns, scales: Scales, where: str) -> ColumnMappin
             if stated is None and set(names) >= HELPSTEER and column == "helpfulness":
                 stated = (0.0, 4.0)
             stated_scales = {meaning: stated} if stated else {}
+            # a person knows the name of the column, and may give its scale under it
+            name = column if PLAIN_NAME.fullmatch(column) else meaning
             readings[meaning] = reading_of(
-                meaning, meaning, table.marks[column], stated_scales, _name_of_column(column)
+                name, meaning, table.marks[column], stated_scales, _name_of_column(column)
             )
     days_first = table.day_first.get(columns.get("occurred_at", ""), set())
     return ColumnMapping(
@@ -590,7 +595,8 @@ def _may_be_answer(name: str, value: Any) -> bool:
         return False
     if ANSWER_NAME.match(plain(name)) and value is not None:
         return True
-    if SIDES.fullmatch(plain(name)) and isinstance(value, str):
+    is_named = SIDES.fullmatch(plain(name)) or NAMED_ANSWER.fullmatch(plain(name))
+    if is_named and isinstance(value, str):
         return True
     return isinstance(value, list | dict) or (isinstance(value, str) and " " in value.strip())
 
@@ -936,7 +942,7 @@ def _side(value: Any) -> Any:
 
 def _prompt(values: Mapping[str, Any], row: Mapping[str, Any]) -> list[dict[str, Any]]:
     prompt = _inputs_in(_chat_in(values.get("prompt")))
-    if prompt is None:
+    if prompt is None or (isinstance(prompt, str) and not prompt.strip()):
         raise Unreadable("its prompt is empty")
     if isinstance(prompt, dict):
         if not known_prompt(prompt):

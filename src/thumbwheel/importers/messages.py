@@ -693,6 +693,21 @@ def without_old_thoughts(messages: Sequence[dict[str, Any]]) -> Messages:
     return shown
 
 
+def broken_call(message: Mapping[str, Any]) -> str | None:
+    """Return the name of the first call of a message whose arguments are no JSON object; None if
+    there is none.
+
+    >>> broken_call({"tool_calls": [{"function": {"name": "hours", "arguments": '{"day": "to'}}]})
+    'hours'
+    """
+    for call in message.get("tool_calls") or []:
+        function = call.get("function", {})
+        arguments = function.get("arguments")
+        if arguments not in (None, "") and not isinstance(unpacked(arguments), Mapping):
+            return str(function.get("name"))
+    return None
+
+
 def answer_fields(
     message: Mapping[str, Any], call: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -714,6 +729,8 @@ def answer_fields(
     step = dict(call or {})
     if calls:
         step["output"] = {"content": content or "", "tool_calls": calls}
+        if broken_call(message) is not None:
+            step["complete"] = False  # as the gateway records it: nothing is learned from it
     steps.append(step)
     return {"output": None if calls else content or "", "steps": steps}
 

@@ -18,6 +18,7 @@ from thumbwheel.importers.chat_messages import without_data
 from thumbwheel.importers.fields import content_text, unpacked
 from thumbwheel.importers.messages import Messages, converted
 from thumbwheel.importers.thoughts import without_thoughts
+from thumbwheel.importers.types import Unreadable
 
 Row = Mapping[str, Any]
 KINDS = frozenset({"reasoning", "tool_calls", "code_interpreter"})
@@ -77,7 +78,8 @@ class _Block:
 
 
 def _blocks(text: str) -> Iterator[_Block]:
-    """Yield the blocks of KINDS. A block without an end goes to the end of the text.
+    """Yield the blocks of KINDS. A block without an end goes to the end of the text. Raises
+    Unreadable for a block of another type that Open WebUI wrote.
 
     It looks for fixed texts, each once, because a pattern over them takes time that grows with the
     square of a hostile text.
@@ -90,6 +92,11 @@ def _blocks(text: str) -> Iterator[_Block]:
         position = tag_end + 1
         attributes = _attributes(text[start + len(OPENED) : tag_end])
         if attributes.get("type") not in KINDS:
+            if {"type", "done"} <= attributes.keys():  # of Open WebUI, not of the model
+                raise Unreadable(
+                    f"its text has a block of the type {attributes['type'][:40]!r}, of which "
+                    "nobody knows whether the model wrote it"
+                )
             continue
         body_end, end = _end_of_block(text, position)
         body = text[position:body_end]

@@ -55,6 +55,11 @@ NOT_ASKED = re.compile(
     r"comment|explanation|topic|task|domain|tag|tags|label|status|version|config)"
 )
 """Names of texts of which nobody would think that they were asked."""
+MAY_BE_ASKED = re.compile(
+    r"(.*[_-])?(category|type|kind|name|title|reason|rationale|comment|explanation|topic|task|"
+    r"domain|tag|tags|label|status)"
+)
+"""Names among them whose sentences may be what was asked."""
 SPEAKER = re.compile(r"\n\n(Human|Assistant):")
 LINE_SPEAKER = re.compile(
     r"(?:\A|\n)\s{0,8}(?:#{2,3} )?(System|Human|User|Assistant|SYSTEM|HUMAN|USER|ASSISTANT):"
@@ -176,6 +181,8 @@ def pair_of_row(
     remark = checked_scores(row)
     are_texts = isinstance(chosen, str) and isinstance(rejected, str)
     if prompt is None and are_texts and not (is_dialogue(chosen) and is_dialogue(rejected)):
+        if any(key in row for key in PROMPTS):
+            raise Unreadable("its prompt is empty")  # a cell of the column that has the prompts
         other = _other_text(row)
         if other is not None:
             raise Unreadable(
@@ -332,7 +339,11 @@ def history_of(turns: Any) -> Messages:
 def _other_text(row: Mapping[str, Any]) -> str | None:
     """Return the first key whose value might be the prompt, or None."""
     for key, value in row.items():
-        if key in ("chosen", "rejected") or NOT_ASKED.fullmatch(key.casefold()):
+        name = key.casefold()
+        is_sentence = isinstance(value, str) and " " in value.strip()
+        if key in ("chosen", "rejected"):
+            continue
+        if NOT_ASKED.fullmatch(name) and not (MAY_BE_ASKED.fullmatch(name) and is_sentence):
             continue
         if (isinstance(value, str) and value.strip()) or is_chat(value):
             return key

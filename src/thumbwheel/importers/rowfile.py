@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -107,8 +108,15 @@ CHATS = frozenset(
     }
 )
 """Keys of chats, which a table or a database writes as a text."""
+NESTED = frozenset(
+    {"chat", "data", "meta", "snapshot", "trace", "observations", "images", "videos", "audios"}
+)
+"""Keys of objects and lists, which a table of a database or CSV writes as a text: the columns of
+Open WebUI's own tables, a trace of Langfuse, the files beside a chat."""
 TYPED = frozenset({"$oid", "$date", "$numberInt", "$numberLong", "$numberDouble", "$numberDecimal"})
 """Keys of MongoDB's values with their type."""
+INDEX = re.compile(r"__index_level_\d+__|Unnamed: \d+")
+"""Columns with the index of a table of pandas."""
 LONGEST_PYTHON = 2**20
 """Characters of a chat in Python's spelling that are taken apart."""
 HOPELESS = 1000
@@ -134,7 +142,16 @@ def read_rows(path: Path, on_position: OnPosition) -> Iterator[FileRow]:
         rows = _unwrapped(_json(path, on_position))
     else:
         rows = table_rows(path, on_position, container)
-    return map(_with_opened_chats, map(_without_types, rows))
+    return map(_with_opened_texts, map(_without_types, map(_without_index, rows)))
+
+
+def _without_index(row: FileRow) -> FileRow:
+    """Return the row without the number that pandas gave it: with it, the same conversation from a
+    table in another order would be another one."""
+    if row.row is None or not any(map(INDEX.fullmatch, row.row)):
+        return row
+    columns = {key: value for key, value in row.row.items() if not INDEX.fullmatch(key)}
+    return replace(row, row=columns)
 
 
 def _without_types(row: FileRow) -> FileRow:
@@ -173,16 +190,22 @@ def _number_in(text: str) -> int | float | str:
         return text
 
 
-def _with_opened_chats(row: FileRow) -> FileRow:
-    """Return the row with chats that are written as a text opened, so that a chat in CSV is read
-    as the same chat in JSON is."""
+def _with_opened_texts(row: FileRow) -> FileRow:
+    """Return the row with chats, and other objects of known keys, that are written as a text
+    opened, so that a row in CSV is read as the same row in JSON is."""
     opened: dict[str, Any] = {}
     for key, value in (row.row or {}).items():
-        if isinstance(value, str) and key in CHATS and value.lstrip().startswith(("[{", "[ {")):
-            messages = unpacked(value)
-            messages = _of_python(value) if isinstance(messages, str) else messages
-            if is_chat(messages):
-                opened[key] = messages
+        if not isinstance(value, str) or key not in CHATS | NESTED:
+            continue
+        begins = value.lstrip()[:1]
+        if not begins or begins not in "[{":
+            continue
+        content = unpacked(value)
+        content = _of_python(value) if isinstance(content, str) else content
+        if (key in CHATS and is_chat(content)) or (
+            key in NESTED and isinstance(content, dict | list)
+        ):
+            opened[key] = content
     return replace(row, row={**(row.row or {}), **opened}) if opened else row
 
 

@@ -50,6 +50,7 @@ from thumbwheel.importers.marks import (
 from thumbwheel.importers.messages import (
     Messages,
     answer_fields,
+    broken_call,
     converted,
     is_chat,
     role_of,
@@ -462,7 +463,7 @@ def judged_answer(
     if raw is not None:
         beside = without_contents(raw)
         signals += [*marks.signals(beside), *marks.corrections(beside, content)]
-    is_learned = is_row_learned(row) and is_message_learned(raw or {})
+    is_learned = is_row_learned(row, marks.skip) and is_message_learned(raw or {})
     if not is_learned or marks.are_there:
         return answered(prompt, answer, signals, metadata)
     beside_it = {key: value for key, value in row.items() if key not in ANSWERED}
@@ -480,7 +481,11 @@ def answered(
     metadata: Row | None,
     name: str | None = None,
 ) -> list[AnyRecord]:
-    """Return a trace whose answer is this message, and its feedback."""
+    """Return a trace whose answer is this message, and its feedback. Raises Unreadable for a good
+    answer whose call cannot be made."""
+    signals = list(signals)
+    if GOOD in signals and (name_of_call := broken_call(answer)) is not None:
+        raise Unreadable(f"the arguments of its call {name_of_call!r} are no JSON object")
     fields = {"id": name, "input": prompt, "metadata": dict(metadata) if metadata else None}
     trace = TraceRecord.model_validate(fields | answer_fields(answer))
     targets = [trace.as_target()]
@@ -527,7 +532,7 @@ def chat_records(
     _demand_marks_of_answers(others, marks)
     said_of_row = marks.signals(row)
     said_of_row += marks.corrections(row, pairs[turns[-1]][0]["content"])
-    may_be_good = is_row_learned(row) and not marks.are_there
+    may_be_good = is_row_learned(row, marks.skip) and not marks.are_there
     difference = marks.difference(row, pairs[turns[-1]][0]["content"]) if may_be_good else ""
     records: list[AnyRecord] = []
     for index in turns:

@@ -60,7 +60,7 @@ class Probe:
             return None
         longest = max(len(ids) for ids in answers)
         limit = min(limit, longest + longest // 2 + 8)
-        as_json = all(_is_json(_text(tokenizer, ids)) for ids in answers)
+        as_json = all(_is_json(_text(builder, ids)) for ids in answers)
         return cls(model, tokenizer, prompts, builder.stop_ids, limit, as_json)
 
     def run(self) -> dict[str, float]:
@@ -76,8 +76,9 @@ def _rate(flags: Sequence[bool]) -> float:
     return sum(flags) / len(flags)
 
 
-def _text(tokenizer: Any, ids: Sequence[int]) -> str:
-    text: str = tokenizer.decode(list(ids), skip_special_tokens=True)
+def _text(builder: PromptBuilder, ids: Sequence[int]) -> str:
+    words = ids[:-1] if ids and ids[-1] in builder.stop_ids else ids
+    text: str = builder.tokenizer.decode(list(words), skip_special_tokens=True)
     return text.strip()
 
 

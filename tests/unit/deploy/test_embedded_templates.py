@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.models.tiny_models import CHATML, tiny_adapter, tiny_base, tiny_tokenizer
+from thumbwheel.core.errors import DataError
 from thumbwheel.deploy.embedded import CompletionRequest, EmbeddedServer, LoadRequest
 from thumbwheel.deploy.targets.embedded import MODELS, SPEC
 from thumbwheel.engine.prompt import PromptBuilder
@@ -53,6 +54,32 @@ def test_each_model_has_the_template_of_its_training(folder: Path) -> None:
         assert prompt_of(running, "v0") == "2021-03-04" + turn
         assert prompt_of(running, "v1") == "2020-01-02" + turn
     assert set(json.loads((folder / MODELS).read_text())) == {"v0", "v1"}
+
+
+def test_results_of_tools_that_the_template_hides_are_refused_as_in_training(
+    tmp_path: Path,
+) -> None:
+    shown = "for message in messages"
+    hiding = CHATML.replace(shown, f"{shown} if message['role'] != 'tool'")
+    assert hiding != CHATML
+    tiny_base(tmp_path / "base", tokenizer=tiny_tokenizer(hiding))
+    spec = {"base": str(tmp_path / "base"), "dtype": "float32", "device": "cpu"}
+    (tmp_path / SPEC).write_text(json.dumps(spec))
+    server = EmbeddedServer(tmp_path)
+    server.load(LoadRequest(lora_name="v0"))
+    function = {"name": "hours", "arguments": "{}"}
+    messages = [
+        {"role": "user", "content": "When?"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "c", "type": "function", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": "c", "content": "until six"},
+    ]
+    assert server._prompt(CompletionRequest(model="v0", messages=messages[:1]), chat=True)
+    with pytest.raises(DataError, match="leaves them out"):
+        server._prompt(CompletionRequest(model="v0", messages=messages), chat=True)
 
 
 def test_models_that_an_earlier_server_stored_come_back(folder: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thumbwheel.core.errors import DataError
 from thumbwheel.engine.control_tokens import ESCAPE, ControlTokens, unescape
 from thumbwheel.engine.pairing import PairBuilder
 from thumbwheel.engine.prompt import PromptBuilder, TargetText
@@ -138,12 +137,7 @@ def test_a_prompt_has_the_control_tokens_of_the_template_alone(
     builder, text = PromptBuilder(tokenizer), "".join(pieces)
     chat = [{"role": "user", "content": text}]
     control = set(builder.control_tokens.ids.values()) - {tokenizer.unk_token_id}
-    try:
-        row = builder.row(chat, text, tools=[{"name": text}])
-    except DataError as error:  # a vocabulary with the characters of a control token in it
-        assert "control tokens" in error.what
-        assert any(token in text for token in builder.control_tokens.ids)
-        return
+    row = builder.row(chat, text, tools=[{"name": text}])
     start, end = (tokenizer.convert_tokens_to_ids(name) for name in ("<|im_start|>", "<|im_end|>"))
     assert [token for token in row.prompt_ids if token in control] == [start, end, start]
     assert [token for token in row.completion_ids if token in control] == [end]
@@ -151,7 +145,7 @@ def test_a_prompt_has_the_control_tokens_of_the_template_alone(
         assert list(row.prompt_ids) == plain(tokenizer, builder.render(chat, [{"name": text}]))
 
 
-@pytest.mark.parametrize("kind", ["byte-level", "metaspace", "word-piece"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_control_tokens_of_a_text_are_encoded_by_their_characters(kind: str) -> None:
     tokenizer = tokenizer_of(kind)
     builder = PromptBuilder(tokenizer)

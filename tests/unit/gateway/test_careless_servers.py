@@ -307,6 +307,18 @@ BROKEN: dict[str, tuple[bytes, str]] = {
         sse(call(0, "a", name="look_"), call(0, "a", name="up"), END),
         "came in pieces, and none is offered",
     ),
+    "a name in pieces without an id that nobody offers": (
+        sse(call(0, "a", name="look_"), call(0, name="up"), call(0, arguments=TODAY), END),
+        "may be pieces of one",
+    ),
+    "a name in pieces without an index that nobody offers": (
+        sse(call(None, "a", name="look_"), call(name="up"), call(arguments=TODAY), END),
+        "may be pieces of one",
+    ),
+    "a name in pieces beside empty arguments that nobody offers": (
+        sse(call(0, "a", name="look_", arguments=""), call(0, name="up", arguments=TODAY), END),
+        "may be pieces of one",
+    ),
     "Latin-1": (
         sse(chunk({"content": "geöffnet"}, "stop")).replace(b"\\u00f6", b"\xf6"),
         "no UTF-8",
@@ -665,3 +677,73 @@ def test_a_call_beside_a_text_that_only_the_end_has() -> None:
 def test_a_response_that_failed_without_a_status() -> None:
     failed = event("failed", response={"error": {"message": "overloaded"}})
     assert read(named(failed), "openai_responses").error == "overloaded"
+
+
+# Tools that run at the provider
+
+SEARCH = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"q": "hours"}}
+FOUND = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": []}
+SIX_BLOCK = {"type": "text", "text": "Until six."}
+SEARCHED = {"type": "web_search_call", "id": "w1", "status": "completed"}
+SIX_ITEM = {
+    "type": "message",
+    "role": "assistant",
+    "content": [{"type": "output_text", "text": "Until six."}],
+}
+
+
+def anthropic_stream(*blocks: dict[str, Any]) -> bytes:
+    """Each block with its input in a delta, as Anthropic sends it."""
+    events: list[Any] = [{"type": "message_start", "message": {"id": "m", "model": "m"}}]
+    for index, block in enumerate(blocks):
+        begun = block | {"input": {}} if "input" in block else block
+        events.append({"type": "content_block_start", "index": index, "content_block": begun})
+        if "input" in block:
+            delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+            events.append({"type": "content_block_delta", "index": index, "delta": delta})
+    events.append({"type": "message_delta", "delta": {"stop_reason": "end_turn"}})
+    events.append({"type": "message_stop"})
+    return sse(*events, done=False)
+
+
+def response_stream(*items: dict[str, Any]) -> bytes:
+    done = [
+        {"type": "response.output_item.done", "output_index": index, "item": item}
+        for index, item in enumerate(items)
+    ]
+    response = {"id": "r", "model": "m", "status": "completed", "output": list(items)}
+    return sse(*done, {"type": "response.completed", "response": response}, done=False)
+
+
+OF_PROVIDERS: dict[str, tuple[str, bytes, bytes]] = {
+    "anthropic_messages": (
+        "web_search",
+        anthropic_stream(SEARCH, FOUND, SIX_BLOCK),
+        json.dumps(
+            {"type": "message", "content": [SEARCH, FOUND, SIX_BLOCK], "stop_reason": "end_turn"}
+        ).encode(),
+    ),
+    "openai_responses": (
+        "web_search_call",
+        response_stream(SEARCHED, SIX_ITEM),
+        json.dumps(
+            {"object": "response", "status": "completed", "output": [SEARCHED, SIX_ITEM]}
+        ).encode(),
+    ),
+}
+"""Protocol -> the tool, a stream, a whole reply."""
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("protocol", OF_PROVIDERS)
+def test_a_tool_that_ran_at_the_provider_is_no_call_and_its_answer_is_not_learned(
+    protocol: str, streams: bool
+) -> None:
+    """The app makes no such call, and nobody else sees what the model read."""
+    tool, stream, whole = OF_PROVIDERS[protocol]
+    kind = "text/event-stream" if streams else "application/json"
+    reply = read(stream if streams else whole, protocol, kind, streams=streams)
+    assert (reply.text, reply.tool_calls, reply.complete) == ("Until six.", [], False)
+    assert reply.problem == (
+        f"it used '{tool}', which runs at the provider, and the record lacks what it returned"
+    )

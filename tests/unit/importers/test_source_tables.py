@@ -74,7 +74,7 @@ class TestCsv:
         _, score = flat(path, columns=columns, scales={"score": (0, 10)})
         assert (score.value, score.scale.max) == (9, 10)
         (refused,) = items(path, columns=columns)
-        assert isinstance(refused, Refused) and "--scale score=WORST:BEST" in refused.reason
+        assert isinstance(refused, Refused) and "--scale c=WORST:BEST" in refused.reason
 
     def test_what_is_ambiguous_or_unknown_is_said(self, tmp_path: Path) -> None:
         for text, words in (

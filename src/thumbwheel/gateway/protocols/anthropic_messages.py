@@ -30,7 +30,8 @@ SAMPLING = (
     "service_tier",
     "output_config",
 )
-CALL_TYPES = ("tool_use", "server_tool_use", "mcp_tool_use")
+PROVIDER_CALL_TYPES = ("server_tool_use", "mcp_tool_use")
+CALL_TYPES = ("tool_use", *PROVIDER_CALL_TYPES)
 RESULT_TYPE = "tool_result"
 
 
@@ -200,6 +201,9 @@ def _add_block(draft: ReplyDraft, block: Mapping[str, Any], index: Any, is_start
     elif kind in CALL_TYPES:
         names = (block.get("id"), block.get("name"))
         call = draft.streamed_call(index, *names) if is_start else draft.tool_call(*names)
+        if call is not None and kind in PROVIDER_CALL_TYPES:
+            call.is_of_provider = True
+            draft.note_provider_tool(block.get("name"))
         if block.get("input") or not is_start:
             draft.add_arguments(call, json_text(block.get("input") or {}))
 

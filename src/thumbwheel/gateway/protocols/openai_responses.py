@@ -34,6 +34,13 @@ SAMPLING = (
     "truncation",
 )
 CALL_TYPES = ("function_call", "custom_tool_call")
+PROVIDER_CALL_TYPES = (
+    "web_search_call",
+    "file_search_call",
+    "code_interpreter_call",
+    "image_generation_call",
+    "mcp_call",
+)
 OUTPUT_TYPES = ("function_call_output", "custom_tool_call_output")
 
 
@@ -126,6 +133,8 @@ def _item_done(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
     item = value.get("item")
     if not isinstance(item, Mapping):
         return
+    if item.get("type") in PROVIDER_CALL_TYPES:
+        draft.note_provider_tool(item["type"])
     if item.get("type") in CALL_TYPES:
         call = draft.call_of_id(item.get("call_id"))
         if call is None:
@@ -204,6 +213,8 @@ def whole(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
             call = draft.tool_call(item.get("call_id"), item.get("name"))
             _note_kind(call, item)
             draft.add_arguments(call, item.get("arguments", item.get("input")))
+        elif kind in PROVIDER_CALL_TYPES:
+            draft.note_provider_tool(kind)
     _add_end(draft, value)
 
 

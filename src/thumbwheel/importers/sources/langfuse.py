@@ -13,6 +13,7 @@ without input and output of its own has those of its observations.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -51,6 +52,8 @@ KINDS = {"GENERATION": "llm", "EMBEDDING": "llm", "TOOL": "tool"}
 QUIET_ROWS, MOST_HELD = 1_000, 50_000
 """The observations of a trace are put together when so many further rows held none of it, or when
 more than so many wait."""
+SCORE_COLUMN = re.compile(r"\A[^\w(]+|\s*\([^()]*\)\s*\Z")
+"""What stands around the name of a score in the head of a column: # user-feedback (api)."""
 COLUMNS = frozenset(
     {
         "id",
@@ -426,6 +429,7 @@ def _column_scores(row: Row) -> list[dict[str, Any]]:
     for name, value in row.items():
         if _camel(name) in COLUMNS:
             continue
+        name = SCORE_COLUMN.sub("", name)
         values = unpacked(value)
         if not isinstance(values, list):
             values = [values] if opinion_of(name) is not None else []

@@ -101,6 +101,8 @@ def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
         return _stepwise(row, about)
     prompt = _prompt(row)
     if row.get("completion") is None:
+        if marks.signals(row):
+            raise Unreadable("its answer is empty, and somebody judged it")
         return [TraceRecord.model_validate({"input": prompt} | about)]
     answer = with_thoughts(_completion(row["completion"]), row)
     message = row["completion"][0] if is_chat(row["completion"]) else None
@@ -109,7 +111,9 @@ def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
 
 def _prompt(row: Row) -> list[dict[str, Any]]:
     prompt = given_prompt({key: row.get(key) for key in ("prompt", "system")})
-    return with_media(prompt or [], row)
+    if prompt is None:
+        raise Unreadable("its prompt is empty")
+    return with_media(prompt, row)
 
 
 def _completion(value: Any) -> dict[str, Any]:
