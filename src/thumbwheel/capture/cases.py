@@ -96,8 +96,8 @@ def draw_drafts(ws: Workspace, agent: Agent, count: int) -> list[CaseDraft]:
             disliked = set()
             if judged is Judged.GOOD:
                 by_trace = judgements(connection, agent.id, [row.id for row in rows])
-                for trace_id, said in by_trace.items():
-                    if any(meaning(dict(row)) is Judged.BAD for row in said):
+                for trace_id, statements in by_trace.items():
+                    if any(meaning(dict(row)) is Judged.BAD for row in statements):
                         disliked.add(trace_id)
             for row in rows:
                 if row.id not in disliked and row.input_id not in asked:
