@@ -251,7 +251,7 @@ def release_candidate(
                 deployment = deploy_once(
                     ws, version, config, alias, target_settings, quant_of(cycle, config)
                 )
-                cycle.deployment = deployment
+                cycle.deployment, cycle.alias = deployment, alias
             if alias == CANARY and config.experiment:
                 with log.step(f"experiment: {version.name} against what is live"):
                     experiment = begin_experiment(ws, version, config, cycle)
