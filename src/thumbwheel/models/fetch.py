@@ -42,6 +42,7 @@ class FetchedBase:
     """A base that is in the cache."""
 
     base: KnownBase
+    """The base that was fetched."""
     path: Path
     """The GGUF file."""
     downloaded: int
@@ -53,6 +54,7 @@ class FetchableBase:
     """A base that can be downloaded."""
 
     base: KnownBase
+    """What can be downloaded."""
     is_here: bool
     """Whether it was downloaded already."""
     arrived: int
