@@ -122,6 +122,8 @@ OUTSIDE = {
     "gpu/": "tests/unit/benchmarks/test_gpu_kit.py",
     "packaging/": "tests/unit/server/test_packaging.py",
     "tests/third_party/": "tests/e2e/test_third_party.py",
+    "docs/01-tutorial.md": "tests/e2e/test_tutorial.py",
+    "docs/examples/": "tests/e2e/test_tutorial.py",
     "pyproject.toml": "tests/",
     "constraints.txt": "tests/",
     "install.py": "tests/",

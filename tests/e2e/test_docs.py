@@ -22,11 +22,15 @@ from thumbwheel.app.settings import sections
 from thumbwheel.core.config import Sources, check_sections
 
 CHECKOUT = ("make ",)
+ELSEWHERE = {"01-tutorial.md": "tests/e2e/test_tutorial.py looks at its answers, too"}
+"""Page -> which other test runs it."""
 REPORT_PIXELS = (1000, 800)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name not in ELSEWHERE], ids=lambda page: page.name
+)
 def test_a_page_runs(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     binaries = Path(sys.executable).parent
     environment = os.environ | {

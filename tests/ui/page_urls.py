@@ -35,6 +35,7 @@ URLS: dict[str, str] = {
     "playground": "/agents/support/playground?second=v1",
     "loop": "/agents/support/loop",
     "gate": "/agents/support/gate",
+    "bases": "/bases",
     "jobs": "/jobs",
     "job": "/jobs/{job}",
     "settings": "/settings",

@@ -266,8 +266,6 @@ LOCAL = {
     "tools list": "it is about the machine in front of you",
     "tools install": "it installs programs",
     "models add": "it reads a folder of the machine in front of you",
-    "models available": "it is about the machine in front of you",
-    "models fetch": "it downloads into the cache of the user in front of the machine",
     "sandbox check": "it is about the machine in front of you",
     "settings convert": "it turns one file of yours into another",
     "widgets generate": "it turns one file of yours into another",

@@ -65,6 +65,7 @@ LOCATIONS: Mapping[str, Location] = {
     "loop run": Location(
         "thumbwheel.loop.jobs", "LoopRunSpec", "run_loop", (HEAVY, CYCLE), verb="deploy"
     ),
+    "models fetch": Location("thumbwheel.models.jobs", "FetchSpec", "run_fetch"),
     "notify": Location("thumbwheel.notify.jobs", "NotifySpec", "run_notify", (), True, "own"),
 }
 

@@ -20,8 +20,13 @@ from pydantic import ValidationError
 from thumbwheel.capture import store
 from thumbwheel.capture.feedback import check_text, store_record
 from thumbwheel.capture.ingest import scope_under
+from thumbwheel.capture.judged import Judged, meaning
 from thumbwheel.capture.rows import case_objection
+from thumbwheel.capture.trace_filter import TraceFilter
+from thumbwheel.capture.trace_queries import answered_traces, judgements
+from thumbwheel.capture.trace_types import CaseDraft
 from thumbwheel.capture.traces import show_trace
+from thumbwheel.core import ids
 from thumbwheel.core.errors import DataError, InputError, NotFound, at_field
 from thumbwheel.db.feedback_in_force import OWNER
 from thumbwheel.db.message_chains import conversation
@@ -32,6 +37,9 @@ from thumbwheel.importers.regular_file import file_error, read_regular
 from thumbwheel.importers.types import CaseRecord, Unreadable, explain
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import require_agent
+
+DRAWN = 10_000
+"""The newest traces of a kind of judgement that are drawn from."""
 
 
 def add_case(ws: Workspace, agent: str, reviewer: str, **fields: Any) -> str:
@@ -49,27 +57,61 @@ def add_case(ws: Workspace, agent: str, reviewer: str, **fields: Any) -> str:
     return store_record(ws, agent, record, reviewer)
 
 
-def cases_of_traces(ws: Workspace, agent: Agent, names: Sequence[str], reviewer: str) -> list[str]:
-    """Store the questions of traces as gold cases and return their ids. The reference is the newest
-    correction of a trace, else its answer, which `reviewer` vouches for.
+def case_draft(ws: Workspace, agent: Agent, name: str) -> CaseDraft:
+    """Return the case that a trace becomes. The reference is its newest correction, else its
+    answer. Raises NotFound, and DataError for a trace without an answer or a question."""
+    trace = show_trace(ws, agent.slug, name)
+    corrections = [
+        judgement["value"] for judgement in trace["feedback"] if judgement["kind"] == "correction"
+    ]
+    reference = corrections[-1] if corrections else trace["output"]
+    if reference is None or not trace["input"]:
+        what = "answer" if reference is None else "question"
+        raise DataError(f"trace {name!r}", f"it has no {what}", "Leave it out")
+    return CaseDraft(trace["id"], trace["input"], reference)
 
-    Raises NotFound for an unknown trace and DataError for one without an answer or a question; then
-    none is stored.
+
+def store_drafts(
+    ws: Workspace, agent: Agent, drafts: Sequence[CaseDraft], reviewer: str
+) -> list[str]:
+    """Store drafts as gold cases, for which `reviewer` vouches, and return their ids."""
+    return [
+        add_case(ws, agent.slug, reviewer, input=draft.input, reference=draft.reference)
+        for draft in drafts
+    ]
+
+
+def draw_drafts(ws: Workspace, agent: Agent, count: int) -> list[CaseDraft]:
+    """Draw `count` questions that people corrected, or whose answers they liked and nobody
+    disliked, of the newest traces. A question that is a gold case already is not drawn, and none
+    twice. The same home draws the same ones.
+
+    Raises DataError if there are fewer.
     """
-    cases = []
-    for name in names:
-        trace = show_trace(ws, agent.slug, name)
-        corrections = [
-            judgement["value"]
-            for judgement in trace["feedback"]
-            if judgement["kind"] == "correction"
-        ]
-        reference = corrections[-1] if corrections else trace["output"]
-        if reference is None or not trace["input"]:
-            what = "answer" if reference is None else "question"
-            raise DataError(f"trace {name!r}", f"it has no {what}", "Leave it out")
-        cases.append({"input": trace["input"], "reference": reference})
-    return [add_case(ws, agent.slug, reviewer, **case) for case in cases]
+    with ws.db.read() as connection:
+        asked = store.gold_inputs(connection, agent.id)
+        usable: dict[str, str] = {}  # input -> trace
+        for judged in (Judged.CORRECTED, Judged.GOOD):
+            rows = list(answered_traces(connection, agent.id, TraceFilter(judged=judged), DRAWN))
+            disliked = set()
+            if judged is Judged.GOOD:
+                by_trace = judgements(connection, agent.id, [row.id for row in rows])
+                for trace_id, statements in by_trace.items():
+                    if any(meaning(dict(row)) is Judged.BAD for row in statements):
+                        disliked.add(trace_id)
+            for row in rows:
+                if row.id not in disliked and row.input_id not in asked:
+                    usable.setdefault(row.input_id, row.id)
+    if len(usable) < count:
+        raise DataError(
+            f"--count {count}",
+            f"only {len(usable)} more questions have an answer that people liked or corrected",
+            f"Draw fewer, or import or rate more: thumbwheel queue create review --agent "
+            f"{agent.slug}",
+        )
+    # by a hash: neither the newest nor those of one person come first
+    drawn = sorted(usable, key=lambda input_id: ids.fingerprint(["case", input_id]))[:count]
+    return [case_draft(ws, agent, usable[input_id]) for input_id in drawn]
 
 
 @dataclass(frozen=True)

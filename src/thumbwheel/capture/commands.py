@@ -11,6 +11,7 @@ import typer
 from thumbwheel.capture.trace_types import (
     AddedCases,
     AddedFeedback,
+    CaseDraft,
     CasePage,
     FeedbackFigures,
     ListedCase,
@@ -284,6 +285,8 @@ def _import_page(report: Any, dry_run: bool, rejects: Path | None) -> Iterator[p
     title = f"{report.source} -> {report.agent}"
     if dry_run:
         title += " (dry run, nothing stored)"
+    for line in report.columns:
+        yield present.Note(line)
     yield present.Table(title, ("lines", "count"), counts)
     for line in report.words():
         yield present.Note(f"note: {line}")
@@ -294,6 +297,8 @@ def _import_page(report: Any, dry_run: bool, rejects: Path | None) -> Iterator[p
         more = f"{not_shown} more. " if not_shown else ""
         advice = f"All of them are in {rejects}" if rejects else "Keep them with --rejects FILE"
         yield present.Note(more + advice)
+    if report.stored and report.records["feedback"]:
+        yield present.Note(f"What it would teach: thumbwheel dataset plan --agent {report.agent}")
 
 
 @feedback.command("add")
@@ -599,21 +604,61 @@ def case_edit(
 @case.command("from-traces")
 def case_from_traces(
     ctx: typer.Context,
-    traces: Annotated[list[str], typer.Argument(metavar="TRACE...", help="Ids of traces.")],
     agent: Agent,
+    traces: Annotated[
+        list[str] | None, typer.Argument(metavar="[TRACE]...", help="Ids of traces.")
+    ] = None,
+    count: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Instead of naming traces, draw so many questions that people corrected, or whose "
+            "answers they liked.",
+        ),
+    ] = None,
     reviewer: Reviewer = "owner",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show the cases; store nothing.")
+    ] = False,
 ) -> present.Answer[AddedCases]:
     """Make gold cases of traces: the question, with the newest correction as the right answer, or
     without one the answer that was given. You vouch that it is right.
 
+    A model is never trained on the question of a gold case. Without a checker of its own, a fresh
+    answer is right if it says exactly the reference: use this for short answers.
+
     Example: thumbwheel case from-traces trc_0f3k2m8v1 trc_1h5m3n9x2 --agent support
+
+    Example: thumbwheel case from-traces --count 40 --agent support --dry-run
     """
-    from thumbwheel.capture.cases import cases_of_traces
+    from thumbwheel.capture.cases import case_draft, draw_drafts, store_drafts
+    from thumbwheel.core.errors import InputError
     from thumbwheel.models.versions import require_agent
 
+    if bool(traces) == (count is not None):
+        why = "traces are named and --count draws some" if traces else "no trace is named"
+        raise InputError("case from-traces", why, "Give either ids of traces, or --count NUMBER")
     with ctx.obj() as ws:
-        stored = cases_of_traces(ws, require_agent(ws, agent), traces, reviewer)
-    return present.message(AddedCases(stored), f"{len(stored)} gold cases stored")
+        owner = require_agent(ws, agent)
+        if count is None:
+            drafts = [case_draft(ws, owner, name) for name in traces or ()]
+        else:
+            drafts = draw_drafts(ws, owner, count)
+        stored = [] if dry_run else store_drafts(ws, owner, drafts, reviewer)
+    columns: dict[str, Callable[[CaseDraft], object]] = {
+        "question": lambda draft: _clip(draft.input[-1].get("content")),
+        "right answer": lambda draft: _clip(draft.reference),
+    }
+    if dry_run:
+        title = f"gold cases of {agent}, nothing stored"
+        return present.records(drafts, title, columns, data=AddedCases([], drafts))
+    text = f"{len(stored)} gold cases stored"
+    if count is not None:
+        text += (
+            f"; you vouch for them. See them: thumbwheel case list --agent {agent}; a wrong one: "
+            f"thumbwheel case review CASE --undo --agent {agent}"
+        )
+    return present.message(AddedCases(stored), text)
 
 
 @case.command("review")

@@ -39,6 +39,7 @@ from thumbwheel.importers.source import (
     JsonLines,
     LeftOut,
     Line,
+    ReadsColumns,
     ReadsServers,
     ReadsWholeTables,
     Refused,
@@ -84,7 +85,7 @@ def ingest(
     progress = ReadingProgress()
     if isinstance(reader, ReadsServers) and is_server(path):
         reader = reader.connected(_connection(ws, agent, source, path, options, progress))
-    report = _new_report(reader, source, path, agent)
+    reader, report = _begin(reader, source, path, agent)
     is_whole_table = isinstance(path, Address) and isinstance(reader, ReadsWholeTables)
     in_table: set[str] = set()
     scope: Scope | None = None  # no agent is created for a file that holds no line of the source
@@ -239,7 +240,7 @@ def rehearse(
     reader = source_of(source, options)
     if isinstance(reader, ReadsServers) and is_server(path):
         reader = reader.connected(Connection(options.key))
-    report = _new_report(reader, source, path, agent)
+    reader, report = _begin(reader, source, path, agent)
     with ExitStack() as stack, naive_times(options.zone) as naive:
         reject = _reject_writer(stack, path, rejects)
         for item in reader.read(path, on_position):
@@ -262,14 +263,17 @@ def rehearse(
     return report
 
 
-def _new_report(reader: Source, source: str, path: Path, agent: str) -> ImportReport:
-    """Return an empty report; it warns about a file that should be next to this one and is
+def _begin(reader: Source, source: str, path: Path, agent: str) -> tuple[Source, ImportReport]:
+    """Return the source for this file, and its report, still without counts. It says what the
+    columns of a table are taken for, and warns about a file that should be next to this one and is
     missing."""
     report = ImportReport(source, str(path), agent)
     missing = reader.missing(path) if isinstance(reader, JsonLines) and reader.missing else None
     if missing:
         report.warnings.append(missing)
-    return report
+    if isinstance(reader, ReadsColumns):
+        reader, report.columns = reader.mapped(path)
+    return reader, report
 
 
 def scope_of(

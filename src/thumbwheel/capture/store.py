@@ -1317,6 +1317,12 @@ def withdraw_review(connection: sa.Connection, case_id: str) -> None:
     )
 
 
+def gold_inputs(connection: sa.Connection, agent_id: str) -> set[str]:
+    """Return the inputs of the agent's gold cases."""
+    query = sa.select(cases.c.input_id).where(cases.c.agent_id == agent_id, cases.c.basis == "gold")
+    return set(connection.execute(query).scalars())
+
+
 def case_counts(connection: sa.Connection, agent_id: str) -> dict[str, int]:
     """Return basis -> number of cases."""
     query = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, NotRequired
 
@@ -156,11 +156,25 @@ class ListedFeedback:
 
 
 @dataclass(frozen=True)
+class CaseDraft:
+    """A case that a trace would become."""
+
+    trace: str
+    """Id of the trace."""
+    input: Any
+    """Its chat up to the answer."""
+    reference: str
+    """Its newest correction, else its answer."""
+
+
+@dataclass(frozen=True)
 class AddedCases:
     """Cases that were just stored."""
 
     ids: list[str]
     """Ids of the cases, in the order in which they were given."""
+    drafts: list[CaseDraft] = field(default_factory=list)
+    """With `dry_run`, the cases that would be stored."""
 
 
 @dataclass(frozen=True)

@@ -313,7 +313,9 @@ def _way_to_gold(plan: DataPlan) -> str:
     if plan.held_cases or plan.shapes["prompts"].origins.get("case"):
         return f"Add some: thumbwheel case add --agent {agent}."
     return (
-        "No answer here has a reference to be compared with. Free text is judged in three ways: "
+        "No answer here has a reference to be compared with. Short answers that people liked or "
+        f"corrected become gold cases at once (thumbwheel case from-traces --count {FEWEST} "
+        f"--agent {agent} --dry-run shows which). Free text is judged in three ways: "
         f"people compare two answers blind (thumbwheel queue create duel --agent {agent} --of "
         "comparisons); a judging model does once its agreement with those people is measured "
         f"(thumbwheel label trust --agent {agent} --url URL --model MODEL); or answers that a "

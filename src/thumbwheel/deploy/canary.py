@@ -1,7 +1,8 @@
 """The canary: a statistical test that an endpoint serves the promoted version, and neither its base
 nor the previous version.
 
-**Prompts.** From the agent's own prompts and the built-in probes we keep those on which the greedy
+**Prompts.** From the agent's own prompts (those that the version was trained on, or else the
+previous version) and the built-in probes we keep those on which the greedy
 answer of the trained model differs from the base's and from the previous version's. All three are
 computed here from the weights.
 
@@ -156,7 +157,7 @@ def check(
     # Greedy answers of all references to all prompts.
     trained, others = _references(ws, model_version, previous)
     agent_id = model_version.agent_id
-    requests = [Ask(prompt, TOKENS) for prompt in _prompts(ws, model_version)]
+    requests = [Ask(prompt, TOKENS) for prompt in _prompts(ws, model_version, previous)]
     for reference in (trained, *others):
         answers = ask(ws, agent_id, reference.responder, requests, "canary answers")
         reference.answers.extend(_comparable(answer) for answer in answers)
@@ -207,9 +208,17 @@ def _telling(trained: _Reference, others: Sequence[_Reference]) -> list[int]:
     return telling
 
 
-def _prompts(ws: Workspace, model_version: ModelVersion) -> list[list[dict[str, Any]]]:
-    """Return the agent's own prompts, and the built-in probes behind the agent's system message."""
+def _prompts(
+    ws: Workspace, model_version: ModelVersion, previous: ModelVersion | None
+) -> list[list[dict[str, Any]]]:
+    """Return the agent's own prompts, and the built-in probes behind the agent's system message.
+
+    A version without a dataset, as a base, has none of its own. Then those of the previous version
+    are taken: what was trained on it may answer general probes as it does.
+    """
     agent_prompts = prompts(ws, model_version)
+    if not agent_prompts and previous is not None:
+        agent_prompts = prompts(ws, previous)
     system = common_system(agent_prompts)  # a target may put it before prompts that have none
     system_messages = [{"role": "system", "content": system}] if system else []
     probes = []

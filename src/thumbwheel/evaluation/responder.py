@@ -87,14 +87,16 @@ def ask(
 
     chunk_list = list(chunks(missing, responder.batch))
 
-    def do(index: int) -> PartOutcome:
-        chunk = [missing[key] for key in chunk_list[index]]
-        new_replies = reply_to(responder, chunk)
-        replies.update(zip(chunk_list[index], new_replies, strict=True))
-        return outcome_of(responder, agent_id, chunk, new_replies)
-
     recipe = responder.recipe()
     with log.progress(f"{what} of {responder.name}", len(missing), "prompts") as advance:
+
+        def do(index: int) -> PartOutcome:
+            chunk = [missing[key] for key in chunk_list[index]]
+            # The answers of a chunk arrive together, and a chatty model takes minutes for them.
+            advance(0, f"asking {len(chunk)} at once")
+            new_replies = reply_to(responder, chunk)
+            replies.update(zip(chunk_list[index], new_replies, strict=True))
+            return outcome_of(responder, agent_id, chunk, new_replies)
 
         def advance_by_chunk(index: int) -> None:
             advance(len(chunk_list[index]))

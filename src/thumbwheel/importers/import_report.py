@@ -52,6 +52,8 @@ class ImportReport:
     """Remark for a person -> its lines."""
     warnings: list[str] = field(default_factory=list)
     """Warnings about what is missing beside the file."""
+    columns: list[str] = field(default_factory=list)
+    """What the columns of a table are taken for, in words."""
     left_table: list[str] = field(default_factory=list)
     """Rows that the latest import of the same table read, and this one did not."""
     naive_times: int = 0

@@ -31,6 +31,8 @@ class RecordTable(JsonLines):
     rows_of: RowsOf | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     scales: Scales = field(default_factory=dict)
+    file_mapping: ColumnMapping | None = None
+    """Of the file that is read; None: it is computed first."""
 
     @classmethod
     def of(
@@ -48,17 +50,28 @@ class RecordTable(JsonLines):
     def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> RecordTable:
         return replace(self, columns=columns, scales=scales)
 
-    def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
-        """Read all records first, which tell what the columns are."""
+    def mapped(self, path: Path) -> tuple[RecordTable, list[str]]:
+        mapping = self._mapping(path)
+        return replace(self, file_mapping=mapping), mapping.words() if mapping else []
+
+    def _mapping(self, path: Path) -> ColumnMapping | None:
+        """Map the columns of all records of the file; None if no record can be read."""
         assert self.rows_of is not None  # noqa: S101 - set by `of`
         table = TableColumns(self.columns)
         for file_row in read_rows(path, ignore_position):
             if file_row.row is not None and self.claims(file_row.row):
                 for row in _rows_or_none(file_row.row, self.rows_of):
                     table.add(row)
+        if not table.marks:
+            return None
+        return map_columns(table, self.scales, f"file {str(path)!r}")
+
+    def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
+        """Read all records first, which tell what the columns are."""
+        assert self.rows_of is not None  # noqa: S101 - set by `of`
+        mapping = self.file_mapping or self._mapping(path)
         parse = self.parse
-        if table.marks:
-            mapping = map_columns(table, self.scales, f"file {str(path)!r}")
+        if mapping is not None:
             parse = partial(_records, rows_of=self.rows_of, mapping=mapping)
         yield from self.items(read_rows(path, on_position), parse)
 

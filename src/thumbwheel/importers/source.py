@@ -230,6 +230,15 @@ class Tabular(Protocol):
 
 
 @runtime_checkable
+class ReadsColumns(Protocol):
+    """A source whose rows are read by what their columns are taken for."""
+
+    def mapped(self, path: Path) -> tuple[Source, list[str]]:
+        """Return the same source with the columns of this file mapped, and a line for people about
+        each. Raises InputError if they cannot be mapped."""
+
+
+@runtime_checkable
 class OfAgents(Protocol):
     """A source whose data is of several agents."""
 

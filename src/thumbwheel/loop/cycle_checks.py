@@ -10,6 +10,7 @@ from typing import Any
 from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, InputError
 from thumbwheel.core.figures import size
+from thumbwheel.datasets.dataplan import DataPlan
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.targets import TARGETS
@@ -20,6 +21,7 @@ from thumbwheel.export.package import precision
 from thumbwheel.export.types import GGUF_MODEL
 from thumbwheel.llm import convert, tools
 from thumbwheel.loop.cycle_types import CycleConfig, CyclePlan
+from thumbwheel.loop.decidable import missing_by_plan
 from thumbwheel.models import versions
 from thumbwheel.models.base import NAMES
 from thumbwheel.models.types import LIVE, Agent
@@ -78,7 +80,8 @@ def plan_cycle(ws: Workspace, agent: Agent, config: CycleConfig) -> CyclePlan:
     or stored."""
     check_ready(ws, config)
     base_name = config.base or default_base(ws, agent)
-    plan = data_plan(ws, agent.slug, ws.settings(DatasetConfig, "dataset"))
+    rules = ws.settings(DatasetConfig, "dataset")
+    plan = data_plan(ws, agent.slug, rules)
     methods = config.methods or plan.eligible
     trainings = {}
     for method in methods:
@@ -88,7 +91,16 @@ def plan_cycle(ws: Workspace, agent: Agent, config: CycleConfig) -> CyclePlan:
         after.append(f"deploy on {config.deploy}")
     if config.deploy and config.experiment:
         after.append(f"let live traffic decide by {config.experiment}")
-    return CyclePlan(plan=plan.to_words(), trainings=trainings, if_approved=after)
+    return CyclePlan(
+        plan=plan_in_words(ws, agent, plan, rules), trainings=trainings, if_approved=after
+    )
+
+
+def plan_in_words(ws: Workspace, agent: Agent, plan: DataPlan, rules: DatasetConfig) -> list[str]:
+    """Return the lines of the plan, and what the gate lacks to decide on the version: a person who
+    reads it first may spare a training."""
+    missing = missing_by_plan(ws, agent, plan, rules)
+    return [*plan.to_words(), *([f"Before you train: {missing}."] if missing else [])]
 
 
 def _proposal() -> str:

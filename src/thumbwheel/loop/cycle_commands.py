@@ -12,6 +12,7 @@ from thumbwheel.core import present
 from thumbwheel.core.config import options as options_of
 from thumbwheel.core.figures import about, size
 from thumbwheel.core.options import Here
+from thumbwheel.evaluation.policy import GateVerdict
 from thumbwheel.jobs.request import JobRequest
 from thumbwheel.loop.cycle_types import (
     BestCandidate,
@@ -21,6 +22,7 @@ from thumbwheel.loop.cycle_types import (
     TrainResult,
     TurnResult,
 )
+from thumbwheel.models.types import CANARY, LIVE
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.commands import NOT_APPROVED, method_help
 from thumbwheel.training.types import DryRun, RunState
@@ -32,6 +34,8 @@ DryRunFlag = Annotated[
 ]
 
 INTERRUPTED = 130
+ANSWER_SHOWN = 120
+"""Characters of a question or an answer in the table of those that changed."""
 
 loop = typer.Typer(
     help="Turn the wheel: plan, train, compare, evaluate, gate, export, deploy, report."
@@ -83,7 +87,7 @@ def run(
     spec = LoopRunSpec(agent=agent, anew=anew, parent=Path.cwd(), options=settings)
 
     def show(turn: TurnResult) -> present.Answer[TurnResult]:
-        answer = present.page(turn, [cycle_table(turn)])
+        answer = present.page(turn, cycle_page(turn))
         return answer if turn.approved else answer.ending(NOT_APPROVED)
 
     return JobRequest("loop run", spec, show, here=here)
@@ -92,7 +96,39 @@ def run(
 loop.command("run")(options_of(CycleConfig)(run))
 
 
-def cycle_table(turn: TurnResult) -> present.Table:
+def cycle_page(turn: TurnResult) -> Iterator[present.Part]:
+    """Yield what a turn ends with: its table, answers that changed, and the next step."""
+    yield _cycle_table(turn)
+    if turn.evaluation is not None and turn.evaluation.examples:
+        changed = [
+            tuple(_line(text) for text in (example.prompt, example.before, example.after))
+            for example in turn.evaluation.examples
+        ]
+        columns = ("question", str(turn.evaluation.against), str(turn.version))
+        yield present.Table("answers that changed", columns, changed)
+    if step := _next_step(turn):
+        yield present.Note(step)
+
+
+def _line(text: str) -> str:
+    return present.shortened(" ".join(text.split()), ANSWER_SHOWN)
+
+
+def _next_step(turn: TurnResult) -> str | None:
+    """Return what a person may do now; None where nothing was approved."""
+    if turn.waiting:
+        return f"It waits for you: thumbwheel loop decisions --agent {turn.agent}"
+    if turn.alias is not None:
+        name = turn.agent if turn.alias == LIVE else f"{turn.agent}:{turn.alias}"
+        return f"Ask it, from any client of OpenAI, as the model {name}: thumbwheel serve"
+    if turn.approved:
+        alias = "" if turn.verdict is GateVerdict.APPROVED else f" --alias {CANARY}"
+        deploy = f"thumbwheel deploy {turn.version} --agent {turn.agent}{alias}"
+        return f"Let it answer: {deploy}"
+    return None
+
+
+def _cycle_table(turn: TurnResult) -> present.Table:
     """Return the closing table of a turn."""
     from thumbwheel.core.figures import percent, points
 
@@ -176,7 +212,7 @@ def _method_command(name: str) -> Callable[..., Any]:
             parts = list(result_page(result, agent, name))
             turn = result.release
             if turn is not None:
-                parts.append(cycle_table(turn))
+                parts += cycle_page(turn)
             answer = present.page(result, parts)
             if result.state == RunState.STOPPED:
                 return answer.ending(INTERRUPTED)

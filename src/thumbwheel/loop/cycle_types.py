@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from thumbwheel.core.config import Config
 from thumbwheel.deploy.types import Deployment
 from thumbwheel.evaluation.policy import GateVerdict
-from thumbwheel.evaluation.types import Evaluation, Measure
+from thumbwheel.evaluation.types import ChangedAnswer, Evaluation, Measure
 from thumbwheel.export.types import Export
 from thumbwheel.loop.trigger_types import Check
 from thumbwheel.training.types import DryRun, RunResult
@@ -106,6 +107,10 @@ class ReleaseConfig(Config):
         return self
 
 
+EXAMPLES = 3
+"""Changed answers in the result of a turn."""
+
+
 @dataclass(frozen=True)
 class Candidate:
     """The result of training by one method: a version, or the reason why there is none."""
@@ -135,6 +140,8 @@ class CycleReport:
     verdict: GateVerdict | None = None
     exports: list[Export] = field(default_factory=list)
     deployment: Deployment | None = None
+    alias: str | None = None
+    """The alias that was moved to the deployment."""
     experiment: str | None = None
     """The experiment that decides between it and what is live."""
     waiting: list[str] = field(default_factory=list)
@@ -160,14 +167,17 @@ class CycleReport:
         compared = None
         if self.evaluation is not None:
             evaluation = self.evaluation
-            compared = TurnEvaluation(evaluation.id, evaluation.against, evaluation.primary)
+            changed = evaluation.examples[:EXAMPLES]
+            compared = TurnEvaluation(
+                evaluation.id, evaluation.against, evaluation.primary, changed
+            )
         values = {**vars(self), "evaluation": compared}
         return TurnResult(**values, method=self.method)
 
 
 @dataclass(frozen=True)
 class TurnEvaluation:
-    """The evaluation of a turn: its id, and the measure that decides."""
+    """The evaluation of a turn: its id, the measure that decides, and examples."""
 
     id: str
     """Id of the evaluation."""
@@ -175,6 +185,8 @@ class TurnEvaluation:
     """Version that the candidate was compared with."""
     primary: Measure
     """The measure that decides."""
+    examples: Sequence[ChangedAnswer] = ()
+    """Some of the answers that changed most."""
 
 
 @dataclass(frozen=True)
@@ -199,6 +211,8 @@ class TurnResult:
     """Exports that were written."""
     deployment: Deployment | None
     """Deployment that was made; null without one."""
+    alias: str | None
+    """Alias that was moved to the deployment: live or canary; null without one."""
     experiment: str | None
     """Experiment that was started; null without one."""
     waiting: list[str]

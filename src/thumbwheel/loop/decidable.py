@@ -44,11 +44,24 @@ def shortage(ws: Workspace, agent: Agent, plan: DataPlan, rules: DatasetConfig) 
 def missing_for_the_gate(ws: Workspace, agent: Agent) -> str | None:
     """Return which data the gate lacks; None if it has enough, or nothing can be trained yet."""
     rules = ws.settings(DatasetConfig, "dataset")
-    plan = data_plan(ws, agent.slug, rules)
+    return missing_by_plan(ws, agent, data_plan(ws, agent.slug, rules), rules)
+
+
+def missing_by_plan(
+    ws: Workspace, agent: Agent, plan: DataPlan, rules: DatasetConfig
+) -> str | None:
+    """Return which data the gate lacks by this plan; None if it has enough, or nothing can be
+    trained yet."""
     lack = shortage(ws, agent, plan, rules) if plan.eligible else None
     if lack is None:
         return None
-    ways = f"{lack.needed} reviewed cases (thumbwheel case add, or queue approve)"
+    count, more = lack.needed, ""
+    if lack.basis == GOLD:
+        count, more = lack.needed - lack.there, "more "
+    ways = (
+        f"{count} {more}reviewed cases (thumbwheel case from-traces --count {count} --agent "
+        f"{agent.slug} --dry-run, or case add, or queue approve)"
+    )
     if lack.questions is not None:
         ways += f", or about {lack.questions} different rated questions"
     return (

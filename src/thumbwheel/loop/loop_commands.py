@@ -88,7 +88,7 @@ def check(
 
     Example: thumbwheel loop check --agent support
     """
-    from thumbwheel.loop.cycle_commands import cycle_table
+    from thumbwheel.loop.cycle_commands import cycle_page
     from thumbwheel.loop.jobs import LoopCheckSpec
 
     def show(result: CheckResult) -> present.Answer[CheckResult]:
@@ -101,9 +101,11 @@ def check(
         ]
         if result.job:
             rows.append(("the turn", f"is job {result.job}"))
-        parts = [present.Table(f"a turn of the wheel for {agent}", ("", ""), rows)]
+        parts: list[present.Part] = [
+            present.Table(f"a turn of the wheel for {agent}", ("", ""), rows)
+        ]
         if result.turn:
-            parts.append(cycle_table(result.turn))
+            parts += cycle_page(result.turn)
         return present.page(result, parts)
 
     return JobRequest("loop check", LoopCheckSpec(agent=agent), show, here=here)

@@ -30,6 +30,8 @@ ROUTES = (
         {"version": "v1"},
         state="models list",
     ),
+    Route("models available", "GET", "/api/bases", "read"),
+    Route("models fetch", "POST", "/api/bases/{name}", "run"),
     Route("report", "GET", f"{AGENT}/versions/{{version}}/report", "read", download="to"),
     Route(
         "loop run",

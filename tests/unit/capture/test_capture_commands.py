@@ -53,6 +53,24 @@ def test_import_and_its_report(run: Run, tmp_path: Path) -> None:
     assert "--rejects" in err
 
 
+def test_an_import_says_what_the_columns_are_and_what_comes_next(run: Run, tmp_path: Path) -> None:
+    rows = "question,reply,thumb,customer\nHow long?,Two days.,up,c1\nOpen now?,Maybe.,down,c2\n"
+    (tmp_path / "rated.csv").write_text(rows)
+    for option in ("--dry-run", "--timezone=UTC"):
+        code, _, err = run("import", "csv", "rated.csv", "--agent", "desk", option)
+        assert code == 0
+        assert "prompt <- question (guessed from its name)" in err
+        assert "response <- reply (guessed from its name)" in err
+    assert "What it would teach: thumbwheel dataset plan --agent desk" in err
+    again = answer(run("import", "csv", "rated.csv", "--agent", "desk", "--json"))
+    assert len(again["columns"]) == 3 and again["duplicates"] == 2
+    # the next step is a step where something is new
+    assert "dataset plan" not in run("import", "csv", "rated.csv", "--agent", "desk")[2]
+    # a source with keys of its own has no columns
+    lines = answer(run("import", "jsonl", "lines.jsonl", "--agent", "a", "--json"), code=4)
+    assert lines["columns"] == []
+
+
 def test_feedback_and_cases(run: Run) -> None:
     run("import", "jsonl", "lines.jsonl", "--agent", "a")
     up = answer(

@@ -20,9 +20,10 @@ from thumbwheel.llm.fake import FakeServer, Reply
 from thumbwheel.models.versions import version as named
 
 
-def answers_of(world: DeployWorld, promoted) -> dict[str, str]:
-    """Prompt -> what the version answers."""
-    asks = [Ask(prompt, TOKENS) for prompt in [*prompts(world.ws, promoted), *PROBES]]
+def answers_of(world: DeployWorld, promoted, trained=None) -> dict[str, str]:
+    """Prompt -> what the version answers, to the prompts of `trained` if it is given."""
+    asked = [*prompts(world.ws, trained or promoted), *PROBES]
+    asks = [Ask(prompt, TOKENS) for prompt in asked]
     side = LocalModel(
         world.ws, base_of(world.ws, promoted), [promoted], EvaluationConfig(max_new_tokens=TOKENS)
     ).responder(promoted)
@@ -74,6 +75,22 @@ def test_the_promoted_model_passes_and_the_others_fail(rivals):
         check(world, promoted, previous, lambda prompt: "something else").verdict
         is CanaryVerdict.FAILED
     )
+
+
+def test_a_base_is_told_from_what_was_trained_on_it_by_the_prompts_of_that_training(
+    rivals, monkeypatch
+):
+    """A training that is held to its base answers general probes as the base does."""
+    world, previous, _ = rivals
+    base = named(world.ws, world.agent, "v0")
+    monkeypatch.setattr(canary, "PROBES", PROBES[:1])
+    assert prompts(world.ws, base) == [] and len(prompts(world.ws, previous)) >= ENOUGH
+    texts = answers_of(world, base, previous)
+    passed = check(world, base, previous, texts.get)
+    assert passed.verdict is CanaryVerdict.PASSED
+    assert [duel.other for duel in passed.duels] == ["the previous v1"]
+    wrong = check(world, base, previous, answers_of(world, previous).get)
+    assert wrong.verdict is CanaryVerdict.FAILED
 
 
 def test_answers_that_drift_away_at_their_end_still_pass(rivals):

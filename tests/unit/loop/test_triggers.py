@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from thumbwheel.capture.cases import draw_drafts, store_drafts
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.core import ids
 from thumbwheel.core.config import Home, Sources
@@ -23,6 +24,7 @@ from thumbwheel.jobs.current import doing
 from thumbwheel.jobs.queue import enqueue, jobs
 from thumbwheel.jobs.schedules import schedules
 from thumbwheel.loop import turn_store
+from thumbwheel.loop.cycle_checks import plan_in_words
 from thumbwheel.loop.cycle_types import Candidate, CycleConfig, CycleReport
 from thumbwheel.loop.informative import DUPLICATE, NOTHING_NEW, ONE_SIDED, QUOTA, new_events
 from thumbwheel.loop.jobs import LoopCheckSpec, run_check
@@ -32,6 +34,7 @@ from thumbwheel.loop.triggers import check
 from thumbwheel.loop.turn import outcome, run_turn, turns
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import ensure_agent
+from thumbwheel.training.data_plan import data_plan
 
 NAME = "support"
 AGENT = Agent.named(NAME)
@@ -271,6 +274,25 @@ def test_a_turn_that_nobody_could_decide_trains_nothing_and_keeps_its_events(ani
     ingest(animals.ws, NAME, "jsonl", path, reviewer="ann")
     assert status(animals.ws, AGENT, clock).missing is None
     assert check(animals.ws, AGENT, clock).fired
+
+
+def test_a_turn_by_hand_says_before_it_trains_that_nobody_could_decide_on_it(animals):
+    animals.add(*good_and_bad(120))
+
+    def plan_lines() -> list[str]:
+        plan = data_plan(animals.ws, NAME, RULES)
+        return plan_in_words(animals.ws, AGENT, plan, RULES)
+
+    assert plan_lines()[-1].startswith("Before you train: the gate decides on 30 different")
+    assert f"case from-traces --count 30 --agent {NAME} --dry-run" in plan_lines()[-1]
+    # some reviewed cases, which are too few
+    store_drafts(animals.ws, AGENT, draw_drafts(animals.ws, AGENT, 20), "ann")
+    assert "30 different reviewed cases at least, and there are 20" in plan_lines()[-1]
+    assert (
+        "needs 10 more reviewed cases (thumbwheel case from-traces --count 10" in plan_lines()[-1]
+    )
+    store_drafts(animals.ws, AGENT, draw_drafts(animals.ws, AGENT, 10), "ann")
+    assert not [line for line in plan_lines() if line.startswith("Before you train")]
 
 
 def test_what_waits_is_looked_at_when_the_loop_is_enabled(animals, monkeypatch):

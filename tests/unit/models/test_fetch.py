@@ -2,90 +2,45 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import threading
-import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partialmethod
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from pydantic import TypeAdapter
 
 from tests.command_line import Run
+from tests.servers.package_index import CONTENT, Index
+from thumbwheel.app.job_kinds import job_kind
+from thumbwheel.core import log, present
 from thumbwheel.core.errors import NotFound, StorageError
 from thumbwheel.models import base, fetch, known_bases
 from thumbwheel.models.known_bases import KNOWN_BASES, KnownBase
 
-CONTENT = b"GGUF" + bytes(range(256)) * 2000
 
+class ProgressSink:
+    """Keeps how far the work has come."""
 
-class Index:
-    """A package index with one wheel. `cut`: bytes after which a download breaks off; it takes a
-    range unless `ranges` is False."""
+    def __init__(self) -> None:
+        self.done, self.totals = 0.0, set[float | None]()
 
-    def __init__(self, wheel: Path, html: bool = False) -> None:
-        self.wheel, self.html, self.cut, self.ranges = wheel, html, 0, True
-        self.asked: list[str | None] = []
-        self.server = ThreadingHTTPServer(
-            ("127.0.0.1", 0), type("Bound", (Handler,), {"index": self})
-        )
-        self.url = f"http://127.0.0.1:{self.server.server_port}/simple"
-        threading.Thread(
-            target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
-        ).start()
+    def line(self, text: str) -> None:
+        """Ignore lines."""
 
-
-class Handler(BaseHTTPRequestHandler):
-    index: Index
-
-    def do_GET(self) -> None:
-        name = self.index.wheel.name
-        if self.path == "/simple/small/":
-            address = f"/files/{name}"
-            kind, page = (
-                "application/vnd.pypi.simple.v1+json",
-                json.dumps({"files": [{"filename": name, "url": address, "hashes": {}}]}),
-            )
-            if self.index.html:
-                kind, page = "text/html", f'<a href="{address}#sha256=0">{name}</a>'
-            self.answer(200, page.encode(), kind)
-        elif self.path == f"/files/{name}":
-            content, status = self.index.wheel.read_bytes(), 200
-            asked = self.headers.get("Range")
-            self.index.asked.append(asked)
-            if asked and self.index.ranges:
-                content, status = content[int(asked[6:-1]) :], 206
-            self.answer(status, content, "application/octet-stream", self.index.cut)
-            self.index.cut = 0
-        else:
-            self.answer(404, b"", "text/plain")
-
-    def answer(self, status: int, content: bytes, kind: str, cut: int = 0) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content[:cut] if cut else content)
-        self.close_connection = True
-
-    def log_message(self, format: str, *values: object) -> None:
-        """Nothing: the test looks at what was asked."""
+    def progress(self, what: str, done: float, total: float | None, unit: str, note: str) -> None:
+        self.done = done
+        self.totals.add(total)
 
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[Index]:
-    wheel = tmp_path / "small-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("small/model.gguf", CONTENT)
-    server = Index(wheel)
+    server = Index.with_base(tmp_path)
     yield server
-    server.server.shutdown()
-    server.server.server_close()
+    server.close()
 
 
 @pytest.fixture
@@ -94,19 +49,7 @@ def small(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Know
     for module in (fetch, base):
         if hasattr(module, "cache_folder"):
             monkeypatch.setattr(module, "cache_folder", lambda: tmp_path / "cache")
-    content = index.wheel.read_bytes()
-    entry = replace(
-        KNOWN_BASES["smollm2-135m"],
-        id="small",
-        package="small",
-        version="1.0",
-        wheel=index.wheel.name,
-        wheel_sha256=hashlib.sha256(content).hexdigest(),
-        wheel_size=len(content),
-        member="small/model.gguf",
-        sha256=hashlib.sha256(CONTENT).hexdigest(),
-        size=len(CONTENT),
-    )
+    entry = index.base()
     monkeypatch.setitem(known_bases.KNOWN_BASES, "small", entry)
     return entry
 
@@ -205,7 +148,46 @@ def test_the_index_is_that_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_command_lists_what_it_can_fetch(command_line: Run) -> None:
     code, out, _ = command_line("models", "fetch", "--json")
     assert code == 0
-    assert [entry["id"] for entry in json.loads(out)] == list(KNOWN_BASES)
+    assert [entry["base"]["id"] for entry in json.loads(out)] == list(KNOWN_BASES)
     code, _, err = command_line("models", "fetch", "smollm2-135")
     assert code == 2
     assert "Did you mean 'smollm2-135m'?" in err
+
+
+def test_the_command_downloads_and_says_what_comes_next(
+    command_line: Run, index: Index, small: KnownBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", index.url)
+    code, out, _ = command_line("models", "fetch", "small", "--json")
+    assert (code, json.loads(out)["downloaded"]) == (0, small.wheel_size)
+    assert "--base small" in command_line("models", "fetch", "small")[2]
+    assert index.asked == [None]
+
+
+def test_what_a_broken_download_left_is_listed(
+    index: Index, small: KnownBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "ATTEMPTS", 1)
+    listed = {entry.base.id: entry for entry in fetch.fetchable()}
+    assert (listed["small"].is_here, listed["small"].arrived) == (False, 0)
+    index.cut = 400
+    with pytest.raises(StorageError):
+        fetch.fetch(small, index.url)
+    (entry,) = [entry for entry in fetch.fetchable() if entry.base.id == "small"]
+    assert (entry.is_here, entry.arrived) == (False, 400)
+    fetch.fetch(small, index.url)
+    (entry,) = [entry for entry in fetch.fetchable() if entry.base.id == "small"]
+    assert (entry.is_here, entry.arrived) == (True, 0)
+
+
+def test_the_job_reports_its_progress_and_its_result_is_stored(
+    index: Index, small: KnownBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", index.url)
+    kind = job_kind("models fetch")
+    sink = ProgressSink()
+    with log.sent_to(sink):
+        fetched = kind.handler(None, kind.spec(base="small"))
+    assert sink.totals == {small.wheel_size} and sink.done == small.wheel_size
+    stored = json.loads(present.json_text(fetched))
+    assert TypeAdapter(kind.result).validate_python(stored) == fetched

@@ -4,7 +4,8 @@ files, and answers to those who want no page."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +16,8 @@ from pydantic import Field
 from tests.worlds.gateway_world import opened_home
 from tests.worlds.script_payloads import payloads
 from thumbwheel.core.config import Config
+from thumbwheel.core.errors import MissingExtra
+from thumbwheel.server.pages.charts import KEPT, Drawings
 from thumbwheel.server.pages.forms import form_fields
 from thumbwheel.server.pages.markdown import markdown
 from thumbwheel.server.pages.rendering import (
@@ -179,3 +182,34 @@ def test_static_files_are_remembered_by_the_hash_of_all(client: TestClient) -> N
     assert older.status_code == 200 and older.headers["cache-control"] == "no-store"
     for name in ("nothing.js", "..%2frendering.py", "%2e%2e"):
         assert client.get(f"/static/{static.digest}/{name}").status_code == 404
+
+
+def test_a_drawing_is_drawn_once_for_what_it_shows() -> None:
+    drawn: list[int] = []
+
+    def draw(value: int) -> Mapping[str, str]:
+        drawn.append(value)
+        return {"curve": f"<svg>{value}</svg>"}
+
+    drawings = Drawings()
+    for value in (1, 1, 2, 1):
+        shown = {"points": [[0.5, value]], "title": "Loss"}
+        assert drawings.of(shown, partial(draw, value)) == {"curve": f"<svg>{value}</svg>"}
+    assert drawn == [1, 2]
+    # what was not shown for long is let go
+    for value in range(3, 2 + KEPT):
+        drawings.of(value, partial(draw, value))
+    drawings.of({"points": [[0.5, 1]], "title": "Loss"}, partial(draw, 1))
+    drawings.of({"points": [[0.5, 2]], "title": "Loss"}, partial(draw, 2))
+    assert drawn.count(1) == 1 and drawn.count(2) == 2
+
+
+def test_a_drawing_that_fails_is_not_kept() -> None:
+    def fail() -> Mapping[str, str]:
+        raise MissingExtra.of("the chart", "matplotlib", "train")
+
+    drawings = Drawings()
+    for _ in range(2):
+        with pytest.raises(MissingExtra):
+            drawings.of(1, fail)
+    assert drawings.of(1, lambda: {"curve": "<svg/>"}) == {"curve": "<svg/>"}

@@ -30,6 +30,8 @@ class Columns:
     about: str = ""
     columns: Mapping[str, str] = field(default_factory=dict)
     scales: Scales = field(default_factory=dict)
+    file_mapping: ColumnMapping | None = None
+    """Of the file that is read; None: it is computed first."""
 
     def claims(self, row: Row) -> bool:
         """Return False: a table is read by its columns if no other source claims its rows."""
@@ -59,8 +61,12 @@ class Columns:
         """Map the columns of the file. Raises InputError if they cannot be mapped."""
         return map_columns(self.table(path), self.scales, f"file {str(path)!r}")
 
+    def mapped(self, path: Path) -> tuple[Columns, list[str]]:
+        mapping = self.mapping(path)
+        return replace(self, file_mapping=mapping), mapping.words()
+
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
-        parse = partial(row_records, mapping=self.mapping(path))
+        parse = partial(row_records, mapping=self.file_mapping or self.mapping(path))
         source = JsonLines(parse, self.claims, self.example)
         yield from source.items(read_rows(path, on_position), parse)
 

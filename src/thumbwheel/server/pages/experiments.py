@@ -109,7 +109,7 @@ def _charts(moments: Sequence[Moment], metric: str) -> dict[str, Markup]:
                 low, high = max(-1.0, comparison.low), min(1.0, comparison.high)
                 band.append((moment.answered, low, high))
         if gains:
-            charts[arm] = chart(_drawing(arm, metric, gains, band))
+            charts[arm] = chart([arm, metric, gains, band], _drawing(arm, metric, gains, band))
     return charts
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from markupsafe import Markup
+
 from thumbwheel.deploy import routing, running
 from thumbwheel.deploy.switch import effective_switches
 from thumbwheel.deploy.targets import TARGETS
@@ -20,6 +22,7 @@ from thumbwheel.models import versions
 from thumbwheel.models.types import LIVE, Agent, ModelVersion, Switch
 from thumbwheel.report import report_charts
 from thumbwheel.report.report import collect
+from thumbwheel.report.types import VersionReport
 from thumbwheel.server.pages.charts import charts
 from thumbwheel.server.pages.lineage_graph import origin_graph, version_graph
 from thumbwheel.server.pages.operations import state_tag
@@ -74,7 +77,7 @@ def load_model(asked: PageRequest) -> Mapping[str, Any]:
         "row": row,
         "report": report,
         "graph": origin_graph(report, row.aliases, _pages(agent)),
-        "charts": charts(lambda: report_charts.draw(report)),
+        "charts": _charts(report),
         "states": STATES,
         "verdicts": VERDICTS,
         "live": live,
@@ -86,6 +89,12 @@ def load_model(asked: PageRequest) -> Mapping[str, Any]:
         "may_decide": asked.principal.may("decide", agent.slug),
         "may_run": asked.principal.may("run", agent.slug),
     }
+
+
+def _charts(report: VersionReport) -> dict[str, Markup]:
+    """Return name -> chart of a version's report."""
+    shown = [report["evaluation"], report["data"], report["exports"], report["training"]]
+    return charts(shown, lambda: report_charts.draw(report))
 
 
 def load_evaluations(asked: PageRequest) -> Mapping[str, Any]:
@@ -112,7 +121,7 @@ def load_evaluation(asked: PageRequest) -> Mapping[str, Any]:
         "version": version,
         "report": report,
         "evaluation": report["evaluation"],
-        "charts": charts(lambda: report_charts.draw(report)),
+        "charts": _charts(report),
         "verdicts": VERDICTS,
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from thumbwheel.access.types import Verb
 from thumbwheel.server.pages import (
+    bases,
     datasets,
     experiments,
     first_visit,
@@ -153,6 +154,7 @@ PAGES: tuple[Page, ...] = (
     _section("loop", f"{AGENT}/loop", "Loop", loop.load_loop, "Loop"),
     _section("gate", f"{AGENT}/gate", "Gate", settings.load_gate, "Gate"),
     Page("jobs", "/jobs", "read", "Jobs", "jobs.html", jobs.load_list, menu="Jobs", by_row=True),
+    _section("bases", "/bases", "Base models", bases.load_bases, "Base models", "run"),
     Page("job", "/jobs/{job}", "read", "Job", "job.html", jobs.load_job, below="jobs", by_row=True),
     _section("settings", "/settings", "Settings", settings.load_settings, "Settings", "own"),
     Page("keys", "/keys", "own", "Keys", "keys.html", people.load_keys, menu="Keys", by_row=True),
