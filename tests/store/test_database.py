@@ -386,15 +386,16 @@ def schema_of(engine: sa.Engine) -> dict[str, Any]:
             "check": inspector.get_check_constraints(table),
             "indexes": inspector.get_indexes(table),
         }
-        for name in ("foreign keys", "unique", "check", "indexes"):
+        # by name: a migration appends a column, wherever the table's definition has it
+        parts["columns"] = [
+            column | {"type": repr(column["type"])} for column in inspector.get_columns(table)
+        ]
+        for name in ("columns", "foreign keys", "unique", "check", "indexes"):
             parts[name] = sorted(parts[name], key=lambda part: str(part["name"]))
         for index in parts["indexes"]:
             # the condition of a partial index is an expression, which equals no other
             options = index.get("dialect_options", {})
             index["dialect_options"] = {name: str(value) for name, value in options.items()}
-        parts["columns"] = [
-            column | {"type": repr(column["type"])} for column in inspector.get_columns(table)
-        ]
         schema[table] = parts
     return schema
 

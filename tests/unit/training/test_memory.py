@@ -234,8 +234,9 @@ def test_where_passes_cost_launches_as_many_tokens_are_computed_at_once_as_fit(
     fit_memory.fit(assembly)
     assert budget.tokens == 64
 
-    # a GPU computes a whole step in one pass
+    # a GPU computes a whole step in one pass, whatever else this process holds
     monkeypatch.setattr(fit_memory, "RISES", ("cpu",))
+    monkeypatch.setattr(fit_memory, "room_gb", lambda device, limit, ranks: limit)
     fit_memory.fit(assembly)
     assert budget.tokens == sum(sizes[:24]) and budget.changes == []
     step = items[:24]
@@ -243,7 +244,6 @@ def test_where_passes_cost_launches_as_many_tokens_are_computed_at_once_as_fit(
 
     # or as much of it as fits, by what was measured under the raised budget
     budget.tokens = 64
-    monkeypatch.setattr(fit_memory, "room_gb", lambda device, limit, ranks: limit)
     squeeze(monkeypatch, MemoryNeed(1.0, 2.0 / 500), MemoryNeed(1.0, 2.0 / 300))
     fit_memory.fit(assembly)
     assert (budget.tokens, budget.changes[0][:24]) == (408, "token_budget 680 -> 408:")

@@ -82,7 +82,7 @@ def test_answers_are_judged_while_others_are_still_being_written(
 ) -> None:
     assembly = grpo(tiny_model, tmp_path)
     steps = assembly.runner
-    monkeypatch.setattr(steps._policy_sampler, "_rows", 4)  # one prompt's answers at a time
+    monkeypatch.setattr(steps._policy_sampler, "_most_rows", 4)  # one prompt's answers at a time
     events: list[str] = []
     start, decode = steps._judge.start, steps._policy_sampler._decode
     monkeypatch.setattr(steps._judge, "start", lambda ask: events.append("judge") or start(ask))
