@@ -163,7 +163,7 @@ def test_a_key_is_shown_once_and_revoked(person: Visitor, pages: PagesWorld) -> 
     page.reload()
     assert text not in page.content()
     page.get_by_role("row", name="nightly").get_by_role("button", name="Revoke").click()
-    expect(page.get_by_role("dialog")).to_contain_text("Whoever uses nightly is shut out")
+    expect(page.get_by_role("dialog")).to_contain_text("Apps that use nightly lose access")
     with page.expect_navigation():
         confirm(page, "Revoke nightly")
     assert "nightly" not in [key.name for key in keys.listed(pages.ws)]

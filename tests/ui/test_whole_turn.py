@@ -97,7 +97,7 @@ def rate(page: Page) -> None:
 def train(page: Page) -> None:
     page.get_by_role("link", name="Data plan").click()
     page.goto(f"{PAGES}/train?method=sft")
-    page.get_by_label("Base").fill("small")
+    page.get_by_role("combobox", name="Base").fill("small")
     page.get_by_label("Learning rate").fill("0.01")
     page.get_by_label("Max steps").fill("60")
     page.get_by_text("All settings of sft").click()
