@@ -43,7 +43,7 @@ def test_a_hooked_agent_names_its_collector() -> None:
 
 
 def test_a_collector_keeps_its_last_runs_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thumbwheel.sdk.collector.FINISHED", 2)
+    monkeypatch.setattr("thumbwheel.compat.isaa.collector.FINISHED", 2)
     collector = isaa.TraceCollector()
     for number in range(3):
         collector.start_trace("s", f"Question {number}?")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Generic, TypeVar, cast
@@ -37,10 +37,7 @@ def missing_variant(kind: str, group: str, name: str) -> NotFound | None:
     >>> missing_variant("source", "thumbwheel.sources", "jsonl") is None
     True
     """
-    import tomllib
-
-    extras = tomllib.loads(VARIANTS_OF_EXTRAS.read_text(encoding="utf-8"))
-    for extra, names in extras.items():
+    for extra, names in _variants_of_extras().items():
         if name in names.get(group, ()):
             return NotFound(
                 f"{kind} {name!r}",
@@ -48,6 +45,13 @@ def missing_variant(kind: str, group: str, name: str) -> NotFound | None:
                 f"Run: pip install 'thumbwheel[{extra}]'",
             )
     return None
+
+
+@cache
+def _variants_of_extras() -> dict[str, dict[str, list[str]]]:
+    import tomllib
+
+    return tomllib.loads(VARIANTS_OF_EXTRAS.read_text(encoding="utf-8"))
 
 
 class VariantTable(Generic[T]):
@@ -70,15 +74,21 @@ class VariantTable(Generic[T]):
         """Return all known names, built-in first."""
         return list(self.locations)
 
+    def error_of(self, name: str) -> NotFound | None:
+        """Return the error for a name that is not known, else None."""
+        if name in self.locations:
+            return None
+        return missing_variant(self.kind, self.group, name) or NotFound(
+            f"{self.kind} {name!r}",
+            f"there is no {self.kind} of that name",
+            f"Known: {', '.join(self.locations)}.{nearest(name, self.locations)}",
+        )
+
     def get(self, name: str) -> T:
         """Return the variant called `name`. Raises NotFound with the known names and the nearest
         one, or with the extra that brings it."""
-        if name not in self.locations:
-            raise missing_variant(self.kind, self.group, name) or NotFound(
-                f"{self.kind} {name!r}",
-                f"there is no {self.kind} of that name",
-                f"Known: {', '.join(self.locations)}.{nearest(name, self.locations)}",
-            )
+        if error := self.error_of(name):
+            raise error
         module, _, attribute = self.locations[name].partition(":")
         variant = getattr(import_module(module), attribute)
         return cast("T", variant)
