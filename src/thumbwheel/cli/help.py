@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from thumbwheel.app.command_table import STAGES, parameter_name, plugin_commands
+from thumbwheel.app.command_table import COMMANDS, PLUGINS, STAGES, parameter_name
 
 LONG = 20
 """A command with more options than this has `--help-all`."""
@@ -121,10 +121,9 @@ def _command_sections(group: Any, path: str, width: int) -> Iterator[str]:
 def _stages(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Return the commands of the program by stage, those of plugins at the end of theirs."""
     stages = dict(STAGES)
-    plugins = plugin_commands()
     for name in names:
-        if name in plugins:
-            stage = plugins[name].stage
+        if name not in COMMANDS:
+            stage = PLUGINS.get(name).stage
             stages[stage] = (*stages.get(stage, ()), name)
     return stages
 
