@@ -85,7 +85,7 @@ check-types: $(VENV)/.dev
 	$(BIN)/mypy
 
 check-imports: $(VENV)/.dev
-	$(BIN)/lint-imports
+	$(BIN)/python -m tests.import_contracts
 
 check-house: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/architecture
@@ -199,12 +199,14 @@ bench-fifty: $(VENV)/.dev
 bench-active: $(VENV)/.dev
 	$(BIN)/python benchmarks/active_order.py $(ARGS)
 
-$(VENV)/.train: pyproject.toml constraints.txt install.py
-	$(PYTHON) install.py $(VENV) train gguf
+INSTALLED := pyproject.toml constraints.txt install.py packages/thumbwheel-compat/pyproject.toml
+
+$(VENV)/.train: $(INSTALLED)
+	$(PYTHON) install.py $(VENV) train gguf compat
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt install.py
-	$(PYTHON) install.py $(VENV) train qlora gguf onnx syntax test check docs
+$(VENV)/.dev: $(INSTALLED)
+	$(PYTHON) install.py $(VENV) train qlora gguf onnx syntax compat test check docs
 	@touch $(VENV)/.train $@
 
 clean:

@@ -25,6 +25,8 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 LEAST = (3, 11)
 BUILD = ("hatchling", "editables")
 """What builds the editable installation, from the same hashed list."""
+OWN = {"thumbwheel-compat": HERE / "packages" / "thumbwheel-compat"}
+"""Distributions of this repository that an extra names: name -> folder."""
 
 
 def main(folder: str, *extras: str) -> None:
@@ -42,30 +44,36 @@ def main(folder: str, *extras: str) -> None:
         "constraints.txt)"
     )
     install_hashed(python, [*BUILD, *requirements(extras)])
-    extra_list = f"[{','.join(extras)}]" if extras else ""
-    pip(
-        python,
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--editable",
-        f"{HERE}{extra_list}",
-    )
+    editable: list[str] = []
+    for folder in [HERE, *own_folders(extras)]:
+        editable += ["--editable", str(folder)]
+    pip(python, "install", "--quiet", "--no-deps", "--no-build-isolation", *editable)
 
 
 def requirements(extras: Sequence[str]) -> list[str]:
-    """What pyproject.toml asks for: the base installation and the named extras; ends the program
-    for an extra that is not there."""
+    """What pyproject.toml asks for: the base installation and the named extras, without the
+    distributions of this repository; ends the program for an extra that is not there."""
     project = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
     optional = project["optional-dependencies"]
     for extra in extras:
         if extra not in optional:
             stop(f"there is no extra {extra!r}", f"Known: {', '.join(sorted(optional))}")
-    return [
-        *project["dependencies"],
-        *(requirement for extra in extras for requirement in optional[extra]),
+    named = [requirement for extra in extras for requirement in optional[extra]]
+    return [*project["dependencies"], *(each for each in named if distribution_of(each) not in OWN)]
+
+
+def own_folders(extras: Sequence[str]) -> list[Path]:
+    """The folders of the distributions of this repository that the extras name."""
+    optional = tomllib.loads((HERE / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
     ]
+    names = [distribution_of(requirement) for extra in extras for requirement in optional[extra]]
+    return [OWN[name] for name in names if name in OWN]
+
+
+def distribution_of(requirement: str) -> str:
+    """The normal name of the package that a requirement names."""
+    return normal_name(re.split(r"[\[<>=!~,; ]", requirement)[0])
 
 
 def locked() -> dict[str, str]:

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from pathlib import Path
 from xml.sax.saxutils import escape
 
-import grimp
+from tests.distributions import PACKAGE, ROOT, SOURCES, import_graph
 
-ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "floor-plan.svg"
-PACKAGE = "thumbwheel"
 WIDTH, ROW = 900, 62
 """Of the picture, and from one layer to the next, in pixels."""
 BOX_WIDTH, BOX_HEIGHT = 146, 30
@@ -34,14 +31,16 @@ def layers() -> list[list[str]]:
 
 def lines_of(stage: str) -> int:
     """Return how many lines of Python the stage has, rounded to STEP."""
-    files = (ROOT / "src" / PACKAGE / stage).rglob("*.py")
-    lines = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+    lines = 0
+    for folder in SOURCES:
+        for file in (ROOT / folder / PACKAGE / stage).rglob("*.py"):
+            lines += len(file.read_text(encoding="utf-8").splitlines())
     return max(round(lines / STEP), 1) * STEP
 
 
 def imports() -> Counter[tuple[str, str]]:
     """Return how many modules of a stage import another stage."""
-    graph = grimp.build_graph(PACKAGE)
+    graph = import_graph()
     edges: set[tuple[str, str, str]] = set()
     for module in graph.modules:
         parts = module.split(".")

@@ -25,6 +25,7 @@ from tests.sets import (
     ALWAYS,
     BY_TOUCH,
     ELSEWHERE,
+    PACKAGES,
     QUICK_SECONDS,
     TOUCHED_SECONDS,
     UNKNOWN_SECONDS,
@@ -193,6 +194,8 @@ def ci(items: list[pytest.Item], touched_seconds: float) -> list[pytest.Item]:
 
 def chosen(items: list[pytest.Item], name: str, touched_seconds: float) -> list[pytest.Item]:
     """Return the tests of the set called `name`."""
+    if name != "everything":
+        items = without_unreached_packages(items)
     match name:
         case "quick":
             return quick(items)
@@ -206,6 +209,17 @@ def chosen(items: list[pytest.Item], name: str, touched_seconds: float) -> list[
             return ci(items, touched_seconds)
         case _:
             return items
+
+
+def without_unreached_packages(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests without those of packages/ that the change since the last full run does not
+    reach."""
+    if not any(item.nodeid.startswith(PACKAGES) for item in items):
+        return items
+    near = nearness(last_full_run().commit)
+    return [
+        item for item in items if not item.nodeid.startswith(PACKAGES) or near(item) is not None
+    ]
 
 
 def nearness(base: str) -> Callable[[pytest.Item], int | None]:

@@ -1,10 +1,11 @@
 """The sets of tests, by name, each with its reason.
 
-`always` runs for every change: the fast tests, and the slow proofs of ALWAYS. `touched`
-runs where a change reaches what they prove (tests/touched.py). `everything` is all of them but
-those of ELSEWHERE, which need another machine or an hour of their own; `make test-all` runs it and
-writes tests/last_full_run.json, from which `touched` counts. tests/selection.py gives pytest the
-option `--tests`; to add a proof to `always`, list it in ALWAYS.
+`always` runs for every change: the fast tests, and the slow proofs of ALWAYS. `touched` runs where
+a change reaches what they prove (tests/touched.py). `everything` is all of them but those of
+ELSEWHERE, which need another machine or an hour of their own; `make test-all` runs it and writes
+tests/last_full_run.json, from which `touched` counts. The tests of packages/ run only where a
+change reaches them, the fast ones too. tests/selection.py gives pytest the option `--tests`; to add
+a proof to `always`, list it in ALWAYS.
 """
 
 from __future__ import annotations
@@ -124,14 +125,18 @@ OUTSIDE = {
     "tests/third_party/": "tests/e2e/test_third_party.py",
     "docs/01-tutorial.md": "tests/e2e/test_tutorial.py",
     "docs/examples/": "tests/e2e/test_tutorial.py",
-    "pyproject.toml": "tests/",
-    "constraints.txt": "tests/",
-    "install.py": "tests/",
-    "tests/conftest.py": "tests/",
+    "packages/thumbwheel-compat/pyproject.toml": "packages/thumbwheel-compat/",
+    "pyproject.toml": "",
+    "constraints.txt": "",
+    "install.py": "",
+    "conftest.py": "",
 }
 """Beginning of a file's path outside of `src` -> beginning of the names of the tests that a change
 of it reaches. A page of the docs reaches the test that runs it, a test itself, and a module of
 the tests those that import it."""
+
+PACKAGES = "packages/"
+"""Beginning of the names of the tests of distributions beside the core."""
 
 TOUCHED_SECONDS = 200
 """Of slow tests that a change reaches, CI runs so many seconds' worth, nearest first; what does not

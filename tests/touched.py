@@ -22,15 +22,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import grimp
-
+from tests.distributions import PACKAGE, ROOT, SOURCES, TESTS, import_graph, module_of
 from tests.doc_pages import PAGES, blocks
 from tests.sets import OUTSIDE, STALE_COMMITS
 
-ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "tests" / "last_full_run.json"
-PACKAGE = "thumbwheel"
-SOURCE = f"src/{PACKAGE}/"
 COMMAND_LINE = ("command_line", '"-m", "thumbwheel', "THUMBWHEEL_HOME")
 """Texts of a test that uses the command line, and so everything behind it."""
 PAGES_BY_NAME = {page.name: page for page in PAGES}
@@ -69,13 +65,7 @@ def changed_files(base: str) -> set[str]:
 
 def is_stale(base: str) -> bool:
     """Return whether the last full run is more than STALE_COMMITS commits of the source ago."""
-    return int(git("rev-list", "--count", f"{base}..HEAD", "--", "src")) > STALE_COMMITS
-
-
-@cache
-def import_graph() -> grimp.ImportGraph:
-    """Build the graph of the package's imports."""
-    return grimp.build_graph(PACKAGE)
+    return int(git("rev-list", "--count", f"{base}..HEAD", "--", *SOURCES)) > STALE_COMMITS
 
 
 def changed_modules(files: Iterable[str]) -> set[str]:
@@ -84,18 +74,15 @@ def changed_modules(files: Iterable[str]) -> set[str]:
     graph = import_graph()
     modules: set[str] = set()
     for file in files:
-        if not file.startswith(SOURCE):
+        if not file.startswith(tuple(f"{folder}/" for folder in SOURCES)):
             continue
-        path = Path(file.removeprefix("src/"))
-        if path.suffix == ".py":
-            parts = path.with_suffix("").parts
-            modules.add(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+        if file.endswith(".py"):
+            modules |= {name for name in [module_of(file)] if name}
             continue
-        folder = next(
-            parent for parent in path.parents if (ROOT / "src" / parent / "__init__.py").exists()
-        )
-        package = ".".join(folder.parts)
-        modules |= {package} | graph.find_children(package)
+        packages = [parent / "__init__.py" for parent in Path(file).parents]
+        package = next((module_of(str(each)) for each in packages if (ROOT / each).exists()), None)
+        if package:
+            modules |= {package} | graph.find_children(package)
     return modules & graph.modules
 
 
@@ -117,10 +104,11 @@ def distances(modules: Iterable[str]) -> dict[str, int]:
 @cache
 def module_of_tests(name: str) -> Path | None:
     """Return the file of a module of the tests, as they import it; None for any other module."""
-    for folder in (ROOT, ROOT / "tests"):
-        path = folder.joinpath(*name.split("."))
-        if path.with_suffix(".py").exists() and ROOT / "tests" in path.parents:
-            return path.with_suffix(".py")
+    folders = [ROOT / folder for folder in TESTS]
+    for folder in [ROOT, *folders]:
+        path = folder.joinpath(*name.split(".")).with_suffix(".py")
+        if path.exists() and any(tests in path.parents for tests in folders):
+            return path
     return None
 
 
@@ -139,7 +127,7 @@ def imports(path: Path) -> Iterator[str]:
 def files_behind(path: Path) -> frozenset[Path]:
     """Return a file of tests with all modules of the tests that it imports, and its conftests."""
     files: set[Path] = set()
-    folders = [folder for folder in path.parents if ROOT / "tests" in folder.parents]
+    folders = [folder for folder in path.parents if ROOT in folder.parents]
     waiting = [path, *(folder / "conftest.py" for folder in folders)]
     while waiting:
         file = waiting.pop()

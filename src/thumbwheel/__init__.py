@@ -3,10 +3,12 @@ own machine."""
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from thumbwheel.sdk import TraceCollector, feedback, flush, hook_into_agent, trace
+from thumbwheel.sdk import feedback, flush, trace
 from thumbwheel.sdk.version import __version__
 
 if TYPE_CHECKING:
@@ -14,15 +16,27 @@ if TYPE_CHECKING:
     from thumbwheel.app.remote_home import RemoteHome
 
 __all__ = [
-    "TraceCollector",
     "__version__",
     "connect",
     "feedback",
     "flush",
-    "hook_into_agent",
     "open",
     "trace",
 ]
+
+
+def _add_compat() -> None:
+    """Find `thumbwheel.compat`, which is a distribution of its own. pip installs it into the folder
+    of this package; an editable installation keeps it in another folder of the same name."""
+    for folder in sys.path:
+        portion = Path(folder, "thumbwheel")
+        if (portion / "compat" / "__init__.py").exists():
+            if str(portion) not in __path__:
+                __path__.append(str(portion))
+            return
+
+
+_add_compat()
 
 
 def connect(url: str, *, key: str | None = None) -> RemoteHome:
@@ -37,8 +51,6 @@ def connect(url: str, *, key: str | None = None) -> RemoteHome:
     Raises:
         InputError: `url` is not the address of a server.
     """
-    import os
-
     from thumbwheel.app.remote_home import RemoteHome
 
     return RemoteHome(url, key or os.environ.get("THUMBWHEEL_KEY"))

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = "src/thumbwheel"
+PACKAGES = ("src/thumbwheel", "packages/thumbwheel-compat/src/thumbwheel")
 LAYOUT = {tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 LONGEST = 3
 """So many functions of a stage are named."""
@@ -82,25 +82,40 @@ def add_file(size: Size, name: str, text: str) -> None:
 
 def stage_of(path: str) -> str:
     """The stage (or top-level module) that a path under the package belongs to."""
-    return path.removeprefix(f"{PACKAGE}/").split("/")[0].removesuffix(".py")
+    return name_in_package(path).split("/")[0].removesuffix(".py")
+
+
+def name_in_package(path: str) -> str:
+    """A path from the repository's root as one from its package."""
+    for package in PACKAGES:
+        path = path.removeprefix(f"{package}/")
+    return path
 
 
 def measure(sources: Iterator[tuple[str, str]]) -> dict[str, Size]:
     """`sources`: path from the repository's root, and text."""
     sizes: dict[str, Size] = defaultdict(Size)
     for path, text in sources:
-        add_file(sizes[stage_of(path)], path.removeprefix(f"{PACKAGE}/"), text)
+        add_file(sizes[stage_of(path)], name_in_package(path), text)
     return dict(sorted(sizes.items()))
 
 
 def working_tree() -> Iterator[tuple[str, str]]:
-    for path in sorted((ROOT / PACKAGE).rglob("*.py")):
-        yield path.relative_to(ROOT).as_posix(), path.read_text()
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield path.relative_to(ROOT).as_posix(), path.read_text()
 
 
 def committed(reference: str) -> Iterator[tuple[str, str]]:
     """The sources at a git reference. Raises CalledProcessError where there is none."""
-    command = ["git", "archive", "--format=tar", reference, PACKAGE]
+    listed = subprocess.run(
+        ["git", "ls-tree", "-d", "--name-only", reference, *PACKAGES],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    command = ["git", "archive", "--format=tar", reference, *listed]
     archive = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         for member in files:

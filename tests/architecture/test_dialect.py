@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("src", "tests", "benchmarks", "gpu")
+FOLDERS = ("src", "packages", "tests", "benchmarks", "gpu")
 WORDS = frozenset(
     [
         "one",

@@ -4,9 +4,9 @@ nothing else of ours does."""
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.distributions import ROOT, source_files
+
 GENERIC = "THUMBWHEEL_SECTION__KEY"
 
 
@@ -19,7 +19,7 @@ def test_the_list_of_variables_is_whole() -> None:
     )
     listed = set(re.findall(r"`(THUMBWHEEL_[A-Z_]+)`", page)) - {GENERIC}
     read: set[str] = set()
-    for path in (ROOT / "src").rglob("*.py"):
+    for path in source_files():
         read |= {
             name for name in re.findall(r"THUMBWHEEL_[A-Z_]+", path.read_text()) if "__" not in name
         }

@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-import grimp
 import pytest
 
-ROOT = Path(__file__).parents[2]
-SOURCES = sorted((ROOT / "src").rglob("*.py"))
+from install import requirements
+from tests.distributions import PACKAGE, ROOT, TESTS, import_graph, source_files
+
+SOURCES = source_files()
 WRITTEN = [path for path in SOURCES if "migrations/versions" not in path.as_posix()]
 SCRIPTS = sorted((ROOT / "benchmarks").rglob("*.py"))
 STAGES = (
@@ -38,8 +39,8 @@ STAGES = (
     "homes",
 )
 MODULES_OF_TORCH = {
-    "src/thumbwheel/compat/n3/policy_model.py",
-    "src/thumbwheel/compat/n3/reward_model.py",
+    "packages/thumbwheel-compat/src/thumbwheel/compat/n3/policy_model.py",
+    "packages/thumbwheel-compat/src/thumbwheel/compat/n3/reward_model.py",
 }
 """Their classes derive from torch's, and their package imports them only where they are used."""
 HEAVY = {
@@ -77,7 +78,8 @@ def test_test_modules_outside_of_packages_have_names_of_their_own() -> None:
     """Python would take the second for the first, and pytest then collects nothing at all."""
     paths = [
         path
-        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for folder in TESTS
+        for path in sorted((ROOT / folder).rglob("test_*.py"))
         if not (path.parent / "__init__.py").exists()
     ]
     names = Counter(path.name for path in paths)
@@ -92,7 +94,7 @@ def test_no_unfinished_business() -> None:
 
 
 def test_a_store_is_private_to_its_stage() -> None:
-    graph = grimp.build_graph("thumbwheel")
+    graph = import_graph()
     for stage in STAGES:
         store = f"thumbwheel.{stage}.store"
         if store not in graph.modules:
@@ -134,7 +136,7 @@ def test_commands_show_results_through_the_presenter_alone() -> None:
     reaches the terminal unseen."""
     written = {}
     for path in SOURCES:
-        name = path.relative_to(ROOT / "src/thumbwheel").as_posix()
+        name = path.as_posix().rpartition(f"src/{PACKAGE}/")[2]
         child = any(child in name for child in CHILDREN)
         if name not in TERMINAL and not child and (calls := [*printers(path)]):
             written[name] = calls
@@ -167,7 +169,8 @@ def test_help_is_light() -> None:
 def test_commands_import_nothing_heavy() -> None:
     code = (
         "from thumbwheel.app.command_table import COMMANDS, load\n"
-        "for at, _ in COMMANDS.values(): load(at)"
+        "for at, _ in COMMANDS.values(): load(at)\n"
+        "from thumbwheel.app.command_table import plugin_commands; plugin_commands()"
     )
     assert not modules_after(code) & (HEAVY - {"sqlalchemy"})
 
@@ -213,9 +216,6 @@ def test_every_package_is_pinned_with_hashes() -> None:
     assert [name for name, hashes in entries if not hashes] == ["torch"]
     pinned = {re.sub(r"[-_.]+", "-", name).lower() for name, _ in entries}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [
-        *project["dependencies"],
-        *(item for extra in project["optional-dependencies"].values() for item in extra),
-    ]
+    wanted = requirements(list(project["optional-dependencies"]))
     names = {re.split(r"[\[<>=,; ]", item)[0].lower().replace("_", "-") for item in wanted}
     assert names <= pinned, f"not in constraints.txt: {sorted(names - pinned)}"

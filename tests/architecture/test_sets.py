@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests import selection
+from tests import distributions, selection
 from tests.sets import ALWAYS, BY_TOUCH, ELSEWHERE, OUTSIDE
 from tests.touched import ROOT, LastFullRun, Reach
 
 NAMED = next(iter(ALWAYS))
+COMPAT = distributions.COMPAT.as_posix()
+PLUGIN_TEST = f"{COMPAT}/tests/test_n3_datasets.py"
 RECORD = LastFullRun(
     "0" * 40,
     {"tests/unit/a.py": 0.01, "tests/unit/b.py": 0.4},
@@ -118,11 +120,31 @@ def test_every_marker_is_in_a_set_or_elsewhere(pytestconfig: pytest.Config) -> N
         ("tests/models/tiny_models.py", "tests/unit/training/test_parity_trl.py::test_sft", 0),
         ("tests/unit/stats/test_paired.py", "tests/unit/stats/test_paired.py::test_x", 0),
         ("tests/unit/stats/test_paired.py", "tests/unit/stats/test_sequential.py::test_x", None),
+        (
+            f"{COMPAT}/src/thumbwheel/compat/n3/routes.py",
+            "tests/unit/stats/test_paired.py::x",
+            None,
+        ),
+        (f"{COMPAT}/src/thumbwheel/compat/n3/datasets.py", f"{PLUGIN_TEST}::test_x", 0),
+        (f"{COMPAT}/pyproject.toml", f"{PLUGIN_TEST}::test_x", 0),
+        (f"{COMPAT}/tests/system_tasks.py", f"{COMPAT}/tests/test_system_tasks.py::test_x", 0),
+        ("docs/13-ingest.md", f"{PLUGIN_TEST}::test_x", None),
+        ("conftest.py", "tests/unit/stats/test_paired.py::test_x", 0),
         (next(iter(OUTSIDE)) + "year.py", next(iter(OUTSIDE.values())) + "test_worlds.py::x", 0),
     ],
 )
 def test_a_change_reaches_what_it_touches(changed: str, test: str, distance: int | None) -> None:
     assert Reach([changed]).distance(test) == distance
+
+
+def test_tests_of_the_plugins_run_where_the_change_reaches_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    items = [Item("tests/unit/a.py::test_quick"), Item(f"{PLUGIN_TEST}::test_fast")]
+    for distance, expected in ((None, items[:1]), (3, items)):
+        monkeypatch.setattr(selection, "nearness", lambda base, n=distance: lambda item: n)
+        assert selection.chosen(items, "fast", 0.0) == expected  # type: ignore[arg-type, comparison-overlap]
+        assert selection.chosen(items, "everything", 0.0) == items  # type: ignore[arg-type, comparison-overlap]
 
 
 def test_a_test_is_the_farther_the_more_imports_lie_between() -> None:

@@ -4,12 +4,12 @@ one of them, its agents or its tools."""
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
-from thumbwheel.compat.variants import VARIANTS
-from thumbwheel.core.plugins import VariantTable
+from tests.distributions import COMPAT, ROOT
+from thumbwheel.core.plugins import VARIANTS_OF_EXTRAS, VariantTable
 
-ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "thumbwheel"
 SYSTEMS = re.compile(
     r"isaa|flow_?agent|toolboxv2|\bn3\b|\bocd\b|command_?center|rlhf_?plan|echoes|namel3ss",
@@ -19,16 +19,14 @@ AGENTS = re.compile(r"\b(FILER|LIBRARIAN|PRIORITIZER|STORER|RETRIEVER|GUARDRAIL)
 TOOLS = re.compile(
     "internal_reasoning|internal_task_stack|llm_tool_node|outline_step", re.IGNORECASE
 )
-RECORDER = SOURCE / "sdk"
-"""It records the tools of that agent by name. It runs in the agent's own process and imports
-nothing of ours, so no plugin can tell it their names."""
+ENTRY_POINTS = tomllib.loads((ROOT / COMPAT / "pyproject.toml").read_text())["project"][
+    "entry-points"
+]
 
 
 def outside() -> list[Path]:
-    """Every source file that is in no system's package."""
-    packages = [SOURCE / "compat", SOURCE / "demo"]
-    files = SOURCE.rglob("*.py")
-    return [path for path in files if not any(map(path.is_relative_to, packages))]
+    """Every source file of the core."""
+    return [path for path in SOURCE.rglob("*.py") if not path.is_relative_to(SOURCE / "demo")]
 
 
 def lines_with(pattern: re.Pattern[str], files: list[Path]) -> list[str]:
@@ -48,14 +46,27 @@ def test_no_agent_of_a_system_is_named_outside_of_its_package() -> None:
     assert lines_with(AGENTS, outside()) == []
 
 
-def test_no_tool_of_a_system_is_named_but_where_it_is_recorded() -> None:
-    files = [path for path in outside() if not path.is_relative_to(RECORDER)]
-    assert lines_with(TOOLS, files) == []
+def test_no_tool_of_a_system_is_named_outside_of_its_package() -> None:
+    assert lines_with(TOOLS, outside()) == []
 
 
 def test_every_variant_of_the_systems_is_in_a_table_and_can_be_loaded() -> None:
-    for group, variants in VARIANTS.items():
+    for group, variants in ENTRY_POINTS.items():
         table: VariantTable[object] = VariantTable("variant", group, {})
         for name in variants:
             assert table.get(name) is not None
             assert f'"{group}"' in "".join(path.read_text() for path in outside()), group
+
+
+def test_the_core_knows_which_variants_come_with_the_extra() -> None:
+    """It tells people which extra to install, without naming a variant in its code."""
+    listed = tomllib.loads(VARIANTS_OF_EXTRAS.read_text())["compat"]
+    assert listed == {group: sorted(names) for group, names in sorted(ENTRY_POINTS.items())}
+
+
+def test_both_distributions_have_the_same_version() -> None:
+    core = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    compat = tomllib.loads((ROOT / COMPAT / "pyproject.toml").read_text())["project"]
+    assert compat["version"] == core["version"]
+    assert compat["dependencies"] == [f"thumbwheel=={core['version']}"]
+    assert core["optional-dependencies"]["compat"] == [f"thumbwheel-compat=={core['version']}"]

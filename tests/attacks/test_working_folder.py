@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.distributions import ROOT, source_files
 from thumbwheel.core.config import FILE_NAME, Sources
 from thumbwheel.core.errors import ConfigError, InputError
 from thumbwheel.importers.detect import DOTENV, address_of
 from thumbwheel.training.judge import JudgeRequest, RewardJudge
 
-SOURCE = Path(__file__).parents[2] / "src" / "thumbwheel"
 COMMAND = re.compile(r"\[\s*sys\.executable,\s*(\S+)")
 SAFE = ('"-P",', '"-I",')
 REPEATED = "*sys.orig_argv[1:]])"
@@ -26,13 +26,13 @@ OTHER = 54_321
 
 def test_no_child_looks_into_the_working_folder_first() -> None:
     commands = {
-        (path.relative_to(SOURCE).as_posix(), option)
-        for path in SOURCE.rglob("*.py")
+        (path.relative_to(ROOT).as_posix(), option)
+        for path in source_files()
         for option in COMMAND.findall(path.read_text(encoding="utf-8"))
     }
     assert len(commands) > 10
     assert {command for command in commands if command[1] not in SAFE} == {
-        ("app/job_commands.py", REPEATED)
+        ("src/thumbwheel/app/job_commands.py", REPEATED)
     }
 
 

@@ -60,14 +60,19 @@ def lasting_port() -> int:
 
 
 def serve_command(
-    home: Path, port: int, workers: int = 0, prelude: str = "", config: Path | None = None
+    home: Path,
+    port: int,
+    workers: int = 0,
+    prelude: str = "",
+    config: Path | None = None,
+    python: str | Path = sys.executable,
 ) -> list[str]:
     """The command that starts a server for this home, with the settings of a file; its process runs
     the `prelude` first."""
     program = ["-m", "thumbwheel"]
     if prelude:
         program = ["-c", f"{prelude}\nfrom thumbwheel.cli.main import main\nmain()"]
-    command = [sys.executable, *program, "--home", str(home)]
+    command = [str(python), *program, "--home", str(home)]
     if config is not None:
         command += ["--config", str(config)]
     return [*command, "serve", "--workers", str(workers), "--port", str(port)]
@@ -82,11 +87,12 @@ def running(
     prelude: str = "",
     options: Sequence[str] = (),
     config: Path | None = None,
+    python: str | Path = sys.executable,
 ) -> Iterator[ThumbwheelServer]:
     """A server for this home; it is stopped at the end, and what it recorded are rows then."""
     with (log or home.with_suffix(".log")).open("wb") as output:
         process = subprocess.Popen(
-            [*serve_command(home, 0, workers, prelude, config), *options],
+            [*serve_command(home, 0, workers, prelude, config, python), *options],
             stderr=output,
             env={**os.environ, **LOOPBACK, **(environment or {})},
         )

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "src"
-WITH_EXAMPLES = [path for path in sorted(SOURCE.rglob("*.py")) if ">>>" in path.read_text("utf-8")]
+from tests.distributions import ROOT, module_of, source_files
+
+WITH_EXAMPLES = [path for path in source_files() if ">>>" in path.read_text("utf-8")]
 
 
 def module_name(path: Path) -> str:
-    return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+    return module_of(path.relative_to(ROOT).as_posix()) or ""
 
 
 def test_there_are_modules_with_examples() -> None:

@@ -3,16 +3,20 @@ only when one of its commands is needed.
 
 To add a command: write it in the stage's `commands.py` and list it in COMMANDS, and give it a route
 in the stage's `routes.py`, or a reason in LOCAL why it has none. A command is a function or a Typer
-group; its `ctx.obj` is the opener of the home.
+group; its `ctx.obj` is the opener of the home. A plugin brings a `PluginCommand` by an entry point.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import typer
+
+from thumbwheel.core import log
+from thumbwheel.core.plugins import VariantTable
 
 COMMANDS = {
     "plan": (
@@ -190,14 +194,6 @@ COMMANDS = {
         "thumbwheel.llm.commands:tools",
         "Show and install the programs of llama.cpp that GGUF needs.",
     ),
-    "settings": (
-        "thumbwheel.compat.commands:settings",
-        "Turn the settings of a replaced system into ours.",
-    ),
-    "widgets": (
-        "thumbwheel.compat.commands:widgets",
-        "List every variation of a catalogue of widgets, to be rated as cards.",
-    ),
     "sandbox": (
         "thumbwheel.sandbox.commands:sandbox",
         "Check whether code of answers may run on this machine: levels and attacks.",
@@ -207,7 +203,7 @@ COMMANDS = {
 
 STAGES = {
     "Begin": ("init", "doctor", "plan", "demo", "hardware"),
-    "Collect": ("import", "traces", "prompt", "feedback", "widgets"),
+    "Collect": ("import", "traces", "prompt", "feedback"),
     "Rate": ("queue", "label", "case", "reward"),
     "Train": ("dataset", "train", "run", "reward-model", "models", "loop"),
     "Decide": ("evaluate", "gate", "report"),
@@ -219,7 +215,7 @@ STAGES = {
     "Look after a home": (
         *("keys", "users", "audit", "secrets", "erase", "backup", "restore", "db", "blobs"),
         "cluster",
-        *("settings", "tools", "sandbox"),
+        *("tools", "sandbox"),
     ),
 }
 """The commands by stage, in the order in which `--help` shows them."""
@@ -267,8 +263,6 @@ LOCAL = {
     "tools install": "it installs programs",
     "models add": "it reads a folder of the machine in front of you",
     "sandbox check": "it is about the machine in front of you",
-    "settings convert": "it turns one file of yours into another",
-    "widgets generate": "it turns one file of yours into another",
     "secrets set": "a secret is typed where it is stored, or on a page of the server",
     "label review": "it asks, at a terminal; requests are those of label questions and decide",
     "label trust": "it names a server to send texts to, and a variable that holds its key",
@@ -279,6 +273,21 @@ HELP = {"import": "thumbwheel.capture.commands:import_help"}
 """Commands whose help also names what plugins bring."""
 
 
+@dataclass(frozen=True)
+class PluginCommand:
+    """A command that an installed package brings. A server does not offer it."""
+
+    command: typer.Typer | Callable[..., Any]
+    """A Typer group, or the function of a single command."""
+    line: str
+    """Its line in the list of commands."""
+    stage: str
+    """The group of that list in which it is shown, one of STAGES."""
+
+
+PLUGINS: VariantTable[PluginCommand] = VariantTable("command", "thumbwheel.commands", {})
+
+
 def add_commands(app: typer.Typer, names: Collection[str]) -> None:
     """Add the commands with these names to `app` in full, and all others as one line of help
     each."""
@@ -287,6 +296,29 @@ def add_commands(app: typer.Typer, names: Collection[str]) -> None:
         if command is not None:
             _extend(command, WITHIN.get(name, {}))
         _attach(app, name, command, line)
+
+
+def plugin_commands(arguments: Sequence[str] | None = None) -> dict[str, PluginCommand]:
+    """Return the commands of plugins by name. There are none if the first of the arguments is a
+    command of ours, because the metadata of all installed packages has to be read for them. A
+    command that cannot be loaded is left out with a warning."""
+    if arguments and arguments[0] in COMMANDS:
+        return {}
+    commands: dict[str, PluginCommand] = {}
+    for name in PLUGINS.names():
+        if name in COMMANDS:
+            continue
+        try:
+            commands[name] = PLUGINS.get(name)
+        except Exception as error:  # noqa: BLE001 - a broken package must not end other commands
+            log.complain(f"the command {name!r} of {PLUGINS.locations[name]} is left out: {error}")
+    return commands
+
+
+def add_plugin_commands(app: typer.Typer, commands: dict[str, PluginCommand]) -> None:
+    """Add the commands of plugins to `app`."""
+    for name, plugin in commands.items():
+        _attach(app, name, plugin.command, plugin.line)
 
 
 def _extend(group: typer.Typer, commands: dict[str, str]) -> None:

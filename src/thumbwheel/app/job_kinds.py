@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from thumbwheel.access.types import Verb
 from thumbwheel.core.errors import InputError
-from thumbwheel.core.plugins import VariantTable, nearest
+from thumbwheel.core.plugins import VariantTable, missing_variant, nearest
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs.part_types import PartHandler, PartKind
 from thumbwheel.jobs.types import HEAVY, JobKind
@@ -93,6 +93,8 @@ def job_kind(name: str) -> JobKind:
     """Return the kind with this name. Raises InputError."""
     names = _names()
     if name not in names:
+        if error := missing_variant(PLUGINS.kind, PLUGINS.group, name):
+            raise InputError(error.what, error.why, error.fix)
         raise InputError(
             f"job kind {name!r}",
             "there is none",

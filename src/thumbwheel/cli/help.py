@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from thumbwheel.app.command_table import STAGES, parameter_name
+from thumbwheel.app.command_table import COMMANDS, PLUGINS, STAGES, parameter_name
 
 LONG = 20
 """A command with more options than this has `--help-all`."""
@@ -111,11 +111,21 @@ def _parameter_sections(
 
 def _command_sections(group: Any, path: str, width: int) -> Iterator[str]:
     """Yield the commands of a group; those of the program by stage."""
-    stages = {"Commands": tuple(group.commands)} if path else STAGES
+    stages = {"Commands": tuple(group.commands)} if path else _stages(group.commands)
     longest = max(len(name) for name in group.commands)
     for stage, names in stages.items():
         rows = [(name, _first_paragraph(group.commands[name].help)) for name in names]
         yield _section(stage, rows, width, min(longest, WIDEST_NAME))
+
+
+def _stages(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the commands of the program by stage, those of plugins at the end of theirs."""
+    stages = dict(STAGES)
+    for name in names:
+        if name not in COMMANDS:
+            stage = PLUGINS.get(name).stage
+            stages[stage] = (*stages.get(stage, ()), name)
+    return stages
 
 
 def _first_paragraph(text: str | None) -> str:

@@ -7,7 +7,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -18,9 +18,17 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from thumbwheel import sdk
-from thumbwheel.app.command_table import COMMANDS, add_commands, leaves
+from thumbwheel.app.command_table import (
+    COMMANDS,
+    PLUGINS,
+    add_commands,
+    add_plugin_commands,
+    leaves,
+    plugin_commands,
+)
 from thumbwheel.cli.help import add_help
 from thumbwheel.core import ids, log
+from thumbwheel.core.plugins import missing_variant
 from thumbwheel.sdk.version import __version__
 
 ENDLESS = frozenset({"serve", "worker"})
@@ -54,6 +62,14 @@ def _visible_usage_errors() -> Iterator[None]:
 
 class Group(TyperGroup):
     """The top of the command line. On Ctrl-C it says what becomes of the work."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of this name, or None. Raises NotFound if an extra brings it that is
+        not installed."""
+        command = super().get_command(ctx, cmd_name)
+        if command is None and (error := missing_variant(PLUGINS.kind, PLUGINS.group, cmd_name)):
+            raise error
+        return command
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         """Parse the global options."""
@@ -102,9 +118,9 @@ def main() -> None:
         sys.exit(130)
 
 
-def command_line(arguments: Collection[str] = tuple(COMMANDS)) -> Any:
+def command_line(arguments: Sequence[str] | None = None) -> Any:
     """Return the command of the whole program, with those subcommands in full that the arguments
-    name."""
+    name; None stands for all of them."""
     command = get_command(build(arguments))
     _take_any_agent_name(command)
     show_answers(command)
@@ -187,9 +203,9 @@ def _invoke(path: str, leaf: Any, run_here: Callable[[Any], Any], ctx: Any) -> N
         raise typer.Exit(answer.exit_code)
 
 
-def build(arguments: Collection[str]) -> typer.Typer:
+def build(arguments: Sequence[str] | None = None) -> typer.Typer:
     """Build the application for these arguments: the typed command in full, all others as one line
-    of help each."""
+    of help each. None stands for all commands."""
     app = typer.Typer(
         name="thumbwheel",
         help=INTRO,
@@ -200,7 +216,9 @@ def build(arguments: Collection[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(root)
-    add_commands(app, COMMANDS.keys() & set(arguments))
+    names = COMMANDS.keys() if arguments is None else COMMANDS.keys() & set(arguments)
+    add_commands(app, names)
+    add_plugin_commands(app, plugin_commands(arguments))
     return app
 
 

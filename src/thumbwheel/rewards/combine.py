@@ -18,10 +18,10 @@ from pydantic import Field, field_validator
 
 from thumbwheel.core import ids
 from thumbwheel.core.config import Config
-from thumbwheel.core.plugins import VariantTable, nearest
+from thumbwheel.core.plugins import VariantTable, missing_variant
 from thumbwheel.rewards.function import Score
 from thumbwheel.rewards.functions import FUNCTIONS
-from thumbwheel.rewards.presets import ARITHMETICS, PRESETS, ComponentConfig
+from thumbwheel.rewards.presets import ARITHMETICS, CHECKER, PRESETS, ComponentConfig
 
 
 class RewardConfig(Config):
@@ -56,15 +56,15 @@ class RewardConfig(Config):
     @classmethod
     def _installed(cls, checkers: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         for name in checkers:
-            if name not in FUNCTIONS.names():
-                raise ValueError(
-                    f"there is no reward function {name!r}.{nearest(name, FUNCTIONS.names())}"
-                )
+            _known(FUNCTIONS, name)
         return checkers
 
     def parts(self) -> dict[str, ComponentConfig]:
-        """Return every component that is to be run, by name."""
-        return merged(PRESETS.get(self.preset).components, self.components)
+        """Return every component that is to be run, by name. A component of the preset is left out
+        if its function comes with an extra that is not installed."""
+        preset = PRESETS.get(self.preset).components
+        available = {name: part for name, part in preset.items() if not _needs_extra(name, part)}
+        return merged(available, self.components)
 
     @property
     def arithmetic_name(self) -> str:
@@ -127,9 +127,15 @@ class ComponentValues:
         return left_out
 
 
+def _needs_extra(name: str, part: ComponentConfig) -> bool:
+    function = part.function or name
+    is_known = function == CHECKER or function in FUNCTIONS.locations
+    return not is_known and missing_variant(FUNCTIONS.kind, FUNCTIONS.group, function) is not None
+
+
 def _known(table: VariantTable[Any], name: str) -> str:
-    if name not in table.names():
-        raise ValueError(f"known are {', '.join(table.names())}.{nearest(name, table.names())}")
+    if error := table.error_of(name):
+        raise ValueError(f"{error.why}. {error.fix}")
     return name
 
 

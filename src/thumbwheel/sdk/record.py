@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any, overload
 import platformdirs
 
 from thumbwheel.sdk.judgement import check_agent, check_feedback
+from thumbwheel.sdk.plain import plain
 from thumbwheel.sdk.segment import Segment
-from thumbwheel.sdk.tracefile import plain
 from thumbwheel.sdk.tracing import Input, Trace, now
 
 if TYPE_CHECKING:

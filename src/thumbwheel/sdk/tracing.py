@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
 from thumbwheel.sdk.nesting import RUNS, Inherited, inherited, innermost
-from thumbwheel.sdk.tracefile import plain
+from thumbwheel.sdk.plain import plain
 
 F = TypeVar("F", bound=Callable[..., Any])
 Input = str | Sequence[Mapping[str, Any]]

@@ -242,7 +242,8 @@ def _add_further_routes(dialects: Sequence[str], api: FastAPI) -> None:
     from thumbwheel.server.pages.routes import unknown_page_router
     from thumbwheel.server.playground_calls import router as playground_router
 
-    api.include_router(api_router())
+    # include_router would make each route of the commands a second time
+    api.router.routes.extend(api_router().routes)
     routes = dialect_router(dialects)
     paths = (route.path for route in routes.routes if isinstance(route, Route))
     api.state.dialect_paths = frozenset(paths)

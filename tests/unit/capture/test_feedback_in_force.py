@@ -25,7 +25,6 @@ from thumbwheel.importers.sources.openwebui import EXAMPLE as OPENWEBUI
 from thumbwheel.importers.types import FeedbackRecord
 from thumbwheel.models.types import Agent
 from thumbwheel.rewards.label import judgements
-from thumbwheel.sdk import TraceCollector
 
 AGENT = "desk"
 
@@ -278,28 +277,6 @@ def test_a_file_replaces_no_word_that_an_app_of_the_home_sent(
 
 
 # Statistics
-
-
-def test_a_collector_s_label_counts_once(
-    command_line: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("THUMBWHEEL_HOME", str(tmp_path / "home"))
-    collector = TraceCollector(tmp_path / "runs", agent=AGENT)
-    collector.start_trace("s1", "Opening hours?")
-    trace = collector.finish_trace("Nine to five.")
-
-    def stats() -> Any:
-        assert command_line("import", "flowagent", "runs", "--agent", AGENT)[0] == 0
-        code, out, _ = command_line("feedback", "stats", "--agent", AGENT, "--json")
-        assert code == 0
-        return json.loads(out)
-
-    for label in (True, False, True):
-        collector.label_trace(trace.trace_id, label)
-        counts = stats()
-        assert counts["signals"]["thumb"]["count"] == 1
-        assert counts["signals"]["thumb"]["share_positive"] == float(label)
-        assert sum(counts["raters"].values()) == 1
 
 
 def history() -> FeedbackWorld:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
 from tests.command_line import Run
-from thumbwheel.app.command_table import COMMANDS, STAGES, leaves, parameter_name
+from thumbwheel.app.command_table import COMMANDS, PLUGINS, STAGES, leaves, parameter_name
 from thumbwheel.cli.help import FIRST, LONG
 from thumbwheel.cli.main import command_line as whole_command_line
 
@@ -130,3 +131,61 @@ def test_help_all_shows_every_option(command_line: Run) -> None:
 def test_a_group_without_a_command_shows_its_help(command_line: Run) -> None:
     code, out, err = command_line("queue")
     assert code == 2 and "Commands:" in out + err and "\\x1b" not in out + err
+
+
+PRESS = '''"""A plugin's command."""
+
+import typer
+
+from thumbwheel.app.command_table import PluginCommand
+
+app = typer.Typer()
+
+
+@app.command("dry")
+def dry(days: int = 3) -> None:
+    """Press a flower."""
+
+
+PRESS = PluginCommand(app, "Press flowers.", "Collect")
+'''
+
+
+@pytest.fixture
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package with a command, and one whose command cannot be loaded."""
+    (tmp_path / "flower_press.py").write_text(PRESS)
+    points = {"press": "flower_press:PRESS", "broken": "no_such_module:COMMAND"}
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(PLUGINS, "locations", points)
+
+
+@pytest.mark.usefixtures("plugins")
+def test_a_plugins_command_is_listed_in_its_stage(command_line: Run) -> None:
+    code, out, err = command_line("--help")
+    assert code == 0
+    collect = out.partition("\nCollect:\n")[2].partition("\n\n")[0]
+    assert re.search(r"^  press +Press flowers\.$", collect, re.MULTILINE)
+    assert "broken" not in out
+    assert err.count("the command 'broken' of no_such_module:COMMAND is left out") == 1
+
+
+@pytest.mark.usefixtures("plugins")
+def test_a_plugins_command_has_its_own_help(command_line: Run) -> None:
+    code, out, _ = command_line("press", "dry", "--help")
+    assert code == 0 and "Press a flower." in out and "--days <int>" in out
+
+
+def test_a_command_of_ours_loads_no_plugin(command_line: Run, plugins: None) -> None:
+    code, _, err = command_line("traces", "list", "--help")
+    assert (code, err) == (0, "")
+
+
+def test_a_missing_command_names_the_extra(
+    command_line: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PLUGINS, "locations", {})
+    code, _, err = command_line("settings", "convert", "rlhf.yaml")
+    assert code == 2 and "pip install 'thumbwheel[compat]'" in err
+    code, _, err = command_line("setings")
+    assert code == 2 and "No such command" in err

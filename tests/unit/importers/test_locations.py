@@ -370,41 +370,6 @@ class TestSubjects:
         ]
         assert subjects == ["ann", "7", None]
 
-    def test_the_collector_and_the_hook_write_it(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        import asyncio
-
-        import thumbwheel
-
-        class Agent:
-            async def a_run(
-                self,
-                query: str,
-                session_id: str = "default",
-                user_id: str | None = None,
-                **kwargs: Any,
-            ) -> str:
-                return "Nine to five."
-
-        monkeypatch.setenv("THUMBWHEEL_HOME", str(tmp_path / "home"))
-        collector = thumbwheel.TraceCollector(tmp_path / "traces", agent="desk")
-        agent = Agent()
-        with thumbwheel.hook_into_agent(agent, collector):
-            asyncio.run(agent.a_run("Hours?", "s1", user_id="ann"))
-        items = list(SOURCES.get("flowagent").read(tmp_path / "traces", lambda position: None))
-        (trace,) = [
-            record
-            for item in items
-            if isinstance(item, Line)
-            for record in item.records
-            if not isinstance(record, FeedbackRecord)
-        ]
-        assert isinstance(trace, TraceRecord) and trace.subject == "ann"
-        (spool,) = (tmp_path / "home" / "inbox").iterdir()
-        spooled = json.loads(spool.read_text())
-        assert spooled["subject"] == "ann"
-
 
 PAIRS = [{"prompt": f"Question {i}?", "chosen": "Yes.", "rejected": "No."} for i in range(70)]
 

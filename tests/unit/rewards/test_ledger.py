@@ -521,7 +521,7 @@ def test_reweighing_runs_nothing_and_says_what_would_change(make_ledger):
     assert home.run().judged.total() == 0
     with pytest.raises(NotFound, match="no_such"):
         reweigh(home.ws, AGENT, {"no_such": 1.0})
-    with pytest.raises(ConfigError, match="known are default"):
+    with pytest.raises(ConfigError, match="Known: default"):
         reweigh(home.ws, AGENT, {}, "no_such")
 
 

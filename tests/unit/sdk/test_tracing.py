@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import thumbwheel
-from thumbwheel import TraceCollector
 
 
 @pytest.fixture
@@ -166,18 +165,6 @@ def test_a_trace_of_another_agent_inside_only_remembers_where_it_was(inbox: Path
     line = recorded(inbox)["y"]
     assert "parent" not in line and line["session"] == "s"
     assert line["metadata"] == {"parent_agent": "boss", "parent_trace": run.id}
-
-
-def test_traces_and_runs_of_a_collector_nest_in_each_other(inbox: Path, tmp_path: Path) -> None:
-    collector = TraceCollector(tmp_path / "runs", agent="a")
-    with thumbwheel.trace("a", input="outer") as run:
-        inner = collector.start_trace("s", "middle")
-        thumbwheel.trace("a", input="x", output="innermost")
-        collector.finish_trace("middle")
-        run.output = "outer"
-    lines = recorded(inbox)
-    assert lines["middle"]["parent"] == run.id
-    assert lines["innermost"]["parent"] == inner.trace_id
 
 
 def test_threads_have_runs_of_their_own(inbox: Path) -> None:
