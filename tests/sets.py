@@ -151,7 +151,7 @@ FAST_PROCESSOR_SECONDS = 0.5
 without; other programs that were busy then do not change that."""
 FAST_SECONDS = 5.0
 """So is a test that took longer, for whatever it waited."""
-QUICK_SECONDS = 0.02
+QUICK_SECONDS = 0.008
 """`quick` runs the files whose tests took no more of the processor than this on average in the last
 full run."""
 
