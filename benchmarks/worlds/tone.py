@@ -112,9 +112,9 @@ class Tone(World):
             if compared == ratings:
                 break
             traces += [trace_line(each, self.name, TEMPERATURE) for each in (first, second)]
-            said = opinions(rng, taste, first, second)
-            compared += bool(said)
-            feedback += said
+            words = opinions(rng, taste, first, second)
+            compared += bool(words)
+            feedback += words
         folder.mkdir(parents=True, exist_ok=True)
         return Files(
             base=base,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests import distributions, selection
-from tests.sets import ALWAYS, BY_TOUCH, ELSEWHERE, OUTSIDE
+from tests.sets import ALWAYS, BY_TOUCH, ELSEWHERE, OUTSIDE, QUICK_SECONDS
 from tests.touched import ROOT, LastFullRun, Reach
 
 NAMED = next(iter(ALWAYS))
@@ -20,7 +20,7 @@ COMPAT = distributions.COMPAT.as_posix()
 PLUGIN_TEST = f"{COMPAT}/tests/test_n3_datasets.py"
 RECORD = LastFullRun(
     "0" * 40,
-    {"tests/unit/a.py": 0.01, "tests/unit/b.py": 0.4},
+    {"tests/unit/a.py": QUICK_SECONDS, "tests/unit/b.py": 0.4},
     {"tests/unit/a.py::s3": 500.0, "tests/unit/b.py::test_long": 3.0},
 )
 

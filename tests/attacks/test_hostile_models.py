@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-import thumbwheel
+from tests.distributions import source_files
 from tests.models.tiny_models import tiny_adapter, tiny_base
 from thumbwheel.core.errors import InputError, ModelError
 from thumbwheel.engine.adapter_check import check_adapter
@@ -120,7 +120,7 @@ def test_no_library_asks_a_terminal_whether_strange_code_may_run() -> None:
     input for the answer."""
     silent = []
     calls = 0
-    for path in sorted(Path(thumbwheel.__file__).parent.rglob("*.py")):
+    for path in source_files():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue

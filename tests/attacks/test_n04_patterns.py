@@ -20,6 +20,7 @@ import pytest
 
 import thumbwheel
 from tests.attacks.near_misses import ENDINGS, assert_linear, near_misses, stopped_after
+from tests.distributions import ROOT, module_of, source_files
 from thumbwheel.capture.redact import LOOSE, CaptureConfig, Redactor
 from thumbwheel.core.errors import InputError
 from thumbwheel.core.normal_form import normal_form
@@ -39,7 +40,7 @@ SHORT, LONG = 16_384, 262_144
 SIZE = 300_000
 BOUND = 3.0
 """Seconds of processor time for SIZE characters; no search takes a tenth of it."""
-SOURCES = Path(thumbwheel.__file__).parent
+CORE = Path(thumbwheel.__file__).parent
 NOT_FROM_OUTSIDE = {
     "thumbwheel.llm.install": "reads the output and the archive of a pinned build",
     "thumbwheel.sandbox.cgroup": "reads files of the kernel",
@@ -76,8 +77,8 @@ class Use:
 
 
 def uses() -> Iterator[Use]:
-    for path in sorted(SOURCES.rglob("*.py")):
-        module = ".".join(("thumbwheel", *path.relative_to(SOURCES).with_suffix("").parts))
+    for path in source_files():
+        module = str(module_of(path.relative_to(ROOT).as_posix()))
         source = path.read_text()
         if re.search(r"^import re$", source, re.MULTILINE) and module not in NOT_FROM_OUTSIDE:
             yield from _uses_of(module, ast.parse(source))
@@ -149,7 +150,7 @@ def attack(use: Use, length: int, most: int) -> None:
 FORMS = [form for _, form in (*detectors.KEY_FORMS, *detectors.CREDENTIAL_FORMS)]
 LITERAL_PATTERNS = [
     use
-    for path in (SOURCES / "sdk/detectors.py", SOURCES / "capture/redact.py")
+    for path in (CORE / "sdk/detectors.py", CORE / "capture/redact.py")
     for use in [
         node.args[0]
         for node in ast.walk(ast.parse(path.read_text()))

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-import thumbwheel
 from tests.approvals import approve
 from tests.command_line import Run
+from tests.distributions import source_files
 from tests.servers.scripted_upstream import ScriptedUpstream
 from tests.servers.thumbwheel_server import LOOPBACK
 from tests.worlds.experiment_world import ExperimentWorld
@@ -421,13 +421,13 @@ WHO_MOVES = {
 def test_there_is_no_other_road() -> None:
     """Who moves an alias is in this list, and in a test above. `deploy` calls `promote`, jobs and
     the wheel call `deploy`; routes, pages and MCP tools run the commands."""
-    root = Path(thumbwheel.__file__).parent
     callers: dict[str, set[str]] = {}
-    for path in root.rglob("*.py"):
+    for path in source_files():
         source = path.read_text(encoding="utf-8")
         if not any(f"{mover}(" in source for mover in MOVERS):
             continue
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in MOVERS:
-                callers.setdefault(str(path.relative_to(root)), set()).add(ast.unparse(node.func))
+                name = path.as_posix().rpartition("/thumbwheel/")[2]
+                callers.setdefault(name, set()).add(ast.unparse(node.func))
     assert callers == WHO_MOVES

@@ -6,7 +6,6 @@ Not here: what people said of an answer (`marks.py`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -36,12 +35,13 @@ ROW_SWITCHES = ("train", "training", "trainable", "loss")
 ROW_CHOICES = ("keep", "include", "included", "use", "selected", "valid", "validated", "verified")
 ROW_REMOVALS = ("exclude", "excluded", "discard", "discarded", "ignore", "skip", "deleted")
 """Keys of a row by which people sort rows out; their texts are anything."""
-TURN_SWITCHES = re.compile(
-    r"(?:.*_)?(?:weights?|loss(?:es)?|masks?|masked|train|training|trainable|trained|learn|"
-    r"learned|learnable)(?:_.*)?",
-    re.IGNORECASE,
+TURN_SWITCHES = frozenset(
+    {
+        *("weight", "weights", "loss", "losses", "mask", "masks", "masked"),
+        *("train", "training", "trainable", "trained", "learn", "learned", "learnable"),
+    }
 )
-"""Keys of a row whose lists may have a switch for each message."""
+"""Words in the key of a row whose list may have a switch for each message."""
 ERRORS = ("error", "is_error", "isError", "has_error", "error_message")
 """Keys that say something where the model failed."""
 STATES = ("status", "state")
@@ -104,7 +104,9 @@ def _switches_turns(key: str, value: Any) -> bool:
     >>> _switches_turns("loss_weights", [0, 1.0]), _switches_turns("loss", [0.7, 0.2])
     (True, False)
     """
-    if key in ROW_WEIGHTS or not isinstance(value, list) or not TURN_SWITCHES.fullmatch(key):
+    if key in ROW_WEIGHTS or not isinstance(value, list):
+        return False
+    if TURN_SWITCHES.isdisjoint(key.lower().split("_")):
         return False
     are_numbers = all(isinstance(part, int | float) for part in value)
     return are_numbers and (0 in value or ("turn" in key and bool(value)))

@@ -72,7 +72,7 @@ def test_one_agents_lines_of_a_mixed_file(command_line: Run, tmp_path: Path) -> 
     code, _, err = command_line(
         "import", "jsonl", str(path), "--agent", "filer", "--agent-type", "FILER"
     )
-    assert code == 2 and "decisions, n3" in err
+    assert code == 2 and "decisions, flowagent, n3" in err
 
 
 def test_the_seeds_own_test_file_makes_gold_cases(command_line: Run, tmp_path: Path) -> None:

@@ -52,8 +52,8 @@ KINDS = {"GENERATION": "llm", "EMBEDDING": "llm", "TOOL": "tool"}
 QUIET_ROWS, MOST_HELD = 1_000, 50_000
 """The observations of a trace are put together when so many further rows held none of it, or when
 more than so many wait."""
-SCORE_COLUMN = re.compile(r"\A[^\w(]+|\s*\([^()]*\)\s*\Z")
-"""What stands around the name of a score in the head of a column: # user-feedback (api)."""
+BEFORE_NAME = re.compile(r"\A[^\w(]+")
+"""What stands before the name of a score in the head of a column: # user-feedback (api)."""
 COLUMNS = frozenset(
     {
         "id",
@@ -422,6 +422,20 @@ def _score_named(name: str, value: Any) -> dict[str, Any]:
     return {"name": name, "value": value}
 
 
+def _score_name(head: str) -> str:
+    """Return the name of a score in the head of a column.
+
+    >>> _score_name("# user-feedback (api)"), _score_name("quality"), _score_name("tone)")
+    ('user-feedback', 'quality', 'tone)')
+    """
+    name = head.strip()
+    if name.endswith(")"):
+        before, bracket, source = name[:-1].rpartition("(")
+        if bracket and ")" not in source:
+            name = before.rstrip()
+    return BEFORE_NAME.sub("", name)
+
+
 def _column_scores(row: Row) -> list[dict[str, Any]]:
     """Return the scores that a table has as columns: a list of values in each, or one value if the
     column is named like an opinion."""
@@ -429,7 +443,7 @@ def _column_scores(row: Row) -> list[dict[str, Any]]:
     for name, value in row.items():
         if _camel(name) in COLUMNS:
             continue
-        name = SCORE_COLUMN.sub("", name)
+        name = _score_name(name)
         values = unpacked(value)
         if not isinstance(values, list):
             values = [values] if opinion_of(name) is not None else []
