@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -164,3 +165,70 @@ def test_no_reply_fills_the_memory(provider: Provider, replies: Replies, path: s
     replies.bodies = {path: " " * MOST_BYTES + "{}"}
     with pytest.raises(Unauthenticated, match="more than"):
         identity(provider, replies)
+
+
+ADDRESSES = {
+    "login.example.com": "93.184.216.34",
+    "keys.example.com": "93.184.216.35",
+    "inside.example.com": "10.0.0.7",
+    "other.inside.example.com": "10.0.0.8",
+    "cloud.example.com": "169.254.169.254",
+    "here.example.com": "127.0.0.1",
+}
+"""Name -> what it resolves to."""
+
+
+def provider_at(
+    issuer: str, metadata: Mapping[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Provider:
+    """Return a provider whose metadata were read already."""
+
+    def resolve(host: str, port: int, **_: Any) -> list[Any]:
+        if host not in ADDRESSES:
+            raise socket.gaierror(socket.EAI_NONAME, "unknown")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ADDRESSES[host], port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    config = ProviderConfig(issuer=issuer, client_id="thumbwheel")
+    return Provider(config, SecretStore(folder), Seal(b"s" * 32), dict(metadata))
+
+
+@pytest.mark.parametrize("name", ["token_endpoint", "jwks_uri"])
+@pytest.mark.parametrize(
+    "issuer, address",
+    [
+        ("https://login.example.com", "https://inside.example.com:8443/x"),
+        ("https://login.example.com", "https://here.example.com/x"),
+        ("https://login.example.com", "https://cloud.example.com/latest/meta-data"),
+        ("https://login.example.com", "http://keys.example.com/x"),
+        ("https://login.example.com", "http://login.example.com/x"),
+        ("https://login.example.com", "file:///etc/passwd"),
+        ("https://login.example.com", "https://login.example.com@inside.example.com/x"),
+        ("http://inside.example.com", "http://cloud.example.com/x"),
+    ],
+)
+def test_the_metadata_name_no_address_of_the_network_of_the_server(
+    name: str, issuer: str, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = provider_at(issuer, {name: address}, tmp_path, monkeypatch)
+    with pytest.raises(Unauthenticated) as refused:
+        provider._asked_endpoint(name)
+    assert "10.0.0.7" not in str(refused.value), "whoever logs in learns no address"
+
+
+@pytest.mark.parametrize(
+    "issuer, address",
+    [
+        ("https://login.example.com", "https://login.example.com/token"),
+        ("https://login.example.com", "https://keys.example.com/keys"),
+        ("https://inside.example.com", "https://inside.example.com/token"),
+        ("https://inside.example.com", "https://other.inside.example.com/keys"),
+        ("http://here.example.com:8080", "http://here.example.com:8080/token"),
+        ("https://login.example.com", "https://only.a.proxy.knows.example/keys"),
+    ],
+)
+def test_the_addresses_of_sound_providers_are_asked(
+    issuer: str, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = provider_at(issuer, {"jwks_uri": address}, tmp_path, monkeypatch)
+    assert provider._asked_endpoint("jwks_uri") == address

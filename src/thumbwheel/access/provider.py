@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 import jwt
@@ -22,6 +23,8 @@ from authlib.integrations.base_client.errors import OAuthError
 from authlib.integrations.httpx_client import OAuth2Client
 
 from thumbwheel.access.settings import ProviderConfig
+from thumbwheel.core import log
+from thumbwheel.core.addresses import RefusedAddress, allowed_addresses
 from thumbwheel.core.errors import ConfigError, Unauthenticated
 from thumbwheel.core.seal import Seal
 from thumbwheel.core.secret_store import SecretStore
@@ -111,7 +114,7 @@ class Provider:
         with self._client(attempt.redirect_uri) as client:
             try:
                 answer = client.fetch_token(
-                    self._endpoint("token_endpoint"),
+                    self._asked_endpoint("token_endpoint"),
                     grant_type="authorization_code",
                     code=parameters.get("code", ""),
                     code_verifier=attempt.verifier,
@@ -164,6 +167,29 @@ class Provider:
             self._metadata = metadata
         return str(self._metadata.get(name, ""))
 
+    def _asked_endpoint(self, name: str) -> str:
+        """Return an entry of the metadata that this server asks itself. Raises Unauthenticated for
+        an address at which no provider of people is: the metadata are of somebody else, and would
+        have the server ask its own network.
+
+        The host of the issuer may be private, since it is in the settings; then others may, too.
+        """
+        url = self._endpoint(name)
+        parts, issuer = urlsplit(url), urlsplit(self.config.issuer)
+        if issuer.scheme == "https" and parts.scheme != "https":
+            raise _refused(f"the {name} in the provider's metadata is not https")
+        if parts.hostname == issuer.hostname:
+            return url
+        try:
+            allowed_addresses(url, private=_is_private(self.config.issuer))
+        except RefusedAddress as error:
+            log.logger.error("the %s in the provider's metadata is refused: %s", name, error)
+            why = f"the {name} in the provider's metadata leads to an address that is refused"
+            raise _refused(why) from None
+        except OSError:
+            pass  # it does not resolve here: a proxy may know it
+        return url
+
     def _claims(self, token: str, attempt: LoginAttempt) -> Mapping[str, Any]:
         """Return the claims of an id token. Raises Unauthenticated unless it is valid for this
         login."""
@@ -192,7 +218,7 @@ class Provider:
         """Return the key that the provider publishes under this id. It is fetched anew at each
         login, so that a withdrawn key no longer counts. Raises jwt.InvalidKeyError if there is
         none."""
-        keys = jwt.PyJWKSet.from_dict(dict(_json(self._endpoint("jwks_uri")))).keys
+        keys = jwt.PyJWKSet.from_dict(dict(_json(self._asked_endpoint("jwks_uri")))).keys
         for key in keys:
             if key.key_id == kid or (kid is None and len(keys) == 1):
                 return key
@@ -208,6 +234,17 @@ class Provider:
         if claim == "email" and claims.get("email_verified") is not True:
             raise _refused("the provider has not verified the email address")
         return name
+
+
+def _is_private(url: str) -> bool:
+    """Return whether the host of a URL is at private addresses only."""
+    try:
+        allowed_addresses(url, private=False)
+    except RefusedAddress:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _is_name(text: str) -> bool:

@@ -149,7 +149,7 @@ class Drainer:
         self._lock = threading.Lock()
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="thumbwheel-drainer", daemon=True)
-        self.failure: str | None = None
+        self.failure: Exception | None = None
         """Why the last pass could not store everything; None where it could."""
 
     @property
@@ -281,17 +281,18 @@ class Drainer:
         with self._lock:
             self._waiting = [*still_waiting, *self._waiting]
 
-    def _attempt(self, step: Callable[[], object]) -> str | None:
-        """Run `step` and return why it failed, or None if it succeeded."""
+    def _attempt(self, step: Callable[[], object]) -> Exception | None:
+        """Run `step` and return the error with which it failed, or None if it succeeded."""
         try:
             step()
         except (ThumbwheelError, OSError) as error:
-            if str(error) != self.failure:  # a full disk is said once, not every second
+            # a full disk is said once, not every second
+            if self.failure is None or str(error) != str(self.failure):
                 logger.error("the inbox waits: %s", error)
-            return str(error)
+            return error
         except Exception as error:
             logger.exception("the inbox waits")
-            return repr(error)
+            return error
         return None
 
 

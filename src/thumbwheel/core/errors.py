@@ -24,6 +24,7 @@ import, one generation) is data and never raised. A failed invariant is a crash 
 
 from __future__ import annotations
 
+import os
 from typing import TypeVar
 
 E = TypeVar("E", bound="ThumbwheelError")
@@ -48,6 +49,22 @@ class ThumbwheelError(Exception):
 
     def __reduce__(self) -> tuple[type[ThumbwheelError], tuple[str, str, str]]:
         return type(self), (self.what, self.why, self.fix)
+
+
+def public_reason(error: BaseException) -> str:
+    """Return why something failed as /health says it, which answers without a key: the kind of the
+    error, and the words of the operating system. The text of an error may quote a path, an address
+    of the database, a name of an agent, or what somebody wrote; it belongs into the log.
+
+    >>> public_reason(OSError(28, "No space left on device", "/srv/home/inbox"))
+    'OSError (No space left on device)'
+    >>> public_reason(ValueError("not a number: 'my secret'"))
+    'ValueError'
+    """
+    for cause in (error, error.__cause__):
+        if isinstance(cause, OSError) and cause.strerror and cause.errno is not None:
+            return f"{type(error).__name__} ({os.strerror(cause.errno)})"
+    return type(error).__name__
 
 
 def at_field(error: E, field: str) -> E:

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from typing import Self
 
 from thumbwheel.core import log
-from thumbwheel.core.errors import ThumbwheelError
+from thumbwheel.core.errors import ThumbwheelError, public_reason
 
 
 class Repeated(ABC):
@@ -61,13 +61,10 @@ class Repeated(ABC):
             try:
                 self._once()
                 self._failure = None
-            except ThumbwheelError as error:
-                if self._failure is None:
-                    log.logger.error("%s: %s", self._failing, error)
-                self._failure = f"{self._failing}: {error.what}: {error.why}"
             except Exception as error:  # noqa: BLE001 - the next time may succeed
                 if self._failure is None:
-                    log.logger.exception("%s", self._failing)
-                # /health answers without a key, and the text of any other error may hold an address
-                self._failure = f"{self._failing}: {type(error).__name__}"
+                    is_expected = isinstance(error, ThumbwheelError)
+                    log.logger.error("%s: %s", self._failing, error, exc_info=not is_expected)
+                # /health answers without a key
+                self._failure = f"{self._failing}: {public_reason(error)}; see the log"
             pause = self._pause()

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 from thumbwheel.core import log
+from thumbwheel.core.errors import public_reason
 
 EVERY = 0.04
 """Seconds between two looks."""
@@ -95,7 +96,8 @@ class Refreshed:
         except Exception as error:  # noqa: BLE001 - the server goes on by what it has
             if self._failure is None:
                 log.logger.error("the %s cannot be read: %s", self._what, error)
-            self._failure = str(error).split("\n")[0]
+            # /health answers without a key
+            self._failure = f"the {self._what} cannot be read: {public_reason(error)}; see the log"
         finally:
             self._look_began = None
             self._looked.set()

@@ -28,7 +28,7 @@ from thumbwheel.deploy.routing import (
     warm_deployments,
 )
 from thumbwheel.deploy.running import for_each
-from thumbwheel.deploy.switch import promote
+from thumbwheel.deploy.switch import promote, switch_lock
 from thumbwheel.deploy.targets import TARGETS
 from thumbwheel.deploy.types import (
     ENDPOINT,
@@ -186,20 +186,21 @@ def _end_superseded(ws: Workspace, new: Deployment) -> None:
     """End earlier deployments of the version on the same target. A deployment that answers for an
     alias stays, and so does one whose canary passed if the canary of `new` did not."""
     agent = Agent.named(new.agent)
-    in_use = {new.id}
-    for alias in versions.aliases_of(ws, agent):
-        serving = route(ws, agent, alias).deployment
-        if serving is not None:
-            in_use.add(serving.id)
-    for deployment in deployments(ws, agent):
-        if (deployment.version_id, deployment.target) != (new.version_id, new.target):
-            continue
-        if deployment.id in in_use or deployment.host is not None:
-            continue
-        if deployment.is_accepted and not new.is_accepted:
-            continue
-        _mark_ended(ws, deployment)
-        _remove_endpoint(ws, deployment, deployment.endpoint)
+    with switch_lock(ws, agent):
+        in_use = {new.id}
+        for alias in versions.aliases_of(ws, agent):
+            serving = route(ws, agent, alias).deployment
+            if serving is not None:
+                in_use.add(serving.id)
+        for deployment in deployments(ws, agent):
+            if (deployment.version_id, deployment.target) != (new.version_id, new.target):
+                continue
+            if deployment.id in in_use or deployment.host is not None:
+                continue
+            if deployment.is_accepted and not new.is_accepted:
+                continue
+            _mark_ended(ws, deployment)
+            _remove_endpoint(ws, deployment, deployment.endpoint)
 
 
 def _set_state(
@@ -266,6 +267,14 @@ def undeploy(
     A target that does not answer keeps the model, and the deployment stays recorded; with `forget`
     the record ends all the same.
     """
+    with switch_lock(ws, Agent.named(model_version.agent)):
+        return _undeploy(ws, model_version, target, forget=forget)
+
+
+def _undeploy(
+    ws: Workspace, model_version: ModelVersion, target: str | None, *, forget: bool
+) -> list[Deployment]:
+    """Take a version away, as `undeploy` does, while no alias can move."""
     with ws.db.read() as connection:
         matching = [
             deployment

@@ -13,10 +13,10 @@ from thumbwheel.core import log
 from thumbwheel.core.errors import Conflict, ModelError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import fitness, processes, store
-from thumbwheel.deploy.routing import require_endpoint, route, warm_deployments
+from thumbwheel.deploy.routing import by_id, require_endpoint, route, warm_deployments
 from thumbwheel.deploy.running import ensure_running, health
 from thumbwheel.deploy.targets import TARGETS
-from thumbwheel.deploy.types import Deployment, public_name
+from thumbwheel.deploy.types import Deployment, DeploymentState, public_name
 from thumbwheel.evaluation.approval import require_approval
 from thumbwheel.export.types import Acceptance
 from thumbwheel.models import versions
@@ -50,7 +50,8 @@ def promote(
         evidence["accepted"] = f"{acceptance.name}: {acceptance.reason}"
         checks_fit = False
     preferred_id = deployment.id if deployment else None
-    with _switch_lock(ws, Agent.named(model_version.agent), alias):
+    versions.check_alias_name(alias)
+    with switch_lock(ws, Agent.named(model_version.agent)):
         # Under the lock its state is read anew: it may have changed since it was looked up.
         current = versions.by_id(ws, model_version.id)
         checks_fit = checks_fit and alias == LIVE
@@ -72,7 +73,8 @@ def rollback(ws: Workspace, agent: Agent, alias: str = LIVE) -> Switch:
     Versions that may not be served any more are skipped, and the log names them. Raises Conflict if
     there is nothing to go back to.
     """
-    with _switch_lock(ws, agent, alias):
+    versions.check_alias_name(alias)
+    with switch_lock(ws, agent):
         undone = []
         current_id = versions.aliases_of(ws, agent).get(alias)
         history = effective_switches(versions.switches(ws, agent, alias))
@@ -164,6 +166,7 @@ def _switch(
     switch_evidence = {"deployment": deployment.id, **evidence}
     switch = versions.point(ws, model_version, alias, reason, switch_evidence)
     try:
+        _require_open(ws, deployment)
         driver.point(name, endpoint)
     except BaseException:
         versions.take_back(ws, agent, switch)
@@ -174,6 +177,16 @@ def _switch(
             "`thumbwheel serve`, or undeploy that"
         )
     return switch
+
+
+def _require_open(ws: Workspace, deployment: Deployment) -> None:
+    """Raise Conflict if another host ended the deployment meanwhile."""
+    if by_id(ws, deployment.id).state in (DeploymentState.ENDED, DeploymentState.FAILED):
+        raise Conflict(
+            f"{deployment.name} on {deployment.target}",
+            "it was taken away in the same moment",
+            "Deploy it again",
+        )
 
 
 def _keeps_alias(previous: Deployment, target: str) -> bool:
@@ -215,9 +228,9 @@ def _choose_deployment(
 
 
 @contextmanager
-def _switch_lock(ws: Workspace, agent: Agent, alias: str) -> Iterator[None]:
-    """Allow one switch of an alias at a time over all processes, so that database and target end
-    with the same version."""
-    versions.check_alias_name(alias)
-    with processes.locked(ws.home.path / store.FOLDER / "switching" / f"{agent.slug}.{alias}"):
+def switch_lock(ws: Workspace, agent: Agent) -> Iterator[None]:
+    """Allow one process of this host at a time to switch aliases of an agent or to end its
+    deployments, so that database and target end with the same version, and no alias moves to what
+    is being taken away."""
+    with processes.locked(ws.home.path / store.FOLDER / "switching" / agent.slug):
         yield

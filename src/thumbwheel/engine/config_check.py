@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.core.errors import ModelError
+from thumbwheel.models import tensor_header
 
 LARGEST_FILE = 16 * 2**20
-LARGEST_HEADER = 256 * 2**20
 LAYERS = (
     "num_hidden_layers",
     "num_layers",
@@ -152,16 +152,11 @@ def _stored_parameters(file: Path) -> int:
 
 def stored_shapes(file: Path) -> list[list[int]]:
     """Return the shapes of the tensors in a safetensors file, by its header. Raises ModelError."""
-    what = f"model {str(file.parent)!r}"
     try:
-        with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            if length > LARGEST_HEADER:
-                raise ValueError(f"its header would have {length:,} bytes")
-            header = json.loads(stream.read(length))
-        shapes = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
-        return [[int(length) for length in shape] for shape in shapes]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return tensor_header.stored_shapes(file)
+    except (OSError, ValueError) as error:
         raise ModelError(
-            what, f"the weight file {file.name!r} is damaged ({error})", "Download or copy it again"
+            f"model {str(file.parent)!r}",
+            f"the weight file {file.name!r} is damaged ({error})",
+            "Download or copy it again",
         ) from None

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from thumbwheel.core import log
+from thumbwheel.core.errors import public_reason
 
 MOST_CALLS = 4096
 """Calls that may wait to be written down."""
@@ -45,7 +46,7 @@ class Losses:
 
     count: int = 0
     last: str = ""
-    """Why the last one is not."""
+    """Why the last one is not; /health shows it to everybody."""
 
 
 @dataclass
@@ -135,7 +136,7 @@ class Recorder:
             appended_at = time.monotonic()
             written = self._spool.append(line)
         except Exception as error:  # noqa: BLE001 - a call must not fail for being recorded
-            self._lose(entry, f"{type(error).__name__}: {error}")
+            self._lose(entry, public_reason(error), error)
             return
 
         def settle(done: Future[Any]) -> None:
@@ -145,20 +146,22 @@ class Recorder:
                 self._stored_at = appended_at
                 _settle(entry, True)
             else:
-                self._lose(entry, str(error) or type(error).__name__)
+                self._lose(entry, public_reason(error), error)
 
         written.add_done_callback(settle)
 
-    def _lose(self, entry: PendingCall, why: str) -> None:
+    def _lose(self, entry: PendingCall, why: str, error: BaseException | None = None) -> None:
+        """Count a call as lost. /health shows `why`; only the log has the text of the error."""
         now = time.monotonic()
         with self._lock:
-            self._losses = Losses(self._losses.count + 1, why[:300])
+            self._losses = Losses(self._losses.count + 1, why)
             self._lost_at = now
             is_silent = now < self._told_at + SAY_EVERY
             if not is_silent:
                 self._told_at = now
         if not is_silent:
-            log.logger.error("a call is not recorded (%d so far): %s", self._losses.count, why)
+            text = why if error is None else f"{type(error).__name__}: {error}"
+            log.logger.error("a call is not recorded (%d so far): %s", self._losses.count, text)
         _settle(entry, False)
 
 

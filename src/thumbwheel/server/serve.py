@@ -41,7 +41,7 @@ from thumbwheel.capture.routes import unbounded
 from thumbwheel.capture.traces import count_traces
 from thumbwheel.core import log
 from thumbwheel.core.addresses import is_loopback
-from thumbwheel.core.errors import Conflict
+from thumbwheel.core.errors import Conflict, public_reason
 from thumbwheel.core.seal import make_seal
 from thumbwheel.core.usage import UsageFile
 from thumbwheel.db.host_software import as_row, software_of_host
@@ -344,10 +344,11 @@ def _gate(ws: Workspace, host: str, config: GatewayConfig) -> Iterator[AccessGat
 
 
 def _standstill(drainer: Drainer) -> str | None:
-    """Return a message if the drainer has stopped making progress, else None."""
+    """Return a message if the drainer has stopped making progress, else None. Health needs no key,
+    so the message omits the text of an error."""
     if not drainer.stands_still():
         return None
-    why = f": {drainer.failure}" if drainer.failure else ""
+    why = f": {public_reason(drainer.failure)}; see the log" if drainer.failure else ""
     return f"recorded lines wait for {drainer.lag():.0f} s to become rows{why}"
 
 

@@ -6,31 +6,37 @@ Nothing is downloaded and no model is loaded.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
-from typing import Any
 
 from thumbwheel.core.errors import ThumbwheelError
 from thumbwheel.core.hardware import Machine, machine
 from thumbwheel.models import ollama_store
 from thumbwheel.models.fetch import fetched_file
 from thumbwheel.models.known_bases import KNOWN_BASES
+from thumbwheel.models.tensor_header import stored_shapes
 from thumbwheel.training.presets import tier
 
 UNITS = {"M": 1e6, "B": 1e9}
-PARAMETERS = re.compile(r"([\d.]+)([MB])")
-"""A count as Ollama and the presets write it: 135M, 3.2B."""
+PARAMETERS = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)([MB])")
+"""A count as Ollama and the presets write it: 135M, 3.2B. What Ollama shows was written by the
+author of the model."""
 LICENSE = re.compile(r"^license:\s*([\w.-]+)\s*$", re.MULTILINE)
 """The licence in the header of a model card."""
 CARD_HEADER = 4000
 """Characters of a model card that are searched for it."""
-LARGEST_HEADER = 1 << 26
-"""Bytes of a safetensors header, at most."""
+LARGEST_HEADER = 1 << 22
+"""Bytes of a safetensors header that is read for a list, at most."""
+MOST_HEADERS = 1 << 24
+"""Bytes of the headers of all files of a model, at most."""
+MOST_PARAMETERS = 10**14
+"""Of a model; a larger count is a mistake or an attack."""
 
 
 class Origin(StrEnum):
@@ -137,30 +143,36 @@ def _in_hub_cache(comfortable: int) -> Iterator[AvailableBase]:
 
 
 def _parameters(weights: list[Path]) -> int | None:
-    """Return the number of parameters by the headers of safetensors files; None for a damaged
-    one."""
-    count = 0
+    """Return the number of parameters by the headers of safetensors files; None for files that are
+    damaged or have headers as no model has them."""
+    count = size = 0
     for file in weights:
         try:
-            for tensor in _header(file).values():
-                size = 1
-                for length in tensor.get("shape", (0,)):
-                    size *= int(length)
-                count += size
-        except (OSError, ValueError, TypeError, AttributeError):
+            status = file.stat()
+            in_file, header_size = _counted(file, status.st_mtime_ns, status.st_size)
+        except OSError:
             return None
-    return count
+        size += header_size
+        if in_file is None or size > MOST_HEADERS:
+            return None
+        count += in_file
+    return count if count <= MOST_PARAMETERS else None
 
 
-def _header(file: Path) -> dict[str, Any]:
-    """Return name -> shape and type of the tensors of a safetensors file."""
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        if length > LARGEST_HEADER:
-            raise ValueError(f"a header of {length} bytes")
-        header: dict[str, Any] = json.loads(stream.read(length))
-    header.pop("__metadata__", None)
-    return header
+@lru_cache(maxsize=4096)
+def _counted(file: Path, modified_at: int, size: int) -> tuple[int | None, int]:
+    """Return (number of parameters in a safetensors file, bytes of its header); None for a header
+    that cannot be one. A file is read once until it changes, because every view of a page asks.
+
+    The files are of strangers: whoever trains over a model of the hub gets it into the cache.
+    """
+    try:
+        shapes = stored_shapes(file, LARGEST_HEADER)
+        with file.open("rb") as stream:
+            header_size = int.from_bytes(stream.read(8), "little")
+    except (OSError, ValueError):
+        return None, 0
+    return sum(prod(shape) for shape in shapes), header_size
 
 
 def _license(card: Path) -> str | None:
