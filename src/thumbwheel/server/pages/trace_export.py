@@ -13,13 +13,12 @@ from fastapi.responses import StreamingResponse
 
 from thumbwheel.capture.trace_types import TraceSummary
 from thumbwheel.capture.traces import list_traces
+from thumbwheel.core.spreadsheet import cell
 from thumbwheel.server.pages.page import PageRequest
 from thumbwheel.server.pages.rendering import HEADERS, PRIVATE
 from thumbwheel.server.pages.traces import ListQuery
 
 AT_ONCE = 500
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""Beginnings of a cell that a spreadsheet would compute instead of showing."""
 MEDIA = {"csv": "text/csv; charset=utf-8", "jsonl": "application/x-ndjson"}
 
 
@@ -61,7 +60,7 @@ def _csv_lines(traces: Iterator[TraceSummary]) -> Iterator[str]:
         if not has_heading:
             writer.writerow(row)
             has_heading = True
-        writer.writerow([_cell(value) for value in row.values()])
+        writer.writerow([cell(value) for value in row.values()])
         yield line.getvalue()
         line.seek(0)
         line.truncate()
@@ -72,15 +71,6 @@ def _row(trace: TraceSummary) -> dict[str, Any]:
     for key in ("occurred_at", "recorded_at"):
         row[key] = None if row[key] is None else row[key].isoformat()
     return row
-
-
-def _cell(value: Any) -> Any:
-    """Return a value as a cell that no spreadsheet takes for a formula."""
-    if isinstance(value, list | tuple):
-        value = "; ".join(str(part) for part in value)
-    if isinstance(value, str) and value.startswith(FORMULA):
-        return f"'{value}"
-    return value
 
 
 FORMS: Mapping[str, Callable[[Iterator[TraceSummary]], Iterator[str]]] = {
