@@ -33,12 +33,15 @@ from thumbwheel.access import keys, users
 from thumbwheel.app.routing_table import RoutingTable
 from thumbwheel.capture.cases import add_case
 from thumbwheel.capture.ingest import ingest
+from thumbwheel.capture.trace_filter import TraceFilter
 from thumbwheel.core import ids
 from thumbwheel.datasets.build import build
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import switch
+from thumbwheel.evaluation.replay_types import ReplaySpec
+from thumbwheel.evaluation.trace_replay import replay_traces, select_traces
 from thumbwheel.export import store as export_store
 from thumbwheel.export.types import Export, Parity, ParityLimits
 from thumbwheel.gateway.settings import GatewayConfig
@@ -70,6 +73,8 @@ ANSWERS = {
 """Model -> its answer to everything."""
 EXPERIMENT_UNITS = 160
 BURST = 60
+REPLAYED = 4
+"""Recorded traces that v0 answered again."""
 
 
 def _answer(request: Received) -> Iterable[bytes]:
@@ -103,6 +108,8 @@ def operations(ws: Workspace, folder: Path) -> Iterator[dict[str, str]]:
         ledger.run(ws, Agent.named(AGENT), components(ws, AGENT, ledger.settings(ws, AGENT)))
         experiment = _experiment(ws)
         _loop(ws, candidate)
+        newest = select_traces(ws, Agent.named(AGENT), TraceFilter(), REPLAYED)
+        replay = replay_traces(ws, ReplaySpec(version="v0", agent=AGENT, traces=tuple(newest)))
         ended = queue.enqueue(ws, "dataset build", {"agent": AGENT}, agent=AGENT, asked_by="ann")
         queue.cancel(ws, ended.id)
         job = queue.enqueue(ws, "evaluate", {"agent": AGENT, "version": "v3"}, agent=AGENT)
@@ -114,6 +121,7 @@ def operations(ws: Workspace, folder: Path) -> Iterator[dict[str, str]]:
             "job": job.id,
             "candidate": candidate.name,
             "case": case_id,
+            "replay": replay.id,
         }
 
 

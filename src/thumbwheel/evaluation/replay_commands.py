@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +12,7 @@ from thumbwheel.capture.trace_options import filters_traces
 from thumbwheel.core import present
 from thumbwheel.core.files import write_output
 from thumbwheel.core.options import Here
-from thumbwheel.core.spreadsheet import cell
+from thumbwheel.evaluation.replay_csv import csv_of
 from thumbwheel.evaluation.replay_types import (
     MOST_TRACES,
     ReplayedTrace,
@@ -114,28 +112,6 @@ def show_(
     }
     title = f"replay by {shown.version} of {agent}"
     return present.records(shown.traces, title, columns, data=shown)
-
-
-def csv_of(shown: ShownReplay) -> str:
-    """Return the answers of a replay as CSV, with cells that no spreadsheet computes."""
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(CSV_COLUMNS)
-    for row in shown.traces:
-        values = (
-            *(row.recorded, row.replayed, row.question, row.answered_by, row.before),
-            *(shown.version, row.after, "yes" if row.is_equal else "no"),
-            *(row.votes.get(winner, 0) for winner in ("recorded", "replayed", "tie")),
-        )
-        writer.writerow([cell(value) for value in values])
-    return text.getvalue()
-
-
-CSV_COLUMNS = (
-    *("recorded_trace", "replayed_trace", "question", "recorded_by", "recorded_answer"),
-    *("version", "replayed_answer", "equal"),
-    *("votes_recorded", "votes_replayed", "ties"),
-)
 
 
 def _votes(row: ReplayedTrace) -> str:

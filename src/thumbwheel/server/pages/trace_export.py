@@ -1,4 +1,4 @@
-"""The traces of a list as a file: all that match its filters, or those that were selected."""
+"""Traces as a file: those that match the filters of the list, the selected ones, or a replay."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 
 from thumbwheel.capture.trace_types import TraceSummary
 from thumbwheel.capture.traces import list_traces
 from thumbwheel.core.spreadsheet import cell
+from thumbwheel.evaluation.replay_csv import csv_of
+from thumbwheel.evaluation.trace_replay import show_replay
 from thumbwheel.server.pages.page import PageRequest
 from thumbwheel.server.pages.rendering import HEADERS, PRIVATE
 from thumbwheel.server.pages.traces import ListQuery
@@ -32,6 +34,14 @@ def export_response(asked: PageRequest, form: str) -> StreamingResponse:
     return StreamingResponse(
         write(_matching(asked, query)), headers=headers, media_type=MEDIA[form]
     )
+
+
+def replay_response(asked: PageRequest) -> Response:
+    """Return all pairs of a replay as a CSV file."""
+    replay = show_replay(asked.ws, asked.agent, asked.parts["replay"])
+    name = f"{asked.agent.slug}-{replay.id}.csv"
+    headers = {"content-disposition": f'attachment; filename="{name}"', **HEADERS, **PRIVATE}
+    return Response(csv_of(replay), headers=headers, media_type=MEDIA["csv"])
 
 
 def _matching(asked: PageRequest, query: ListQuery) -> Iterator[TraceSummary]:
