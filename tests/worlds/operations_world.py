@@ -108,8 +108,6 @@ def operations(ws: Workspace, folder: Path) -> Iterator[dict[str, str]]:
         ledger.run(ws, Agent.named(AGENT), components(ws, AGENT, ledger.settings(ws, AGENT)))
         experiment = _experiment(ws)
         _loop(ws, candidate)
-        newest = select_traces(ws, Agent.named(AGENT), TraceFilter(), REPLAYED)
-        replay = replay_traces(ws, ReplaySpec(version="v0", agent=AGENT, traces=tuple(newest)))
         ended = queue.enqueue(ws, "dataset build", {"agent": AGENT}, agent=AGENT, asked_by="ann")
         queue.cancel(ws, ended.id)
         job = queue.enqueue(ws, "evaluate", {"agent": AGENT, "version": "v3"}, agent=AGENT)
@@ -121,8 +119,13 @@ def operations(ws: Workspace, folder: Path) -> Iterator[dict[str, str]]:
             "job": job.id,
             "candidate": candidate.name,
             "case": case_id,
-            "replay": replay.id,
         }
+
+
+def _replay(ws: Workspace) -> str:
+    """Let v0 answer recorded traces again; return the id of the replay."""
+    newest = select_traces(ws, Agent.named(AGENT), TraceFilter(), REPLAYED)
+    return replay_traces(ws, ReplaySpec(version="v0", agent=AGENT, traces=tuple(newest))).id
 
 
 def _feedback(ws: Workspace, folder: Path) -> None:
@@ -289,4 +292,4 @@ def running_operations(
         fill(ws, folder, small_home() if lines is None else lines)
         with operations(ws, folder) as parts, running(ws, drain_every=0.02) as server:
             add_queue(ws)
-            yield PagesWorld(ws, server.url, parts)
+            yield PagesWorld(ws, server.url, {**parts, "replay": _replay(ws)})

@@ -129,7 +129,7 @@ def replay_traces(ws: Workspace, spec: ReplaySpec) -> TraceReplay:
     # Their traces
     scope = scope_under(ws, agent.id, agent.slug, SOURCE)
     lines = []
-    asked_of: dict[int, str] = {}
+    records: dict[int, tuple[str, TraceRecord]] = {}
     for position, (trace_id, reply) in enumerate(zip(calls, replies, strict=True)):
         if not reply:
             left_out[trace_id] = "the model server refused the question"
@@ -142,16 +142,15 @@ def replay_traces(ws: Workspace, spec: ReplaySpec) -> TraceReplay:
         }
         record = _trace_record(calls[trace_id], reply[0], agent, metadata)
         lines.append(Line(position, [record], ""))
-        asked_of[position] = trace_id
+        records[position] = (trace_id, record)
     answered = equal = 0
     for result in save(ws, scope, lines):
-        trace_id = asked_of[result.line.number]
+        trace_id, stored = records[result.line.number]
         if result.erased or result.reason:
             left_out[trace_id] = result.reason or "its person was erased"
             continue
         answered += 1
-        (record,) = result.line.records
-        equal += _is_equal(calls[trace_id].row["output"], record.output)  # type: ignore[union-attr]
+        equal += _is_equal(calls[trace_id].row["output"], stored.output)
     return TraceReplay(
         id=replay_id,
         agent=agent.slug,
