@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from thumbwheel.core.config import Config
+from thumbwheel.core.errors import DataError
 
 MOST_TRACES = 1_000
 """Traces of a replay; its page and its file show all of them."""
@@ -40,6 +41,16 @@ class TraceReplay(Config):
     """Answers that are the recorded ones, word for word."""
     left_out: dict[str, str]
     """Trace id -> why it was not answered."""
+
+    def require_answers(self) -> None:
+        """Raise DataError if no trace was answered."""
+        if self.answered == 0:
+            reasons = "; ".join(dict.fromkeys(self.left_out.values()))
+            raise DataError(
+                f"the replay by {self.version}",
+                f"none of the {len(self.left_out)} traces was answered: {reasons}",
+                "Choose other traces",
+            )
 
 
 class ReplayedTrace(Config):

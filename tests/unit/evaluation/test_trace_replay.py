@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+import thumbwheel
 from tests.opened_home import invoked
 from tests.servers.scripted_upstream import Received, ScriptedUpstream, reply
 from tests.worlds.feedback_world import AGENT as TAUGHT
-from tests.worlds.gateway_world import AGENT, opened_home
+from tests.worlds.gateway_world import AGENT, opened_home, running
 from tests.worlds.taught_world import PLACES
+from thumbwheel.app.python_api import OpenAgent
 from thumbwheel.capture.feedback import list_feedback
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.capture.trace_filter import TraceFilter
@@ -219,6 +221,23 @@ def test_the_commands_run_it_show_it_and_write_it(ws: Workspace, tmp_path: Path)
     with pytest.raises(NotFound, match="rpl_none"):
         invoked(ws, replay, "show", "rpl_none", "--agent", AGENT)
     assert list_feedback(ws, AGENT) == []
+
+
+def test_python_gets_the_same_from_an_open_home_and_from_a_server(
+    ws: Workspace, tmp_path: Path
+) -> None:
+    add_traces(ws, tmp_path, [WITH_TOOLS])
+    here = OpenAgent(ws, SUPPORT).replay("v0", traces=["t2", "t0"])
+    assert [row.after for row in here.traces] == ["again: question 2", "again: question 0"]
+    with running(ws) as server:
+        token = ws.home.access_token.read_text().strip()
+        agent = thumbwheel.connect(server.url, key=token).agent(AGENT)
+        assert agent.replay("v0", traces=["t2", "t0"]) == here
+        assert len(agent.replay(most=3).traces) == 2  # the newest one calls tools
+        with pytest.raises(DataError, match="calls of tools"):
+            agent.replay(traces=["tools"])
+    with pytest.raises(DataError, match="calls of tools"):
+        OpenAgent(ws, SUPPORT).replay(traces=["tools"])
 
 
 @pytest.mark.slow
