@@ -46,7 +46,7 @@ SOURCE = "replay"
 """The source of traces that a replay stores."""
 REPLAY, REPLAY_OF, POSITION, VERSION = "replay", "replay_of", "position", "replayed_by"
 """Keys of their metadata: the replay, the recorded trace, its place in the replay, and the version.
-The column of versions is left to the gateway: what was served to nobody counts in no share."""
+Only the gateway says which version answered an app, so the column of versions stays empty."""
 REPEATED_ROLES = ("system", "developer", "user", "assistant")
 WINNERS: Mapping[str, Winner] = {
     "preferred": "replayed",
