@@ -21,7 +21,7 @@ IN_REQUESTS: Mapping[str, str] = {
         after against alias arm case conflicts_of continue_from dataset decision episode_id
         evaluation id inference_id item job key last-event-id metric metric_name name names of
         quarantine question queue replay resume retracts row run session sessionId subject
-        supersedes trace traceId traces version""",
+        supersedes trace traceId traces version candidate""",
     "text or a value that is stored or searched, and never looked up": """
         accept agent_type answer by column comment correction despite input instructions label
         labels note outcome output prompt ranking rater raters reason reference reviewer

@@ -11,6 +11,7 @@ URLS: dict[str, str] = {
     "traces": "/agents/support/traces",
     "trace": "/agents/support/traces/order-42",
     "trace-lineage": "/agents/support/traces/order-42/lineage",
+    "replay": "/agents/support/replays/{replay}",
     "prompts": "/agents/support/prompts",
     "rate": "/agents/support/rate",
     "bench": "/agents/support/rate/july",

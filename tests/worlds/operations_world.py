@@ -33,12 +33,15 @@ from thumbwheel.access import keys, users
 from thumbwheel.app.routing_table import RoutingTable
 from thumbwheel.capture.cases import add_case
 from thumbwheel.capture.ingest import ingest
+from thumbwheel.capture.trace_filter import TraceFilter
 from thumbwheel.core import ids
 from thumbwheel.datasets.build import build
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import switch
+from thumbwheel.evaluation.replay_types import ReplaySpec
+from thumbwheel.evaluation.trace_replay import replay_traces, select_traces
 from thumbwheel.export import store as export_store
 from thumbwheel.export.types import Export, Parity, ParityLimits
 from thumbwheel.gateway.settings import GatewayConfig
@@ -70,6 +73,8 @@ ANSWERS = {
 """Model -> its answer to everything."""
 EXPERIMENT_UNITS = 160
 BURST = 60
+REPLAYED = 4
+"""Recorded traces that v0 answered again."""
 
 
 def _answer(request: Received) -> Iterable[bytes]:
@@ -115,6 +120,12 @@ def operations(ws: Workspace, folder: Path) -> Iterator[dict[str, str]]:
             "candidate": candidate.name,
             "case": case_id,
         }
+
+
+def _replay(ws: Workspace) -> str:
+    """Let v0 answer recorded traces again; return the id of the replay."""
+    newest = select_traces(ws, Agent.named(AGENT), TraceFilter(), REPLAYED)
+    return replay_traces(ws, ReplaySpec(version="v0", agent=AGENT, traces=tuple(newest))).id
 
 
 def _feedback(ws: Workspace, folder: Path) -> None:
@@ -281,4 +292,4 @@ def running_operations(
         fill(ws, folder, small_home() if lines is None else lines)
         with operations(ws, folder) as parts, running(ws, drain_every=0.02) as server:
             add_queue(ws)
-            yield PagesWorld(ws, server.url, parts)
+            yield PagesWorld(ws, server.url, {**parts, "replay": _replay(ws)})

@@ -81,6 +81,10 @@ COMMANDS = {
         "thumbwheel.evaluation.commands:evaluate",
         "Compare a version with what runs today on held-out rows, and gate it.",
     ),
+    "replay": (
+        "thumbwheel.evaluation.replay_commands:replay",
+        "Let a version answer recorded traces, beside what was recorded.",
+    ),
     "gate": (
         "thumbwheel.evaluation.gate_commands:gate",
         "Declare what a candidate must show, once for each agent.",
@@ -206,7 +210,7 @@ STAGES = {
     "Collect": ("import", "traces", "prompt", "feedback"),
     "Rate": ("queue", "label", "case", "reward"),
     "Train": ("dataset", "train", "run", "reward-model", "models", "loop"),
-    "Decide": ("evaluate", "gate", "report"),
+    "Decide": ("evaluate", "replay", "gate", "report"),
     "Go live": (
         *("export", "modelfile", "deploy", "deployments", "promote", "rollback", "undeploy"),
         "experiment",

@@ -56,6 +56,7 @@ LOCATIONS: Mapping[str, Location] = {
         "thumbwheel.loop.jobs", "TrainAutoSpec", "run_train_auto", (HEAVY, CYCLE)
     ),
     "evaluate": Location("thumbwheel.evaluation.jobs", "EvaluateSpec", "run_evaluate", (HEAVY,)),
+    "replay run": Location("thumbwheel.evaluation.jobs", "ReplaySpec", "run_replay", (HEAVY,)),
     "export": Location("thumbwheel.export.jobs", "ExportSpec", "run_export", (HEAVY,)),
     "deploy": Location("thumbwheel.deploy.jobs", "DeploySpec", "run_deploy", (), True, "deploy"),
     "loop approve": Location(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from thumbwheel.datasets.dataplan import DataPlan
     from thumbwheel.datasets.types import Dataset
     from thumbwheel.deploy.types import DeployedVersion
+    from thumbwheel.evaluation.replay_types import ShownReplay
     from thumbwheel.evaluation.result import PolicyDecision
     from thumbwheel.evaluation.types import Evaluation
     from thumbwheel.export.types import Export
@@ -229,6 +230,41 @@ class OpenAgent:
         config = self._ws.settings(EvaluationConfig, "evaluation", settings)
         incumbent = None if against is None else self.version(against)
         return evaluate(self._ws, self.version(version), config, against=incumbent)
+
+    def replay(
+        self,
+        version: str = "latest",
+        *,
+        traces: Sequence[str] = (),
+        most: int = 50,
+        max_new_tokens: int = 256,
+    ) -> ShownReplay:
+        """Let a version answer recorded traces again; return its answers beside the recorded ones.
+
+        Args:
+            version: The version's name, an alias, `latest` or an id; it need not be deployed.
+            traces: Ids of traces; without any, the newest answered ones.
+            most: The number of traces, if none are named.
+            max_new_tokens: The most tokens of an answer.
+
+        Raises:
+            DataError: Nothing is recorded, or none of the traces could be answered.
+        """
+        from thumbwheel.capture.trace_filter import TraceFilter
+        from thumbwheel.evaluation.replay_types import ReplaySpec
+        from thumbwheel.evaluation.trace_replay import replay_traces, select_traces, show_replay
+
+        agent = versions.require_agent(self._ws, self.name)
+        trace_ids = select_traces(self._ws, agent, TraceFilter(), most, traces)
+        spec = ReplaySpec(
+            version=version,
+            agent=self.name,
+            traces=tuple(trace_ids),
+            max_new_tokens=max_new_tokens,
+        )
+        result = replay_traces(self._ws, spec)
+        result.require_answers()
+        return show_replay(self._ws, agent, result.id)
 
     def gate(self, evaluation: Evaluation) -> PolicyDecision:
         """Return the gate's decision by the agent's declared policy."""

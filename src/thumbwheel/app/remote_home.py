@@ -36,6 +36,7 @@ from thumbwheel.core.plugins import nearest
 from thumbwheel.datasets.dataplan import ConcludedPlan, DataPlan
 from thumbwheel.datasets.types import SPLITS, BuiltDataset, Dataset, DatasetConfig, ShownDataset
 from thumbwheel.deploy.types import DeployedVersion
+from thumbwheel.evaluation.replay_types import ShownReplay, TraceReplay
 from thumbwheel.evaluation.result import EvaluationResult, PolicyDecision
 from thumbwheel.evaluation.types import Evaluation, EvaluationConfig
 from thumbwheel.export.types import CheckedExport, Export
@@ -71,6 +72,8 @@ BUILD = _call("dataset.build", BuiltDataset)
 DATASET = _call("dataset.show", ShownDataset)
 VERSIONS = RemoteCall("models.list", TypeAdapter(list[ListedVersion]))
 EVALUATE = _call("evaluate", EvaluationResult)
+REPLAY = _call("replay.run", TraceReplay)
+SHOWN_REPLAY = _call("replay.show", ShownReplay)
 GATE = _call("gate.decide", PolicyDecision)
 EXPORT = _call("export", CheckedExport)
 DEPLOY = _call("deploy", DeployedVersion)
@@ -83,6 +86,8 @@ CALLS: tuple[RemoteCall[Any], ...] = (
     DATASET,
     VERSIONS,
     EVALUATE,
+    REPLAY,
+    SHOWN_REPLAY,
     GATE,
     EXPORT,
     DEPLOY,
@@ -261,6 +266,35 @@ class RemoteAgent:
         if against is not None:
             values["against"] = against
         return self._asked(EVALUATE, values, settings, EvaluationConfig.model_fields)
+
+    def replay(
+        self,
+        version: str = "latest",
+        *,
+        traces: Sequence[str] = (),
+        most: int = 50,
+        max_new_tokens: int = 256,
+    ) -> ShownReplay:
+        """Let a version answer recorded traces again; return its answers beside the recorded ones.
+
+        Args:
+            version: The version's name, an alias, `latest` or an id; it need not be deployed.
+            traces: Ids of traces; without any, the newest answered ones.
+            most: The number of traces, if none are named.
+            max_new_tokens: The most tokens of an answer.
+
+        Raises:
+            DataError: Nothing is recorded, or none of the traces could be answered.
+        """
+        values = {
+            "candidate": version,
+            "trace": list(traces),
+            "most": most,
+            "max_new_tokens": max_new_tokens,
+        }
+        result = self._asked(REPLAY, values)
+        result.require_answers()
+        return self._asked(SHOWN_REPLAY, {"replay": result.id})
 
     def gate(self, evaluation: Evaluation) -> PolicyDecision:
         """Return the gate's decision by the agent's declared policy."""

@@ -33,6 +33,8 @@ class TraceFilter:
     """Only those with an answer."""
     trace_ids: tuple[str, ...] | None = None
     """Only these."""
+    without_source: str | None = None
+    """Only those of other sources."""
     prompt: str | None = None
     """Whose conversation begins with the system prompt of this id (prompts.py)."""
 

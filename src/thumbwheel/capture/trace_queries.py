@@ -311,6 +311,8 @@ def _wide_conditions(wanted: TraceFilter) -> list[sa.ColumnElement[bool]]:
     conditions: list[sa.ColumnElement[bool]] = []
     if wanted.answered:
         conditions.append(traces.c.output.is_not(None))
+    if wanted.without_source is not None:
+        conditions.append(traces.c.source != wanted.without_source)
     if wanted.status is not None:
         conditions.append(traces.c.status == wanted.status)
     if wanted.since is not None:

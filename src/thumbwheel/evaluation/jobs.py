@@ -1,4 +1,4 @@
-"""The job `evaluate`."""
+"""The jobs `evaluate` and `replay run`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.declaration import policy_of
 from thumbwheel.evaluation.evaluate import evaluate
 from thumbwheel.evaluation.gate import gate, why_refused, why_waiting
+from thumbwheel.evaluation.replay_types import ReplaySpec, TraceReplay
 from thumbwheel.evaluation.responders import base_of
 from thumbwheel.evaluation.result import EvaluationResult
+from thumbwheel.evaluation.trace_replay import replay_traces
 from thumbwheel.evaluation.types import EvaluationConfig
 from thumbwheel.models import versions
 from thumbwheel.models.types import Agent
@@ -72,3 +74,8 @@ def run_evaluate(ws: Workspace, spec: EvaluateSpec) -> EvaluationResult:
     elif spec.gate:
         decision = gate(ws, evaluation)
     return EvaluationResult.of(evaluation, decision)
+
+
+def run_replay(ws: Workspace, spec: ReplaySpec) -> TraceReplay:
+    """Let the version answer the recorded traces."""
+    return replay_traces(ws, spec)

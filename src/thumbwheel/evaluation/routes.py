@@ -1,4 +1,4 @@
-"""The routes of the commands of evaluation and gate."""
+"""The routes of the commands of evaluation, replay and gate."""
 
 from __future__ import annotations
 
@@ -36,5 +36,13 @@ ROUTES = (
         "run",
         {"evaluation": "evl_0f3k2m8v1"},
     ),
+    Route(
+        "replay run",
+        "POST",
+        f"{AGENT}/replays",
+        "run",
+        {"candidate": "latest", "judged": "bad", "most": 20},
+    ),
+    Route("replay show", "GET", f"{AGENT}/replays/{{replay}}", "read"),
     Route("gate show", "GET", f"{AGENT}/gate", "read"),
 )

@@ -97,6 +97,8 @@ def _links(job: Job) -> list[tuple[str, str]]:
         links.append((f"version {version}", f"{pages}/models/{version}"))
     if job.kind == "dataset build" and isinstance(dataset_id := result.get("id"), str):
         links.append(("the dataset", f"{pages}/datasets/{dataset_id}"))
+    if job.kind == "replay run" and result.get("answered"):
+        links.append(("the answers side by side", f"{pages}/replays/{result['id']}"))
     if job.kind == IMPORT and result:
         are_cases = result.get("cases") == result.get("read")
         name, page = ("the cases", "cases") if are_cases else ("the answers", "traces")

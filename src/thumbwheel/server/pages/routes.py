@@ -30,7 +30,7 @@ from thumbwheel.server.pages.rendering import (
     error_response,
     page_response,
 )
-from thumbwheel.server.pages.trace_export import FORMS, export_response
+from thumbwheel.server.pages.trace_export import FORMS, export_response, replay_response
 
 FAILURE = ThumbwheelError(
     "the page", "the server failed at it; its log says how", "Report it, with the address"
@@ -69,6 +69,7 @@ def router() -> APIRouter:
     """Return the router of all pages, built once per process."""
     routes = APIRouter(route_class=PageRoute)
     _add_exports(routes)  # before the pages: `export.csv` is no trace
+    _add_replay_export(routes)
     _add_markdown(routes)
     for page in sorted(PAGES, key=lambda page: page.path.count("{")):
         _add(routes, page)
@@ -126,6 +127,20 @@ def _add_exports(routes: APIRouter) -> None:
             dependencies=[needs("read")],
             include_in_schema=False,
         )
+
+
+def _add_replay_export(routes: APIRouter) -> None:
+    def download(request: Request) -> Response:
+        return replay_response(PageRequest.of(request))
+
+    routes.add_api_route(
+        "/agents/{agent}/replays/{replay}/export.csv",
+        download,
+        methods=["GET"],
+        name="export.replay.csv",
+        dependencies=[needs("read")],
+        include_in_schema=False,
+    )
 
 
 class TextsToShow(Config):

@@ -1,4 +1,4 @@
-"""The traces of a list as a file: all that match its filters, or those that were selected."""
+"""Traces as a file: those that match the filters of the list, the selected ones, or a replay."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 
 from thumbwheel.capture.trace_types import TraceSummary
 from thumbwheel.capture.traces import list_traces
+from thumbwheel.core.spreadsheet import cell
+from thumbwheel.evaluation.replay_csv import csv_of
+from thumbwheel.evaluation.trace_replay import show_replay
 from thumbwheel.server.pages.page import PageRequest
 from thumbwheel.server.pages.rendering import HEADERS, PRIVATE
 from thumbwheel.server.pages.traces import ListQuery
 
 AT_ONCE = 500
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""Beginnings of a cell that a spreadsheet would compute instead of showing."""
 MEDIA = {"csv": "text/csv; charset=utf-8", "jsonl": "application/x-ndjson"}
 
 
@@ -33,6 +34,14 @@ def export_response(asked: PageRequest, form: str) -> StreamingResponse:
     return StreamingResponse(
         write(_matching(asked, query)), headers=headers, media_type=MEDIA[form]
     )
+
+
+def replay_response(asked: PageRequest) -> Response:
+    """Return all pairs of a replay as a CSV file."""
+    replay = show_replay(asked.ws, asked.agent, asked.parts["replay"])
+    name = f"{asked.agent.slug}-{replay.id}.csv"
+    headers = {"content-disposition": f'attachment; filename="{name}"', **HEADERS, **PRIVATE}
+    return Response(csv_of(replay), headers=headers, media_type=MEDIA["csv"])
 
 
 def _matching(asked: PageRequest, query: ListQuery) -> Iterator[TraceSummary]:
@@ -61,7 +70,7 @@ def _csv_lines(traces: Iterator[TraceSummary]) -> Iterator[str]:
         if not has_heading:
             writer.writerow(row)
             has_heading = True
-        writer.writerow([_cell(value) for value in row.values()])
+        writer.writerow([cell(value) for value in row.values()])
         yield line.getvalue()
         line.seek(0)
         line.truncate()
@@ -72,15 +81,6 @@ def _row(trace: TraceSummary) -> dict[str, Any]:
     for key in ("occurred_at", "recorded_at"):
         row[key] = None if row[key] is None else row[key].isoformat()
     return row
-
-
-def _cell(value: Any) -> Any:
-    """Return a value as a cell that no spreadsheet takes for a formula."""
-    if isinstance(value, list | tuple):
-        value = "; ".join(str(part) for part in value)
-    if isinstance(value, str) and value.startswith(FORMULA):
-        return f"'{value}"
-    return value
 
 
 FORMS: Mapping[str, Callable[[Iterator[TraceSummary]], Iterator[str]]] = {

@@ -31,7 +31,7 @@ from thumbwheel.core.figures import duration
 from thumbwheel.erasure.erase import erase
 from thumbwheel.importers.fields import content_text
 from thumbwheel.models.types import ModelVersion
-from thumbwheel.models.versions import version
+from thumbwheel.models.versions import version, versions
 from thumbwheel.report.formatting import indented
 from thumbwheel.report.lineage import lineage
 from thumbwheel.report.row_lineage import feedback_pieces, used_in
@@ -63,6 +63,11 @@ MOST_QUEUES = 12
 """Rating queues that a trace can be put into from its page."""
 CHECKERS = ("exact_answer", "json_fields")
 """What can compare an answer with a reference without settings of its own."""
+
+REPLAY_FILTERS = {
+    *("text", "version", "model", "session", "subject", "status", "since", "judged"),
+}
+"""Filters of the list that a request for a replay takes as they are."""
 
 SortKey = Literal["latency", "tokens", "cost", "rating"]
 Number = Annotated[str, Field(pattern=r"^v?\d{1,9}$")]
@@ -205,6 +210,9 @@ def load_list(asked: PageRequest) -> Mapping[str, Any]:
         "tone": tone,
         "ratings": _ratings,
         "queues": _queues(asked),
+        "versions": [each.name for each in reversed(versions(asked.ws, asked.agent))],
+        "replay_filters": _replay_filters(query),
+        "may_run": asked.principal.may("run", slug),
         "prompts": _prompt_choices(asked, query.prompt),
         "rater": asked.rater,
         "may_rate": asked.principal.may("rate", slug),
@@ -224,6 +232,16 @@ def _page(asked: PageRequest, query: ListQuery) -> tuple[TracePage, bool]:
     measured.sort(key=lambda trace: value(trace) or 0.0, reverse=query.order == "desc")
     traces = [*measured, *without][query.skip : query.skip + AT_ONCE]
     return TracePage(traces, None), page.after is not None
+
+
+def _replay_filters(query: ListQuery) -> dict[str, Any]:
+    """Return the filters of the list as parameters of a replay of what they match."""
+    filters = query.model_dump(mode="json", include=REPLAY_FILTERS, exclude_none=True)
+    if query.rated is not None:
+        filters["rated"] = query.rated == "yes"
+    if query.day_after is not None:
+        filters["until"] = query.day_after.isoformat()
+    return filters
 
 
 def _prompt_choices(asked: PageRequest, chosen: str | None) -> list[tuple[str, str]]:

@@ -186,6 +186,37 @@ async function toGold(ids) {
   return value.ids.length === 1 ? "1 gold case stored." : `${value.ids.length} gold cases stored.`;
 }
 
+// A version answers traces again as a job, whose page leads to the answers.
+async function replay(request) {
+  const { value, status } = await send("POST", `${api}/replays`, request);
+  const address = status === 202
+    ? `/jobs/${encodeURIComponent(value.id)}`
+    : `/agents/${encodeURIComponent(agent)}/replays/${encodeURIComponent(value.id)}`;
+  location.assign(address);
+}
+
+async function replaySelected(ids) {
+  await replay({ candidate: document.getElementById("bulk-version").value, trace: ids });
+  return "";
+}
+
+document.getElementById("replay-form")?.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const form = event.target;
+  const button = form.querySelector("button");
+  button.disabled = true;
+  try {
+    await replay({
+      ...JSON.parse(form.dataset.filters),
+      candidate: document.getElementById("replay-version").value,
+      most: Number(document.getElementById("replay-most").value),
+    });
+  } catch (error) {
+    say(error.message, "bad");
+    button.disabled = false;
+  }
+});
+
 function download(form, ids) {
   location.assign(`${location.pathname}/export.${form}?ids=${ids.join(",")}`);
 }
@@ -194,6 +225,7 @@ const CHANGES = {
   queue: { act: toQueue, reloads: false },
   gold: { act: toGold, reloads: false },
   exclude: { act: exclude, reloads: false },
+  replay: { act: replaySelected, reloads: false },
   tag: { act: tag, reloads: true },
 };
 
