@@ -42,8 +42,8 @@ def named(command_line: Run, tmp_path: Path) -> Named:
 
     def run(command: str, **names: str) -> Any:
         assert command in WORDS, f"the page does not name {command}"
-        known = {"A": "support"} | names
-        arguments = [known.get(part, part) for part in shlex.split(command)[1:]]
+        values = {"A": "support"} | names
+        arguments = [values.get(part, part) for part in shlex.split(command)[1:]]
         code, out, err = command_line(*arguments, "--json")
         assert code == 0, (command, err)
         return json.loads(out)
@@ -243,8 +243,8 @@ class TestSettingsOfTraining:
             "--learning-rate 5e-5 --lora-r 16 --lora-alpha 32 --beta 0.1"
         )
         assert command in WORDS
-        known = {"A": "widgets", "BASE": str(base)}
-        arguments = [known.get(part, part) for part in shlex.split(command)[1:]]
+        values = {"A": "widgets", "BASE": str(base)}
+        arguments = [values.get(part, part) for part in shlex.split(command)[1:]]
         code, out, err = command_line(*arguments, "--dry-run", "--json")
         assert code == 0, err
         plan = json.loads(out)
