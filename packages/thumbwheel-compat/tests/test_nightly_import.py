@@ -56,8 +56,11 @@ def test_the_env_file_of_the_project_is_read_and_named_once(
 
 
 def test_without_both_the_error_names_both(project: Path) -> None:
-    with pytest.raises(InputError, match=r"\.env here has DATABASE_URL"):
+    with pytest.raises(InputError, match=r"\.env here has DATABASE_URL") as raised:
         ocd.get_training_stats("FILER")
+    # a script gives a source; a command of the shell would not help it
+    assert "Give: source=FILE, or set DATABASE_URL" in str(raised.value)
+    assert "thumbwheel import" not in str(raised.value)
 
 
 def test_a_scheduled_import_reads_the_address_when_it_runs(

@@ -147,9 +147,16 @@ def _names_of(protocol: type[Any]) -> str:
     return ", ".join(name for name in SOURCES.names() if isinstance(SOURCES.get(name), protocol))
 
 
-def address_of(name: str) -> Path:
+def address_of(
+    name: str,
+    caller: str = "import without PATH",
+    fix: str = "Give: thumbwheel import SOURCE PATH --agent AGENT",
+) -> Path:
     """Return the path or address that source `name` reads if no path is given: its environment
-    variable, else that variable in the project's .env file. Raises InputError if neither is set."""
+    variable, else that variable in the project's .env file.
+
+    Raises InputError if neither is set; its message begins with `caller` and ends with `fix`.
+    """
     source = SOURCES.get(name)
     variable = source.address_variable if isinstance(source, Addressed) else None
     address = ""
@@ -159,11 +166,8 @@ def address_of(name: str) -> Path:
         why = "and this source reads files only"
         if variable:
             why = f"and neither the environment nor a file {DOTENV} here has {variable}"
-        raise InputError(
-            "import without PATH",
-            f"the path is missing, {why}",
-            "Give: thumbwheel import SOURCE PATH --agent AGENT",
-        )
+            fix = f"{fix}, or set {variable}"
+        raise InputError(caller, f"the path is missing, {why}", fix)
     return path_or_address(address)
 
 

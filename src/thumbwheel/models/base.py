@@ -6,6 +6,7 @@ a hub id that is in the Hugging Face cache or can be downloaded.
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -144,7 +145,7 @@ def _cached(base: str) -> Path:
 
 
 def _from_hub(base: str) -> Path:
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HFValidationError
 
     try:
@@ -157,6 +158,14 @@ def _from_hub(base: str) -> Path:
         ) from None
     except (OSError, ValueError):  # not in the cache
         pass
+    if constants.HF_HUB_OFFLINE:
+        raise ModelError(
+            f"base model {base!r}",
+            "there is no such folder here, it is not in the Hugging Face cache, and the hub was "
+            "not asked because HF_HUB_OFFLINE is set",
+            "Give a folder saved with save_pretrained, or unset HF_HUB_OFFLINE and run it once "
+            "while online",
+        )
     try:
         return Path(snapshot_download(base, allow_patterns=FILES))
     except Exception as error:
@@ -164,7 +173,7 @@ def _from_hub(base: str) -> Path:
             ("huggingface_hub", "httpx", "requests")
         ) and not isinstance(error, (OSError, ValueError)):
             raise
-        why = " ".join(str(error).split())[:200]
+        why = textwrap.shorten(str(error), 200, placeholder=" ...")
         raise ModelError(
             f"base model {base!r}",
             "there is no such folder here, it is not in the Hugging Face cache, and the hub did "

@@ -242,7 +242,8 @@ def test_one_class_only_says_which_is_missing(tmp_path: Path) -> None:
     with (
         world.into(tmp_path) as ws,
         pytest.raises(
-            DataError, match="all labels in train are desirable; KTO needs undesirable ones too"
+            DataError,
+            match="all labels in train are desirable; training needs undesirable ones too",
         ),
     ):
         build(ws, AGENT, "labels", ALL_TRAIN)

@@ -83,7 +83,8 @@ def test_dry_run_counts_and_keeps_nothing(empty_ws: Workspace, tiny_model: Path)
         ("./nowhere", "there is no such folder"),
         (
             "no-such-owner/no-such-model",
-            "no such folder here, it is not in the Hugging Face cache, and the hub did not give it",
+            "no such folder here, it is not in the Hugging Face cache, and the hub was not asked "
+            "because HF_HUB_OFFLINE is set",
         ),
         ("a b c", "no such folder"),
     ],
@@ -94,6 +95,18 @@ def test_an_unknown_base(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ModelError, match=why):
         find_base(base_name, empty_ws.home.cache)
+
+
+def test_the_reason_of_the_hub_is_not_cut_within_a_word(
+    empty_ws: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, local_files_only: bool = False, **__: object) -> str:
+        raise OSError("not cached" if local_files_only else "unreachable " * 40)
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
+    with pytest.raises(ModelError, match=r"give it \((unreachable )+\.\.\.\)"):
+        find_base("no-such-owner/no-such-model", empty_ws.home.cache)
 
 
 def test_an_empty_folder_is_no_base(empty_ws: Workspace, tmp_path: Path) -> None:

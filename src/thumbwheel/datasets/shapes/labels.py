@@ -88,9 +88,9 @@ class Labels(Shape):
         if desirable and undesirable:
             return None
         if desirable:
-            return "all labels in train are desirable; KTO needs undesirable ones too"
+            return "all labels in train are desirable; training needs undesirable ones too"
         if undesirable:
-            return "all labels in train are undesirable; KTO needs desirable ones too"
+            return "all labels in train are undesirable; training needs desirable ones too"
         return "there are no labels in train"
 
     def _row(

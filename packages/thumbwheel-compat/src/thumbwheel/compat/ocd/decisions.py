@@ -144,7 +144,12 @@ def _time(text: str | None) -> datetime:
 
 
 def _read(agent_type: str, source: str | Path | None) -> Iterator[DecisionRecord]:
-    location = path_or_address(str(source)) if source else address_of("decisions")
+    if source:
+        location = path_or_address(str(source))
+    else:
+        location = address_of(
+            "decisions", f"decisions of {agent_type} without a source", "Give: source=FILE"
+        )
     reader = SOURCE.of_agent(agent_type)
     refused: list[Refused] = []
     now = datetime.now(UTC)
