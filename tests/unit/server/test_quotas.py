@@ -79,7 +79,7 @@ def test_a_call_beyond_the_quota_is_answered(serve: Serve) -> None:
     until(lambda: gateway.application.gateway.recorder.losses.count >= 2)
     assert len(gateway.lines(1)) == 1
     problems = gateway.client.get("/health").json()["problems"]
-    assert "1 rows a day" in problems["recording"]
+    assert "QuotaExceeded" in problems["recording"]
     metrics = gateway.client.get("/metrics", headers=gateway.owner).text
     assert "thumbwheel_quota_refusals_total 2.0" in metrics
 
