@@ -35,8 +35,8 @@ def test_a_failure_is_the_problem_until_a_time_succeeds(caplog: pytest.LogCaptur
         assert work.ended.wait(60)
     assert work.problems[:4] == [
         None,
-        "old files stay: home: the disk is full",
-        "old files stay: RuntimeError",
+        "old files stay: StorageError; see the log",
+        "old files stay: RuntimeError; see the log",
         None,
     ]
     assert work.problem() is None
