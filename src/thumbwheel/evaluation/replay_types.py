@@ -34,7 +34,9 @@ class TraceReplay(Config):
     id: str
     """The id of the replay, made from what was asked."""
     agent: str
+    """The agent."""
     version: str
+    """The version that answered, as v3."""
     answered: int
     """Traces that the version answered."""
     equal: int
@@ -69,6 +71,7 @@ class ReplayedTrace(Config):
     answered_by: str
     """The version or the model that gave the recorded answer, where it is known."""
     is_equal: bool
+    """Whether the new answer is the recorded one, word for word."""
     votes: dict[Winner, int]
     """Which answer people preferred -> how many."""
 
@@ -77,9 +80,13 @@ class ShownReplay(Config):
     """A replay with its answers side by side."""
 
     id: str
+    """The id of the replay."""
     agent: str
+    """The agent."""
     version: str
+    """The version that answered, as v3."""
     traces: tuple[ReplayedTrace, ...]
+    """The recorded answers beside the new ones, in the order of the request."""
     equal: int
     """Answers that are the recorded ones, word for word."""
     votes: dict[Winner, int]
