@@ -19,6 +19,7 @@ import tempfile
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -53,22 +54,34 @@ def main(folder: str, *extras: str) -> None:
 def requirements(extras: Sequence[str]) -> list[str]:
     """What pyproject.toml asks for: the base installation and the named extras, without the
     distributions of this repository; ends the program for an extra that is not there."""
-    project = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
-    optional = project["optional-dependencies"]
-    for extra in extras:
-        if extra not in optional:
-            stop(f"there is no extra {extra!r}", f"Known: {', '.join(sorted(optional))}")
-    named = [requirement for extra in extras for requirement in optional[extra]]
-    return [*project["dependencies"], *(each for each in named if distribution_of(each) not in OWN)]
+    optional = of_extras(extras)
+    return [
+        *project()["dependencies"],
+        *(requirement for requirement in optional if distribution_of(requirement) not in OWN),
+    ]
 
 
 def own_folders(extras: Sequence[str]) -> list[Path]:
     """The folders of the distributions of this repository that the extras name."""
-    optional = tomllib.loads((HERE / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
-    names = [distribution_of(requirement) for extra in extras for requirement in optional[extra]]
+    names = map(distribution_of, of_extras(extras))
     return [OWN[name] for name in names if name in OWN]
+
+
+def of_extras(extras: Sequence[str]) -> list[str]:
+    """What the named extras ask for; ends the program for an extra that is not there."""
+    optional = project()["optional-dependencies"]
+    requirements: list[str] = []
+    for extra in extras:
+        if extra not in optional:
+            stop(f"there is no extra {extra!r}", f"Known: {', '.join(sorted(optional))}")
+        requirements += optional[extra]
+    return requirements
+
+
+def project() -> dict[str, Any]:
+    """The table [project] of pyproject.toml."""
+    table: dict[str, Any] = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
+    return table
 
 
 def distribution_of(requirement: str) -> str:

@@ -12,6 +12,8 @@ import sqlalchemy as sa
 
 from thumbwheel.capture.judged import KINDS, meaning
 from thumbwheel.capture.trace_filter import TraceFilter
+from thumbwheel.core import ids
+from thumbwheel.core.errors import NotFound
 from thumbwheel.db import feedback_in_force, message_chains
 from thumbwheel.db.batches import batches
 from thumbwheel.db.columns import has_id
@@ -28,6 +30,7 @@ from thumbwheel.db.schema import (
     subjects,
     traces,
 )
+from thumbwheel.models.types import Agent
 
 MOST = 5_000
 """Values in one IN list."""
@@ -473,6 +476,20 @@ def named_traces(connection: sa.Connection, agent_id: str, name: str) -> list[sa
         .limit(6)
     )
     return list(connection.execute(query).mappings())
+
+
+def trace_row(connection: sa.Connection, agent: Agent, name: str) -> sa.RowMapping:
+    """Return the row of a trace. `name` is our id, its beginning, or the id in its source. Raises
+    NotFound, and InputError if several traces match."""
+    rows = named_traces(connection, agent.id, name)
+    if not rows:
+        raise NotFound(
+            f"trace {name!r}",
+            f"agent {agent.slug!r} has no such trace",
+            f"See: thumbwheel traces list --agent {agent.slug}",
+        )
+    ids.require_single(name, [row["id"] for row in rows])
+    return rows[0]
 
 
 def by_metadata(

@@ -10,8 +10,6 @@ from thumbwheel.capture import trace_queries
 from thumbwheel.capture.trace_filter import TraceFilter
 from thumbwheel.capture.trace_queries import NOTHING_KNOWN, CallTotals
 from thumbwheel.capture.trace_types import ShownTrace, TracePage, TraceSummary
-from thumbwheel.core import ids
-from thumbwheel.core.errors import NotFound
 from thumbwheel.db.message_chains import conversation
 from thumbwheel.db.page_cursor import PageCursor
 from thumbwheel.db.workspace import IMPORTED, OWNER_OF_HOME, Workspace
@@ -85,17 +83,10 @@ def show_trace(ws: Workspace, agent: str, name: str) -> ShownTrace:
     """Return everything about a trace: its chat, steps, feedback and the runs inside it. `name` is
     our id, its beginning, or the id in its source. Raises NotFound, and InputError if several
     traces match."""
-    agent_id = require_agent(ws, agent).id
+    owner = require_agent(ws, agent)
+    agent_id = owner.id
     with ws.db.read() as connection:
-        rows = trace_queries.named_traces(connection, agent_id, name)
-        if not rows:
-            raise NotFound(
-                f"trace {name!r}",
-                f"agent {agent!r} has no such trace",
-                f"See: thumbwheel traces list --agent {agent}",
-            )
-        ids.require_single(name, [row["id"] for row in rows])
-        (row,) = rows
+        row = trace_queries.trace_row(connection, owner, name)
         chat = conversation(connection, row["input_id"])
         steps = trace_queries.steps_of(connection, row["id"])
         judgements = trace_queries.judgements(connection, agent_id, [row["id"]])

@@ -436,14 +436,21 @@ class PromptBuilder:
         first = next(stops, None)
         return ids if first is None else ids[: first + 1]
 
+    def without_end(self, answer_ids: Sequence[int]) -> list[int]:
+        """Return the ids of an answer without the token that ends it, which may have no special
+        flag."""
+        has_ended = bool(answer_ids) and answer_ids[-1] in self.stop_ids
+        return list(answer_ids[:-1] if has_ended else answer_ids)
+
     def _decode_to(self, captured: Sequence[int], text: str) -> bool:
         """Return whether these ids decode to that text in this tokenizer; ids of another model's
         tokenizer do not."""
         if not all(0 <= token < len(self.tokenizer) for token in captured):
             return False
-        words = captured[:-1] if captured and captured[-1] in self.stop_ids else captured
         decoded = self.tokenizer.decode(
-            list(words), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            self.without_end(captured),
+            skip_special_tokens=True,
+            clean_up_tokenization_spaces=False,
         )
         return bool(decoded.strip() == text.strip())
 

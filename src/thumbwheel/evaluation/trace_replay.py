@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from thumbwheel.capture.ingest import save, scope_under
 from thumbwheel.capture.trace_filter import TraceFilter
-from thumbwheel.capture.trace_queries import answered_traces, by_metadata, named_traces
+from thumbwheel.capture.trace_queries import answered_traces, by_metadata, named_traces, trace_row
 from thumbwheel.capture.trace_types import TraceSummary
 from thumbwheel.capture.traces import list_traces
 from thumbwheel.core import ids
@@ -75,7 +75,7 @@ def select_traces(
     unknown name, DataError if no trace matches."""
     with ws.db.read() as connection:
         if names:
-            return [_named(connection, agent, name)["id"] for name in dict.fromkeys(names)]
+            return [trace_row(connection, agent, name)["id"] for name in dict.fromkeys(names)]
         recorded = replace(wanted, without_source=SOURCE)
         trace_ids = [row.id for row in answered_traces(connection, agent.id, recorded, most)]
     if not trace_ids:
@@ -85,18 +85,6 @@ def select_traces(
             f"Filter less strictly; see thumbwheel traces list --agent {agent.slug}",
         )
     return trace_ids
-
-
-def _named(connection: sa.Connection, agent: Agent, name: str) -> sa.RowMapping:
-    rows = named_traces(connection, agent.id, name)
-    if not rows:
-        raise NotFound(
-            f"trace {name!r}",
-            f"agent {agent.slug!r} has no such trace",
-            f"See: thumbwheel traces list --agent {agent.slug}",
-        )
-    ids.require_single(name, [row["id"] for row in rows])
-    return rows[0]
 
 
 def replay_traces(ws: Workspace, spec: ReplaySpec) -> TraceReplay:

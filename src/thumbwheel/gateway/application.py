@@ -26,7 +26,7 @@ from thumbwheel.access.credentials import Credentials
 from thumbwheel.access.gate import AccessGate
 from thumbwheel.access.types import ANONYMOUS, ANY_AGENT, Principal
 from thumbwheel.core import log
-from thumbwheel.core.errors import Busy, InputError, ThumbwheelError
+from thumbwheel.core.errors import InputError, ThumbwheelError
 from thumbwheel.gateway.budget import Account, Budgets
 from thumbwheel.gateway.held_bytes import CallBytes, HeldBytes
 from thumbwheel.gateway.protocol import CallRequest, Protocol, ReplyReader
@@ -214,10 +214,7 @@ class Gateway:
         if admitted is not None:
             return admitted.caller
         credentials = Credentials.of_keys(headers)
-        try:
-            identity = self.gate.identify(credentials)
-        except Busy as error:
-            raise Refusal(503, str(error)) from None
+        identity = self.gate.identify(credentials)
         if identity is not None:
             if not identity.principal.may_somewhere("call"):
                 raise Refusal(403, f"{identity.principal.name} may not call any agent")

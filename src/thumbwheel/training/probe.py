@@ -77,8 +77,8 @@ def _rate(flags: Sequence[bool]) -> float:
 
 
 def _text(builder: PromptBuilder, ids: Sequence[int]) -> str:
-    words = ids[:-1] if ids and ids[-1] in builder.stop_ids else ids
-    text: str = builder.tokenizer.decode(list(words), skip_special_tokens=True)
+    words = builder.without_end(ids)
+    text: str = builder.tokenizer.decode(words, skip_special_tokens=True)
     return text.strip()
 
 
