@@ -22,15 +22,14 @@ from thumbwheel.importers.pairs import Message, split_pair
 from worlds import small_base
 from worlds.data import data_file
 from worlds.world import (
-    AFTER_ANSWER,
     Chat,
     Example,
     Exchange,
     Files,
     Pair,
     World,
-    moment,
-    stamp,
+    compared_exchange,
+    preference_line,
     trace_line,
     write_lines,
 )
@@ -117,14 +116,8 @@ class Choice(World):
 
     def _exchanges(self, number: int, comparison: Comparison) -> list[Exchange]:
         return [
-            Exchange(
-                id=f"t-{number:05d}-{side}",
-                session=f"s-{number:05d}",
-                subject=f"u-{number:05d}",
-                occurred_at=moment(number),
-                example=Example(comparison.prompt, text, comparison.group),
-                answer=text,
-                finish_reason="stop",
+            compared_exchange(
+                number, side, Example(comparison.prompt, text, comparison.group), text, "stop"
             )
             for side, text in zip("ab", comparison.answers, strict=True)
         ]
@@ -135,15 +128,7 @@ def preference_lines(
 ) -> Iterator[dict[str, Any]]:
     """What each person said of the two answers."""
     for rater, verdict in comparison.verdicts.items():
-        yield {
-            "type": "feedback",
-            "id": f"{exchanges[0].id}-{rater}",
-            "targets": [{"trace": exchange.id} for exchange in exchanges],
-            "kind": "preference",
-            "value": verdict,
-            "rater": {"id": rater, "kind": "person"},
-            "occurred_at": stamp(exchanges[0].occurred_at + AFTER_ANSWER),
-        }
+        yield preference_line(exchanges, verdict, rater)
 
 
 @cache

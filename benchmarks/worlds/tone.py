@@ -22,15 +22,14 @@ from worlds.answers import answer
 from worlds.data import Message, messages
 from worlds.smollm2 import smollm2
 from worlds.world import (
-    AFTER_ANSWER,
     Chat,
     Example,
     Exchange,
     Files,
     World,
+    compared_exchange,
     feedback_line,
-    moment,
-    stamp,
+    preference_line,
     trace_line,
     write_lines,
 )
@@ -134,8 +133,8 @@ class Tone(World):
         answers = iter(answer(model, prompts, self.max_new_tokens, TEMPERATURE, seed))
         return [
             (
-                exchange(number, "a", example, *next(answers)),
-                exchange(number, "b", example, *next(answers)),
+                compared_exchange(number, "a", example, *next(answers)),
+                compared_exchange(number, "b", example, *next(answers)),
             )
             for number, example in enumerate(asked)
         ]
@@ -153,33 +152,12 @@ def opinions(
         return []
     better = 0 if first_score > second_score else 1
     named = 1 - better if rng.random() < WRONGLY else better
-    comparison = {
-        "type": "feedback",
-        "id": f"{first.id}-preference",
-        "targets": [{"trace": first.id}, {"trace": second.id}],
-        "kind": "preference",
-        "value": named,
-        "rater": {"id": "pat", "kind": "person"},
-        "occurred_at": stamp(first.occurred_at + AFTER_ANSWER),
-    }
+    comparison = preference_line((first, second), named, "pat")
     if rng.random() >= EDITED:
         return [comparison]
     edited = (first, second)[better]
     text = taste.edited(edited.answer)
     return [comparison, feedback_line(edited, "correction", text, "pat")]
-
-
-def exchange(number: int, side: str, example: Example, text: str, finish_reason: str) -> Exchange:
-    """Return an answer as the app recorded it."""
-    return Exchange(
-        id=f"t-{number:05d}-{side}",
-        session=f"s-{number:05d}",
-        subject=f"u-{number:05d}",
-        occurred_at=moment(number),
-        example=example,
-        answer=text,
-        finish_reason=finish_reason,
-    )
 
 
 def example_of(message: Message) -> Example:

@@ -166,6 +166,35 @@ def feedback_line(
     }
 
 
+def preference_line(exchanges: Sequence[Exchange], value: int | None, rater: str) -> dict[str, Any]:
+    """Return what `rater` said of two answers to a request: the number of the better one, or None
+    for a tie."""
+    return {
+        "type": "feedback",
+        "id": f"{exchanges[0].id}-{rater}",
+        "targets": [{"trace": exchange.id} for exchange in exchanges],
+        "kind": "preference",
+        "value": value,
+        "rater": {"id": rater, "kind": "person"},
+        "occurred_at": stamp(exchanges[0].occurred_at + AFTER_ANSWER),
+    }
+
+
+def compared_exchange(
+    number: int, side: str, example: Example, text: str, finish_reason: str
+) -> Exchange:
+    """Return one of several answers to the request `number`; `side` tells them apart."""
+    return Exchange(
+        id=f"t-{number:05d}-{side}",
+        session=f"s-{number:05d}",
+        subject=f"u-{number:05d}",
+        occurred_at=moment(number),
+        example=example,
+        answer=text,
+        finish_reason=finish_reason,
+    )
+
+
 def case_line(name: str, example: Example, checker: str) -> dict[str, Any]:
     """A gold case."""
     reference = json.loads(example.answer) if checker == "json_fields" else example.answer
