@@ -44,6 +44,9 @@ ACKNOWLEDGED = "acknowledged"
 LIFE = 0.15
 """Most seconds of an app's life."""
 
+PATIENCE = 600.0
+"""Seconds in which everything that was kept has to become rows."""
+
 
 @dataclass
 class Report:
@@ -135,7 +138,7 @@ def _send_the_rest(folder: Path, url: str) -> None:
     way = remote.Remote(url, None, unsent)
     line = {"agent": "app", "type": "trace", "id": "last", "input": "Anything left?"}
     way.send("trace", json.dumps(line).encode())
-    end = time.monotonic() + 600
+    end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         if way.flush(1) and not list(unsent.glob("*/*-*.jsonl")):
             return
@@ -167,7 +170,10 @@ def _count(report: Report, folder: Path) -> None:
     acknowledged = set((folder / ACKNOWLEDGED).read_text().splitlines())
     rows: set[str] = set()
     with Workspace.open(Home.at(folder / "home"), Sources({}, "", {})) as ws:
-        drain_inbox(ws)
+        # a process that drained for the killed server may hold a file until it notices
+        end = time.monotonic() + PATIENCE
+        while drain_inbox(ws) and time.monotonic() < end:
+            pass
         assert not list(ws.home.inbox.glob("[sd]*.jsonl"))
         rejected = ws.home.inbox / REJECTED
         report.set_aside = len(rejected.read_text().splitlines()) if rejected.exists() else 0
