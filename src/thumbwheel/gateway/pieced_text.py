@@ -97,7 +97,7 @@ class PiecedText:
         """Return the text: the pieces, or the last one if it repeats all others."""
         joined = self._buffer.getvalue()
         last = self._last
-        if self._count < 3 or self.is_cut or len(last) < _SURE or len(set(last)) < _DISTINCT:
+        if self._count < 2 or self.is_cut or len(last) < _SURE or len(set(last)) < _DISTINCT:
             return joined
         grew = self._repeats and self._growths > 1
         is_copy = len(last) >= _SURE_OF_COPY and joined == last + last

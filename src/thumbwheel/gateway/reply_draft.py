@@ -11,7 +11,7 @@ import json
 import math
 import re
 from array import array
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -38,10 +38,12 @@ LATE_TEXT = "text came after the end of the answer"
 _WORD = 32
 """Characters of a finish reason."""
 
+PAUSED = "pause_turn"
+"""Anthropic's reason for an answer that goes on in the reply to the app's next call."""
 FINISH_REASONS = {
     "end_turn": "stop",
     "stop_sequence": "stop",
-    "pause_turn": "stop",
+    PAUSED: "stop",
     "completed": "stop",
     "complete": "stop",
     "eos": "stop",
@@ -121,6 +123,10 @@ def _is_name(value: Any) -> TypeGuard[str]:
     return isinstance(value, str) and bool(value)
 
 
+def _is_key(value: Any) -> TypeGuard[int | str]:
+    return type(value) is int or _is_name(value)
+
+
 def _opens_another(call: ToolCallDraft, id: Any, name: Any, is_elsewhere: bool) -> bool:
     """Return whether a piece with this id and name begins another call than `call`; `is_elsewhere`
     if it has another index. Some servers give all calls one id."""
@@ -130,6 +136,17 @@ def _opens_another(call: ToolCallDraft, id: Any, name: Any, is_elsewhere: bool) 
     if _is_name(id) and call.id:
         return id != call.id or (is_elsewhere and is_whole)
     return bool(call.name) and (name != call.name or is_whole)
+
+
+def _is_repeated(draft: ToolCallDraft, call: Mapping[str, Any]) -> bool:
+    """Return whether a whole call is the one that came before; calls with other ids are not."""
+    function, id = call.get("function"), call.get("id")
+    if not isinstance(function, Mapping) or function.get("name") != draft.name:
+        return False
+    if _is_name(id) and draft.id and id != draft.id:
+        return False
+    text = arguments_text(function.get("arguments")) or "{}"
+    return bool(parsed_arguments(text) == parsed_arguments(draft.arguments()))
 
 
 def offered_tools(body: Mapping[str, Any]) -> frozenset[str]:
@@ -172,7 +189,7 @@ class ReplyDraft:
         self._texts: dict[int, PiecedText] = {}
         self._reasoning = PiecedText()
         self._tool_calls: list[ToolCallDraft] = []
-        self._calls_by_key: dict[int, ToolCallDraft] = {}
+        self._calls_by_key: dict[int | str, ToolCallDraft] = {}
         self._usage: dict[str, int] = {}
         self._token_ids = array("i")
         self._all_token_ids = array("i")
@@ -260,41 +277,49 @@ class ReplyDraft:
     def streamed_call(self, key: Any, id: Any = None, name: Any = None) -> ToolCallDraft | None:
         """Return the tool call to which a piece of a stream belongs; None where there are too many.
 
-        `key` is the piece's index. Servers leave it out, write null, count all calls as the first
-        or a call's arguments apart from its head. So another id, or a name after arguments that
-        are whole, opens a new call, and a piece without either belongs to the last one. A name may
-        come in pieces, too.
+        `key` is the piece's index, or the id of its item. Servers leave it out, write null, count
+        all calls as the first or a call's arguments apart from its head. So another id, or a name
+        after arguments that are whole, opens a new call, and a piece without either belongs to the
+        last one. A name may come in pieces, too.
         """
         if isinstance(key, str) and key.isdecimal() and len(key) < 10:
             key = int(key)
         call = self.call_of_id(id)
-        if call is None and type(key) is int:
+        if call is None and _is_key(key):
             call = self._calls_by_key.get(key)
         last = self._tool_calls[-1] if self._tool_calls else None
-        is_last = type(key) is not int and last is not None and bool(last.name)
+        is_last = not _is_key(key) and last is not None and bool(last.name)
         if call is None and not _is_name(id) and (is_last or not _is_name(name)):
             call = last
         if call is not None and _is_name(name) and self._continues_name(call, id, name):
             self.has_token = True
             return call
-        is_elsewhere = type(key) is int and self._calls_by_key.get(key) is not call
+        is_elsewhere = _is_key(key) and self._calls_by_key.get(key) is not call
         if call is not None and _opens_another(call, id, name, is_elsewhere):
             if not _is_name(id) and not len(call.pieces):
                 self._doubt_names(call.name, name)
             call = None
         if call is None:
             call = self.tool_call(id, name)
-            if call is not None and type(key) is int:
+            if call is not None and _is_key(key):
                 self._calls_by_key[key] = call
             return call
         self.has_token = True
         self._name_call(call, id, name)
         return call
 
-    def has_call(self, name: Any, arguments: Any) -> bool:
-        """Return whether a call with this name and these arguments has come."""
-        text = arguments_text(arguments)
-        return any(call.name == name and call.arguments() == text for call in self._tool_calls)
+    def without_repeated(self, calls: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Return those of the calls at the end of a stream that have not come before. A model may
+        make the same call twice, so each earlier call is repeated at most once."""
+        earlier = list(self._tool_calls)
+        new = []
+        for call in calls:
+            repeated = next((draft for draft in earlier if _is_repeated(draft, call)), None)
+            if repeated is None:
+                new.append(call)
+            else:
+                earlier.remove(repeated)
+        return new
 
     def call_of_id(self, id: Any) -> ToolCallDraft | None:
         """Return the call of this id."""
@@ -421,6 +446,8 @@ class ReplyDraft:
         if self.finish_reason == "length":
             return  # the answer was cut, whatever is said later
         word = storable(reason.lower()[:_WORD])
+        if word == PAUSED:
+            self.doubt = self.doubt or "the provider paused its turn, and the rest is missing"
         self.finish_reason = FINISH_REASONS.get(word, word)
 
     def reply(self, cause: str | None) -> CallReply:
@@ -538,6 +565,18 @@ def arguments_text(arguments: Any) -> str:
         return json.dumps(arguments, ensure_ascii=False)
     except (ValueError, RecursionError):
         return ""
+
+
+def parsed_arguments(text: str) -> Any:
+    """Return the value of a call's arguments; the text itself if it is no JSON.
+
+    >>> parsed_arguments('{"a":1}') == parsed_arguments('{ "a": 1 }'), parsed_arguments("{")
+    (True, '{')
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _count_of(value: Any) -> int | None:

@@ -149,8 +149,11 @@ def _image_type(data: str) -> str:
 
 
 def tool_call(call: Mapping[str, Any], recorder: BoundedCopier) -> dict[str, Any]:
-    """Return a tool call in OpenAI's form, with arguments as JSON text."""
-    function = call.get("function")
+    """Return a tool call in OpenAI's form, with arguments as JSON text; those of a custom tool are
+    its text."""
+    function, custom = call.get("function"), call.get("custom")
+    if isinstance(custom, Mapping):
+        function = {"name": custom.get("name"), "arguments": custom.get("input")}
     if not isinstance(function, Mapping):
         function = call
     arguments = function.get("arguments")

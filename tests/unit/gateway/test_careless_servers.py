@@ -169,6 +169,76 @@ CALLS: dict[str, tuple[Iterable[Any], list[tuple[str, str]]]] = {
 }
 
 
+HOURS = {"name": "hours", "arguments": TODAY}
+IN_BOTH_FORMS: dict[str, bytes] = {
+    "whole": json.dumps(
+        {
+            "choices": [
+                {
+                    "message": {"tool_calls": [{"function": HOURS}], "function_call": HOURS},
+                    "finish_reason": "tool_calls",
+                }
+            ]
+        }
+    ).encode(),
+    "at once": sse(
+        chunk({"tool_calls": [{"index": 0, "function": HOURS}], "function_call": HOURS}), END
+    ),
+    "in pieces": sse(
+        *(
+            chunk({"tool_calls": [{"index": 0, "function": piece}], "function_call": piece})
+            for piece in (
+                {"name": "hours", "arguments": ""},
+                {"arguments": TODAY[:6]},
+                {"arguments": TODAY[6:]},
+            )
+        ),
+        END,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_BOTH_FORMS)
+def test_a_call_that_is_written_in_the_older_form_too_is_one(name: str) -> None:
+    kind = "application/json" if name == "whole" else "text/event-stream"
+    reply = read(IN_BOTH_FORMS[name], kind=kind, streams=name != "whole")
+    assert calls_of(reply) == [("hours", TODAY)] and reply.complete
+
+
+CUSTOM = {"name": "sql", "input": "select 1"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        sse(chunk({"tool_calls": [{"index": 0, "id": "a", "custom": CUSTOM}]}), END),
+        sse(
+            chunk({"tool_calls": [{"index": 0, "custom": {"name": "sql", "input": "select"}}]}),
+            chunk({"tool_calls": [{"index": 0, "custom": {"input": " 1"}}]}),
+            END,
+        ),
+        json.dumps(
+            {
+                "choices": [
+                    {
+                        "message": {"tool_calls": [{"type": "custom", "custom": CUSTOM}]},
+                        "finish_reason": "tool_calls",
+                    }
+                ]
+            }
+        ).encode(),
+    ],
+    ids=["at once", "in pieces", "whole"],
+)
+def test_a_call_of_a_custom_tool_has_its_text(body: bytes) -> None:
+    kind = "text/event-stream" if body.startswith(b"data") else "application/json"
+    reply = read(body, kind=kind, streams=body.startswith(b"data"))
+    assert calls_of(reply) == [("sql", "select 1")] and reply.complete
+    history = {"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "custom": CUSTOM}]}]}
+    (message,) = PROTOCOLS["openai_chat"].request(history, {}).messages
+    assert message["tool_calls"][0]["function"] == {"name": "sql", "arguments": "select 1"}
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_calls_that_come_in_strange_pieces(name: str) -> None:
     chunks, expected = CALLS[name]
@@ -541,6 +611,17 @@ def test_calls_of_anthropic(events: list[Any]) -> None:
     assert calls_of(reply) == [("hours", TODAY)] and reply.complete
 
 
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_turn_that_the_provider_paused_is_not_complete(streams: bool) -> None:
+    paused = {"stop_reason": "pause_turn"}
+    body = named(text_block("I look.", **TEXT), {"type": "message_delta", "delta": paused}, STOP[1])
+    kind = "text/event-stream"
+    if not streams:
+        kind, body = "application/json", json.dumps({**MESSAGE, **paused}).encode()
+    reply = read(body, "anthropic_messages", kind, streams=streams)
+    assert "paused its turn" in (reply.problem or "") and not reply.complete
+
+
 def test_a_flat_error_of_anthropic() -> None:
     reply = read(named({"type": "error", "message": "overloaded"}), "anthropic_messages")
     assert reply.error == "overloaded"
@@ -592,6 +673,65 @@ def function(arguments: Any) -> list[Any]:
 def test_calls_of_ollama(body: list[Any]) -> None:
     reply = read(lines(*body), "ollama_chat", "application/x-ndjson")
     assert calls_of(reply) == [("hours", TODAY)] and reply.complete
+
+
+def rolls(*ids: str | None, arguments: Any = None, **more: Any) -> list[Any]:
+    """A call for each id; None is a call without one."""
+    calls = []
+    for id in ids:
+        named = {} if id is None else {"id": id}
+        calls.append({**named, "function": {"name": "roll", "arguments": arguments or {}, **more}})
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        ([line(done=True, calls=rolls(None, None))], 2),
+        ([line(done=True, calls=rolls("a", "b"))], 2),
+        ([line(calls=rolls(None, None)), LAST], 2),
+        ([line(calls=rolls(None)), line(calls=rolls(None)), LAST], 2),
+        ([line(calls=rolls("a")), line(done=True, calls=rolls("b"))], 2),
+        ([line(calls=rolls(None)), line(done=True, calls=rolls(None, None))], 2),
+        ([line(calls=rolls(None, None)), line(done=True, calls=rolls(None, None))], 2),
+        ([line(calls=rolls("a")), line(done=True, calls=rolls("a"))], 1),
+        ([line(calls=rolls("a")), line(done=True, calls=rolls(None))], 1),
+    ],
+    ids=[
+        "whole",
+        "whole with ids",
+        "in one line",
+        "in two lines",
+        "the other in the last line",
+        "one repeated, one new",
+        "both repeated",
+        "repeated with its id",
+        "repeated without its id",
+    ],
+)
+def test_a_call_that_ollamas_model_makes_twice(body: list[Any], count: int) -> None:
+    for streams in (True, False):
+        reply = read(lines(*body), "ollama_chat", "application/x-ndjson", streams=streams)
+        assert calls_of(reply) == [("roll", "{}")] * count and reply.complete
+
+
+@pytest.mark.parametrize("again", [{"b": 2, "a": 1}, '{"a":1,"b":2}'], ids=["order", "text"])
+def test_a_call_is_repeated_in_other_words(again: Any) -> None:
+    body = [
+        line(calls=rolls(None, arguments={"a": 1, "b": 2})),
+        line(done=True, calls=rolls(None, arguments=again)),
+    ]
+    reply = read(lines(*body), "ollama_chat", "application/x-ndjson")
+    assert calls_of(reply) == [("roll", '{"a": 1, "b": 2}')] and reply.complete
+
+
+@pytest.mark.parametrize("protocol", ["ollama_chat", "ollama_generate"])
+def test_a_text_of_one_line_that_the_last_line_repeats_is_taken_once(protocol: str) -> None:
+    text = "We are open until six o'clock."
+    body = [line(text), line(text, done=True)]
+    if protocol == "ollama_generate":
+        body = [{"response": text, "done": False}, {"response": text, "done": True}]
+    assert read(lines(*body), protocol, "application/x-ndjson").text == text
 
 
 @pytest.mark.parametrize(
@@ -666,6 +806,18 @@ def test_texts_of_responses(events: list[Any]) -> None:
 def test_calls_of_responses(events: list[Any]) -> None:
     reply = read(named(*events, completed(ITEM)), "openai_responses")
     assert calls_of(reply) == [("hours", TODAY)] and reply.complete
+
+
+@pytest.mark.parametrize("output", [True, False])
+def test_calls_of_responses_that_only_the_ids_of_items_tell_apart(output: bool) -> None:
+    items = [{**ITEM, "id": f"fc_{name}", "call_id": name, "name": name} for name in ("a", "b")]
+    events = [event("output_item.added", item={**item, "arguments": ""}) for item in items]
+    for part in (TODAY[:6], TODAY[6:]):
+        events += [
+            event("function_call_arguments.delta", item_id=item["id"], delta=part) for item in items
+        ]
+    reply = read(named(*events, completed(*items if output else ())), "openai_responses")
+    assert calls_of(reply) == [("a", TODAY), ("b", TODAY)] and reply.complete
 
 
 def test_a_call_beside_a_text_that_only_the_end_has() -> None:

@@ -42,21 +42,21 @@ def add(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
     if isinstance(message, Mapping) and draft.is_answer(message.get("role"), OTHER_ROLES):
         draft.add_text(content_text(message.get("content")))
         draft.add_reasoning(thoughts_of(message))
-        for call in objects(message.get("tool_calls")):
+        calls = objects(message.get("tool_calls"))
+        for call in draft.without_repeated(calls) if is_done(value) else calls:
             function = call.get("function")
             if isinstance(function, Mapping):
-                _add_call(draft, call.get("id"), function, is_last=is_done(value))
+                _add_call(draft, call.get("id"), function)
     add_end(draft, value)
 
 
-def _add_call(draft: ReplyDraft, id: Any, function: Mapping[str, Any], *, is_last: bool) -> None:
+def _add_call(draft: ReplyDraft, id: Any, function: Mapping[str, Any]) -> None:
     """Add a call. Ollama sends each whole; servers that imitate it send pieces, or repeat all calls
     in the last line."""
-    name, arguments = function.get("name"), function.get("arguments")
+    arguments = function.get("arguments")
     if arguments is None:
         arguments = {}
-    if not (is_last and draft.has_call(name, arguments)):
-        draft.add_arguments(draft.streamed_call(None, id, name), arguments)
+    draft.add_arguments(draft.streamed_call(None, id, function.get("name")), arguments)
 
 
 PROTOCOL = Protocol(

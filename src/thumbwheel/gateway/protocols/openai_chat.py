@@ -124,16 +124,21 @@ def _add_message(draft: ReplyDraft, message: Mapping[str, Any], *, is_whole: boo
     calls = message.get("tool_calls")
     for call in objects([calls] if isinstance(calls, Mapping) else calls):
         _add_call(draft, call, call.get("index"), is_whole)
-    if isinstance(message.get("function_call"), Mapping):
+    # some servers write a call in the older form, too
+    if not calls and isinstance(message.get("function_call"), Mapping):
         _add_call(draft, {"function": message["function_call"]}, 0, is_whole)
 
 
 def _add_call(draft: ReplyDraft, call: Mapping[str, Any], index: Any, is_whole: bool) -> None:
-    function = call.get("function")
+    function, custom = call.get("function"), call.get("custom")
+    if isinstance(custom, Mapping):
+        function = {"name": custom.get("name"), "arguments": custom.get("input")}
     if not isinstance(function, Mapping):
         function = call
     names = (call.get("id"), function.get("name"))
     tool_call = draft.tool_call(*names) if is_whole else draft.streamed_call(index, *names)
+    if tool_call is not None and isinstance(custom, Mapping):
+        tool_call.is_text = True
     draft.add_arguments(tool_call, function.get("arguments"))
 
 

@@ -104,11 +104,19 @@ def _reasoning_delta(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
     draft.add_reasoning(value.get("delta"))
 
 
+def _key(value: Mapping[str, Any]) -> Any:
+    """Return what tells the item of an event from others: its index, else its id."""
+    item = value.get("item")
+    id = item.get("id") if isinstance(item, Mapping) else value.get("item_id")
+    index = value.get("output_index")
+    return id if index is None else index
+
+
 def _item_added(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
     item = value.get("item")
     if isinstance(item, Mapping) and item.get("type") in CALL_TYPES:
-        key = value.get("output_index")
-        _note_kind(draft.streamed_call(key, item.get("call_id"), item.get("name")), item)
+        call = draft.streamed_call(_key(value), item.get("call_id"), item.get("name"))
+        _note_kind(call, item)
 
 
 def _note_kind(call: ToolCallDraft | None, item: Mapping[str, Any]) -> None:
@@ -124,7 +132,7 @@ def _text_done(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
 
 def _arguments_done(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
     """Add arguments whose deltas the server left out."""
-    call = draft.streamed_call(value.get("output_index"))
+    call = draft.streamed_call(_key(value))
     if call is not None and not len(call.pieces):
         draft.add_arguments(call, value.get("arguments", value.get("input")))
 
@@ -139,7 +147,7 @@ def _item_done(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
         call = draft.call_of_id(item.get("call_id"))
         if call is None:
             names = (item.get("call_id"), item.get("name"))
-            call = draft.streamed_call(value.get("output_index"), *names)
+            call = draft.streamed_call(_key(value), *names)
             _note_kind(call, item)
         if call is not None and not len(call.pieces):
             draft.add_arguments(call, item.get("arguments", item.get("input")))
@@ -148,7 +156,7 @@ def _item_done(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
 
 
 def _arguments_delta(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
-    draft.add_arguments(draft.streamed_call(value.get("output_index")), value.get("delta"))
+    draft.add_arguments(draft.streamed_call(_key(value)), value.get("delta"))
 
 
 def _head(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
