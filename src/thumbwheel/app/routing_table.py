@@ -307,4 +307,6 @@ def upstream_of(ws: Workspace, deployment: Deployment) -> Upstream:
         price=Price(prices.get("price_in"), prices.get("price_out")),
         private=deployment.target != REMOTE or may_be_private(ws, endpoint.url),
         shows_tools=bool(details.get("shows_tools", True)),
+        control_tokens=tuple(details.get("control_tokens", ())),
+        separator=str(details.get("separator", "")),
     )

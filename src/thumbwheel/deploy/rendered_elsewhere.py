@@ -1,17 +1,22 @@
-"""Says which chat template an adapter needs on a server that would render with the base's.
+"""What a server needs that renders and tokenizes the prompts of a version itself.
 
-The two are the same unless training adapted the template (engine/adapted_template.py).
+An adapter needs another chat template than its base's if training adapted it
+(engine/adapted_template.py). And the server reads control tokens in every text, so the gateway has
+to know them.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from thumbwheel.core import log
 from thumbwheel.deploy.types import Package
 from thumbwheel.engine.adapted_template import START, stored_template
+from thumbwheel.engine.prompt import PromptBuilder
 from thumbwheel.export.types import GGUF_ADAPTER
 from thumbwheel.models.gguf.header import read_header
+from thumbwheel.models.gguf.tokenizer import ENDS
 
 
 def adapted_template_file(package: Package) -> Path | None:
@@ -31,6 +36,18 @@ def may_show_tools(package: Package) -> bool:
         weights = package.base if package.kind == GGUF_ADAPTER else package.model
         template = read_header(Path(str(weights))).metadata.get("tokenizer.chat_template") or ""
     return "tools" in str(template)
+
+
+def control_token_details(package: Package) -> dict[str, Any]:
+    """Return the details of an endpoint by which the gateway keeps control tokens out of the texts
+    of a call: which there are, and the character that splits them."""
+    from thumbwheel.engine.load import load_tokenizer
+
+    builder = PromptBuilder(load_tokenizer(str(package.tokenizer)), settings=package.template)
+    tokens = set(builder.control_tokens.ids)
+    # llama.cpp reads these as control tokens even if the model's tokenizer does not
+    tokens |= ENDS & set(builder.tokenizer.get_vocab())
+    return {"control_tokens": sorted(tokens), "separator": builder.control_tokens.separator}
 
 
 def tell_of_template(package: Package, server: str, fix: str) -> None:

@@ -32,6 +32,9 @@ ESCAPE = _private_text()
 """Stands after the first character of a control token that is text."""
 OPEN, CLOSE = _private_text(), _private_text()
 """Around the number of a control token in the text for the guarded tokenizer."""
+SEPARATORS = ("\u200b", "\u2060", " ")
+"""Characters that can stand inside a control token so that it is none, the least visible first. A
+tokenizer may leave some of them out."""
 
 
 def unescape(text: str) -> str:
@@ -117,6 +120,20 @@ class ControlTokens:
         if isinstance(value, list | tuple):
             return [self.escape(part) for part in value]
         return value
+
+    @cached_property
+    def separator(self) -> str:
+        """A character that stands behind the first one of a control token in texts for programs
+        that read control tokens in every text. The tokens of such a text are not those of
+        `encode`, but none of them is a control token."""
+        unknown = getattr(self._tokenizer, "unk_token_id", None)
+        control = set(self.ids.values()) - {unknown}
+        for separator in SEPARATORS:
+            split = [token[0] + separator + token[1:] for token in self.ids]
+            encoded = self._tokenizer(split, add_special_tokens=False)["input_ids"] if split else []
+            if not any(control.intersection(token_ids) for token_ids in encoded):
+                return separator
+        return SEPARATORS[-1]
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of an escaped text, without BOS. Raises DataError if the tokenizer cannot

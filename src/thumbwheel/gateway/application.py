@@ -28,6 +28,7 @@ from thumbwheel.access.types import ANONYMOUS, ANY_AGENT, Principal
 from thumbwheel.core import log
 from thumbwheel.core.errors import InputError, ThumbwheelError
 from thumbwheel.gateway.budget import Account, Budgets
+from thumbwheel.gateway.control_text import fields_as_text
 from thumbwheel.gateway.held_bytes import CallBytes, HeldBytes
 from thumbwheel.gateway.protocol import CallRequest, Protocol, ReplyReader
 from thumbwheel.gateway.protocols import protocol_of
@@ -416,11 +417,14 @@ class Gateway:
         headers = request_headers(
             scope["headers"], upstream, family, keeps_key=keeps_key, name=self.via
         )
+        with _refusing(exchange):
+            changed = fields_as_text(call, upstream)
         if needs_translation(call, upstream):
-            request = self._translated_request(exchange, upstream)
+            call = replace(call, body={**call.body, **changed}) if changed else call
+            request = self._translated_request(exchange, call, upstream)
             headers = [header for header in headers if header[0] != "accept-encoding"]
             return await self.upstreams.post(upstream, request.path, headers, request.body)
-        body = call.with_model(exchange.raw, upstream.model, upstream.body)
+        body = call.with_model(exchange.raw, upstream.model, {**changed, **upstream.body})
         path = call.protocol.path
         if query := scope.get("query_string"):
             path = f"{path}?{query.decode('latin-1')}"
@@ -431,11 +435,13 @@ class Gateway:
         with _refusing(exchange):
             require_tools_shown(exchange.call, upstream)
 
-    def _translated_request(self, exchange: Exchange, upstream: Upstream) -> TranslatedRequest:
+    def _translated_request(
+        self, exchange: Exchange, call: CallRequest, upstream: Upstream
+    ) -> TranslatedRequest:
         """Return the call in the form of the upstream's API. Raises InputError if it cannot be
         translated."""
         with _refusing(exchange):
-            return translated_request(exchange.call, upstream)
+            return translated_request(call, upstream)
 
     async def _translate(
         self, exchange: Exchange, reply: aiohttp.ClientResponse, send: Send

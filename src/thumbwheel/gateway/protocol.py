@@ -157,6 +157,9 @@ class Protocol:
     """True where a model computes something, for which budgets are charged."""
     keeps_model: bool = False
     """Whether the request's model is no name of an agent, and goes on as it is."""
+    shown_fields: tuple[str, ...] = ()
+    """The fields of a request that a chat template shows the model. A request whose client rendered
+    the prompt itself has none."""
     translation: Translation | EmbeddingTranslation | None = None
     """How it is spoken with a server that speaks OpenAI's chat completions and embeddings."""
     answer: Callable[[CallRequest], dict[str, Any]] | None = None

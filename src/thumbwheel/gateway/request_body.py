@@ -112,7 +112,7 @@ def _member(raw: bytes, key: bytes, start: int, end: int) -> _Member:
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode()
+    return json.dumps(value).encode()  # escaped: a client may send half a surrogate pair
 
 
 def _no_object(raw: bytes) -> InputError:

@@ -61,6 +61,10 @@ class Upstream:
     """Whether the owner allows it to be at a loopback or private address."""
     shows_tools: bool = True
     """Whether its model may see the tools of a request; False for a chat template without them."""
+    control_tokens: tuple[str, ...] = ()
+    """Texts that the server reads as control tokens wherever they stand."""
+    separator: str = ""
+    """The character that splits a control token in the text of a call."""
 
 
 @dataclass(frozen=True, slots=True)

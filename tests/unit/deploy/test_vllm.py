@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.models.tiny_models import tiny_tokenizer
 from tests.servers.vllm_server import VllmServer
 from thumbwheel.core.errors import ConfigError, Conflict, ModelError
 from thumbwheel.deploy.targets.vllm import VLLM, VllmConfig
@@ -27,6 +28,7 @@ def package(root: Path, version: str = "v3", rank: int = 8) -> Package:
     folder = root / version
     folder.mkdir()
     (folder / "adapter_config.json").write_text(json.dumps({"r": rank}))
+    tiny_tokenizer().save_pretrained(folder)
     return Package(
         agent="support",
         version=version,
@@ -46,6 +48,8 @@ def test_an_adapter_is_loaded_once_pointed_at_and_removed(vllm: VllmServer, tmp_
     settings = VllmConfig(url=vllm.url)
     first = VLLM.apply(old, settings)
     assert first == VLLM.apply(old, settings) and first.url == f"{vllm.url}/v1"
+    assert {"<|im_start|>", "<|im_end|>"} <= set(first.details["control_tokens"])
+    assert first.details["separator"] == "\u200b"
     assert vllm.seen.count("POST /v1/load_lora_adapter") == 1
     second = VLLM.apply(new, settings)
     VLLM.point("support", first)

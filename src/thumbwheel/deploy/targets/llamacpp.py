@@ -22,7 +22,11 @@ from thumbwheel.core import log
 from thumbwheel.core.errors import ModelError
 from thumbwheel.deploy import processes, profiles
 from thumbwheel.deploy.processes import Running
-from thumbwheel.deploy.rendered_elsewhere import adapted_template_file, may_show_tools
+from thumbwheel.deploy.rendered_elsewhere import (
+    adapted_template_file,
+    control_token_details,
+    may_show_tools,
+)
 from thumbwheel.deploy.types import Endpoint, Health, Package, TargetConfig
 from thumbwheel.export.types import GGUF_ADAPTER, GGUF_MODEL
 from thumbwheel.llm import llama_server, tools
@@ -91,6 +95,7 @@ class LlamaCpp:
             "context": context,
             "shows_tools": may_show_tools(package),
             "is_reachable": running.is_reachable,
+            **control_token_details(package),
         }
         return Endpoint(f"{running.url}/v1", package.name, details, body)
 

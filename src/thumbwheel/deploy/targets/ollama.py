@@ -23,7 +23,7 @@ from thumbwheel.deploy import modelfile, processes
 from thumbwheel.deploy.chat_template import go_text
 from thumbwheel.deploy.modelfile import ModelConfig
 from thumbwheel.deploy.ollama_api import NAME, OllamaServer, Version, address, full_name
-from thumbwheel.deploy.rendered_elsewhere import tell_of_template
+from thumbwheel.deploy.rendered_elsewhere import control_token_details, tell_of_template
 from thumbwheel.deploy.types import Endpoint, Health, Package, TargetConfig
 from thumbwheel.export.types import GGUF_ADAPTER, GGUF_MODEL, ModelKind
 
@@ -94,6 +94,7 @@ class Ollama:
                 "agent": package.agent,
                 "name": settings.name,
                 "context": settings.parameters().get("num_ctx"),
+                **control_token_details(package),
             }
             return Endpoint(f"{server.url}/v1", package.name, details)
 

@@ -18,7 +18,7 @@ import httpx2
 from thumbwheel.capture.call_feature import CallFeature
 from thumbwheel.core.addresses import leads_to_loopback
 from thumbwheel.core.errors import ConfigError, Conflict, ModelError, ThumbwheelError
-from thumbwheel.deploy.rendered_elsewhere import tell_of_template
+from thumbwheel.deploy.rendered_elsewhere import control_token_details, tell_of_template
 from thumbwheel.deploy.types import Endpoint, Health, Package, TargetConfig
 from thumbwheel.export.types import PEFT_ADAPTER
 
@@ -71,6 +71,7 @@ class Vllm:
         tell_of_template(package, "vLLM", f"Start vLLM with --chat-template {file}")
         _load(endpoint, package.name, models, settings.wait)
         details["context"] = base.get("max_model_len")
+        details |= control_token_details(package)
         return Endpoint(endpoint.url, package.name, details)
 
     def health(self, endpoint: Endpoint) -> Health:

@@ -231,5 +231,6 @@ PROTOCOL = Protocol(
     context=anthropic_context,
     event=by_type(EVENTS),
     whole=whole,
+    shown_fields=("system", "messages", "tools"),
     translation=TRANSLATION,
 )

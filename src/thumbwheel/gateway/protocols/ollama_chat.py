@@ -70,5 +70,6 @@ PROTOCOL = Protocol(
     event=add,
     whole=add,
     streams_unasked=True,
+    shown_fields=("messages", "tools"),
     translation=CHAT,
 )

@@ -53,5 +53,6 @@ PROTOCOL = Protocol(
     event=add,
     whole=add,
     streams_unasked=True,
+    shown_fields=("system", "prompt", "suffix"),
     translation=GENERATE,
 )

@@ -152,4 +152,5 @@ PROTOCOL = Protocol(
     context=openai_context,
     event=event,
     whole=whole,
+    shown_fields=("messages", "tools", "functions", "documents"),
 )

@@ -264,5 +264,6 @@ PROTOCOL = Protocol(
     context=openai_context,
     event=by_type(EVENTS),
     whole=whole,
+    shown_fields=("instructions", "input", "tools"),
     translation=TRANSLATION,
 )
