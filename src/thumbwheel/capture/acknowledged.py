@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from thumbwheel.capture.inbox import Drainer
-from thumbwheel.capture.redact import CaptureConfig, RedactedSegment
+from thumbwheel.capture.redact import CaptureConfig
 from thumbwheel.sdk.segment import Full, Segment
 from thumbwheel.sdk.spool_files import waiting_bytes
 
@@ -50,9 +50,7 @@ class AcknowledgedSegment:
         return self._acknowledged(self._segment.append_all(lines))
 
     def append_large(self, lines: Sequence[bytes]) -> Future[None]:
-        """Append lines as `append_all` does, after they were redacted in the calling thread."""
-        if not isinstance(self._segment, RedactedSegment):
-            return self.append_all(lines)
+        """Append lines as `append_all` does, redacted in the calling thread."""
         self._require_room()
         return self._acknowledged(self._segment.append_large(lines))
 
