@@ -228,7 +228,7 @@ def texts_of(value: Any) -> list[str]:
 
 def contents_of(asked: dict[str, Any]) -> list[Any]:
     """The texts of each content that has parts, which templates write one after the other."""
-    contents = [message["content"] for message in asked.get("messages", [])]
+    contents = [message.get("content") for message in asked.get("messages", [])]
     lists = [content for content in contents if isinstance(content, list)]
     return [[part["text"] for part in content if "text" in part] for content in lists]
 
