@@ -161,12 +161,12 @@ def _require_room(base: str, files: Sequence[DryRunFileInfo]) -> None:
     cache = Path(constants.HF_HUB_CACHE)
     there = next(folder for folder in (cache, *cache.parents) if folder.exists())
     disk = shutil.disk_usage(there)
-    kept = max(LEAST_FREE, int(SHARE_KEPT_FREE * disk.total))
-    if needed > disk.free - kept:
+    reserve = max(LEAST_FREE, int(SHARE_KEPT_FREE * disk.total))
+    if needed > disk.free - reserve:
         raise ModelError(
             f"base model {base!r}",
             f"its files have {needed / 1e9:,.1f} GB, and {disk.free / 1e9:,.1f} GB of the disk are "
-            f"free, of which {kept / 1e9:,.1f} GB are kept for what comes in",
+            f"free, of which {reserve / 1e9:,.1f} GB are kept for what comes in",
             "Choose a smaller base, or make room",
         )
 
