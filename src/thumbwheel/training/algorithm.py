@@ -173,6 +173,10 @@ class Method(ABC, Generic[C]):
     base_defaults.py."""
     pretrained_rate: ClassVar[float | None] = None
     """The same on a pretrained base; None where it needs no other."""
+    fewest_steps: ClassVar[int] = 1
+    """Optimiser steps without which few rows teach next to nothing."""
+    pretrained_fewest_steps: ClassVar[int | None] = None
+    """The same on a pretrained base; None where it needs no more."""
     Config: ClassVar[type[TrainConfig]]
     good_roles: ClassVar[frozenset[str]] = frozenset()
     """Roles of the branches that are good answers: the anchor and the collapse detection look at

@@ -1,13 +1,14 @@
 """Settings that follow from the base, where they were not given: the learning rate of an adapter,
-and how much a run holds the general skill that the base brings.
+the fewest steps, and how much a run holds the general skill that the base brings.
 
 The optimal rate of an adapter hardly depends on its rank and falls with the width of the model by a
 power law (Schulman et al. 2025, "LoRA Without Regret": exponent 0.78 over the Llama family, rates
 about ten times those of full fine-tuning). The methods' rates at width 2,000 were tuned at width
 256, on bases with a vocabulary of at most 4,096 tokens that had learned one task. They hold for
 such bases alone. Any other is taken for a pretrained model, which has general skill to lose; its
-rates and the weight of its replay were chosen on one tuning seed of SmolLM2-135M-Instruct, and
-proved for sft on two others (docs/results/pretrained.json, pretrained-5.json).
+rates, steps and the weight of its replay were chosen on one tuning seed of SmolLM2-135M-Instruct,
+and proved for sft on two others (docs/results/pretrained.json, pretrained-5.json): half the rate in
+twice the steps learned more of the task, and kept as much general skill.
 """
 
 from __future__ import annotations
@@ -46,23 +47,23 @@ def rate_for(width: int, at_2000: float) -> float:
 
 
 def with_base_defaults(config: TrainConfig, method: type[Method[Any]], folder: Path) -> TrainConfig:
-    """Return `config` with unset learning rate and replay weight filled in, by the configuration of
-    the base in `folder`."""
-    if config.learning_rate is not None and config.replay_weight is not None:
+    """Return `config` with unset learning rate, fewest steps and replay weight filled in, by the
+    configuration of the base in `folder`."""
+    if None not in (config.learning_rate, config.min_steps, config.replay_weight):
         return config
     from thumbwheel.engine.load import load_config
     from thumbwheel.training.algorithm import Algorithm
 
     model_config = load_config(folder)
     pretrained = is_pretrained(model_config)
-    at_2000 = method.rate
-    if pretrained and method.pretrained_rate is not None:
-        at_2000 = method.pretrained_rate
+    at_2000 = (pretrained and method.pretrained_rate) or method.rate
+    fewest_steps = (pretrained and method.pretrained_fewest_steps) or method.fewest_steps
     if config.tuning == "full":
         at_2000 = at_2000 / FULL
     replays = pretrained and issubclass(method, Algorithm) and not method.produces_reward_model
     defaults = {
         "learning_rate": rate_for(model_config.get_text_config().hidden_size, at_2000),
+        "min_steps": fewest_steps,
         "replay_weight": REPLAY_WEIGHT if replays else 0.0,
     }
     unset = {name: value for name, value in defaults.items() if getattr(config, name) is None}

@@ -29,7 +29,7 @@ class Order:
         """Return the order of a run over `rows` rows."""
         epoch_steps = math.ceil(rows / config.batch_size)
         by_epochs = math.ceil(epoch_steps * config.num_train_epochs)
-        fewest = min(config.min_steps, epoch_steps * FEW_ROWS_EPOCHS)
+        fewest = min(config.min_steps or 1, epoch_steps * FEW_ROWS_EPOCHS)
         steps = config.max_steps or max(by_epochs, fewest)
         return cls(rows, config.batch_size, steps if rows else 0, config.seed)
 

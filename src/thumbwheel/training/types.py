@@ -62,9 +62,10 @@ class TrainConfig(Config):
     """Rows an optimiser step."""
     num_train_epochs: float = Field(default=4.0, gt=0)
     """Passes over the training rows; sft and kto make more over few rows (min_steps)."""
-    min_steps: int = Field(default=1, ge=1)
+    min_steps: int | None = Field(default=None, ge=1)
     """Fewest optimiser steps: rows that are too few for them are passed over more often than
-    num_train_epochs says, up to 16 times."""
+    num_train_epochs says, up to 16 times; unset, the method's number for the base: 50 for sft and
+    kto, 100 for sft on a pretrained base, 1 for other methods."""
     max_steps: int | None = Field(default=None, ge=1)
     """Optimiser steps; overrides the epochs and min_steps."""
     warmup_ratio: float = Field(default=0.1, ge=0, lt=1)

@@ -35,7 +35,7 @@ def test_wider_models_take_smaller_steps(width: int, other: int) -> None:
 def test_a_small_base_keeps_the_rate_that_was_chosen_on_such_bases(tmp_path: Path) -> None:
     folder = base_folder(tmp_path, hidden=256, vocabulary=4096)
     config = with_base_defaults(SftConfig(), Sft, folder)
-    assert (config.learning_rate, config.replay_weight) == (2.5e-3, 0.0)
+    assert (config.learning_rate, config.min_steps, config.replay_weight) == (2.5e-3, 50, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,7 @@ def test_a_pretrained_base_takes_smaller_steps_and_replays_its_own_answers(tmp_p
     assert Sft.pretrained_rate is not None
     assert config.learning_rate == base_defaults.rate_for(576, Sft.pretrained_rate)
     assert config.learning_rate < base_defaults.rate_for(576, Sft.rate)
+    assert config.min_steps == Sft.pretrained_fewest_steps
     assert config.replay_weight == base_defaults.REPLAY_WEIGHT > 0
 
 
@@ -75,9 +76,22 @@ def test_full_tuning_takes_a_tenth(tmp_path: Path) -> None:
 def test_given_settings_stay(tmp_path: Path, method: str) -> None:
     folder = base_folder(tmp_path, hidden=576, vocabulary=49_152)
     algorithm = ALGORITHMS.get(method)
-    requested = algorithm.Config(learning_rate=1e-5, replay_weight=0.25)
-    config = with_base_defaults(requested, algorithm, folder)
-    assert (config.learning_rate, config.replay_weight) == (1e-5, 0.25)
+    given = {"learning_rate": 1e-5, "min_steps": 3, "replay_weight": 0.25}
+    config = with_base_defaults(algorithm.Config(**given), algorithm, folder)
+    assert config.model_dump(include=set(given)) == given
+
+
+@pytest.mark.parametrize(("method", "small", "pretrained"), [("sft", 50, 100), ("kto", 50, 50)])
+def test_few_rows_take_as_many_steps_as_the_settings_say(
+    tmp_path: Path, method: str, small: int, pretrained: int
+) -> None:
+    algorithm = ALGORITHMS.get(method)
+    help_text = str(algorithm.Config.model_fields["min_steps"].description)
+    for hidden, steps in ((256, small), (576, pretrained)):
+        folder = base_folder(tmp_path / str(hidden), hidden=hidden, vocabulary=1_000)
+        config = with_base_defaults(algorithm.Config(), algorithm, folder)
+        assert config.min_steps == steps
+        assert f"{steps} for" in help_text
 
 
 @pytest.mark.parametrize("method", ALGORITHMS.names())

@@ -33,11 +33,13 @@ def test_another_seed_or_epoch_is_another_order() -> None:
 
 
 def test_few_rows_are_passed_over_more_often() -> None:
-    fewest, few, many = (Order.of(rows, SftConfig(batch_size=16)) for rows in (10, 60, 2000))
+    fewest, few, many = (
+        Order.of(rows, SftConfig(batch_size=16, min_steps=50)) for rows in (10, 60, 2000)
+    )
     assert (fewest.steps, fewest.epoch(fewest.steps)) == (16, 16.0)
     assert (few.steps, few.epoch(few.steps)) == (50, 12.5)
     assert (many.steps, many.epoch(many.steps)) == (500, 4.0)
-    assert Order.of(49, SftConfig(batch_size=16, min_steps=1)).steps == 16
+    assert Order.of(49, SftConfig(batch_size=16)).steps == 16
     assert Order.of(0, SftConfig()).steps == 0
 
 

@@ -42,9 +42,6 @@ GOOD, BAD = "desirable", "undesirable"
 class KtoConfig(TrainConfig):
     """Settings of kto."""
 
-    min_steps: int = Field(default=50, ge=1)
-    """Fewest optimiser steps: rows that are too few for them are passed over more often than
-    num_train_epochs says, up to 16 times."""
     metric_for_best_model: Metric = "rewards/margins"
     """The dev metric that decides which checkpoint is best; dev loss would stop at the first wobble
     of the likelihood anchor."""
@@ -76,6 +73,7 @@ class Kto(Algorithm[KtoConfig]):
     replace examples of the rarer class."""
     good_roles: ClassVar[frozenset[str]] = frozenset({GOOD})
     rate: ClassVar[float] = 5e-4
+    fewest_steps: ClassVar[int] = 50
     pretrained_rate: ClassVar[float | None] = 1.5e-4
     regularizer_setting: ClassVar[str | None] = "nll_weight"
     Config: ClassVar[type[TrainConfig]] = KtoConfig

@@ -42,9 +42,6 @@ RATIO_LIMIT = 10.0
 class SftConfig(TrainConfig):
     """Settings of sft."""
 
-    min_steps: int = Field(default=50, ge=1)
-    """Fewest optimiser steps: rows that are too few for them are passed over more often than
-    num_train_epochs says, up to 16 times."""
     metric_for_best_model: Metric = "ratio/good"
     """The dev metric that compares the checkpoints with each other and with the base. The dev loss
     would always speak for the base: most of the good answers are its own, on prompts where it was
@@ -76,7 +73,9 @@ class Sft(Algorithm[SftConfig]):
     reference: ClassVar[bool] = False
     good_roles: ClassVar[frozenset[str]] = frozenset({GOOD})
     rate: ClassVar[float] = 5e-4
-    pretrained_rate: ClassVar[float | None] = 3e-4
+    fewest_steps: ClassVar[int] = 50
+    pretrained_rate: ClassVar[float | None] = 1.5e-4
+    pretrained_fewest_steps: ClassVar[int | None] = 100
     Config: ClassVar[type[TrainConfig]] = SftConfig
 
     @classmethod
