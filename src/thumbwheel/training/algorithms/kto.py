@@ -43,8 +43,8 @@ class KtoConfig(TrainConfig):
     """Settings of kto."""
 
     min_steps: int = Field(default=50, ge=1)
-    """Fewest optimiser steps: rows that are too few for them are passed over more often than
-    num_train_epochs says, up to 16 times."""
+    """Fewest optimiser steps: over few rows there are more epochs than num_train_epochs, up to
+    16."""
     metric_for_best_model: Metric = "rewards/margins"
     """The dev metric that decides which checkpoint is best; dev loss would stop at the first wobble
     of the likelihood anchor."""
@@ -116,6 +116,7 @@ class Kto(Algorithm[KtoConfig]):
         scalar in nats, or None for a single row, which has no neighbour."""
         if len(block) < 2:
             return None
+        # each prompt with the answer of the row before it
         answers = [example.branches[0].ids for example in block]
         mismatched = [
             Example(example.prompt, (Branch(answer, role="kl"),), example.group)

@@ -43,8 +43,8 @@ class SftConfig(TrainConfig):
     """Settings of sft."""
 
     min_steps: int = Field(default=50, ge=1)
-    """Fewest optimiser steps: rows that are too few for them are passed over more often than
-    num_train_epochs says, up to 16 times."""
+    """Fewest optimiser steps: over few rows there are more epochs than num_train_epochs, up to
+    16."""
     metric_for_best_model: Metric = "ratio/good"
     """The dev metric that compares the checkpoints with each other and with the base. The dev loss
     would always speak for the base: most of the good answers are its own, on prompts where it was
