@@ -1,5 +1,5 @@
 """Real clients, unchanged, call a version on the embedded target: each cell of the table in
-docs/14-gateway.md is a test here.
+docs/14-gateway.md is a test here, and each dash is shown to be the client's.
 
 The model is tiny and random. Where a text must be foreseen, a schema leaves it no choice, and where
 a call of a tool must be, the client asks for one.
@@ -7,9 +7,10 @@ a call of a tool must be, the client asks for one.
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ import anthropic
 import ollama
 import openai
 import pytest
+from openai.resources import responses
 from pydantic import BaseModel
 
 from tests.models.tiny_models import (
@@ -157,6 +159,19 @@ def check_turn(arguments: Any) -> None:
     assert set(value) == {"turn"} and value["turn"] in TURN["enum"]
 
 
+PICTURE = "data:image/png;base64,aGk="
+"""What a model that reads text only refuses."""
+PICTURE_PART: Any = {"type": "image_url", "image_url": {"url": PICTURE}}
+
+
+def check_seeds(texts: Sequence[str | None]) -> None:
+    """Compare the answers to one question with the seeds SEEDS."""
+    assert texts[0] == texts[1] != texts[2]
+
+
+SEEDS = (5, 5, 6)
+
+
 # OpenAI, chat completions
 
 
@@ -233,8 +248,8 @@ def _(clients: Clients) -> None:
 
 @cell("openai chat", "seed")
 def _(clients: Clients) -> None:
-    texts = [chat(clients, seed=seed, max_tokens=8).choices[0] for seed in (5, 5, 6)]
-    assert texts[0].message.content == texts[1].message.content != texts[2].message.content
+    replies = [chat(clients, seed=seed, max_tokens=8) for seed in SEEDS]
+    check_seeds([reply.choices[0].message.content for reply in replies])
 
 
 @cell("openai chat", "log-probabilities")
@@ -246,9 +261,8 @@ def _(clients: Clients) -> None:
 
 @cell("openai chat", "errors")
 def _(clients: Clients) -> None:
-    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
     with pytest.raises(openai.BadRequestError, match="text only"):
-        chat(clients, messages=[{"role": "user", "content": [picture]}])
+        chat(clients, messages=[{"role": "user", "content": [PICTURE_PART]}])
 
 
 @cell("openai embeddings", "text")
@@ -260,12 +274,60 @@ def _(clients: Clients) -> None:
     assert reply.usage.prompt_tokens > 0
 
 
+@cell("openai embeddings", "errors")
+def _(clients: Clients) -> None:
+    with pytest.raises(openai.BadRequestError, match="dimensions"):
+        clients.openai.embeddings.create(model="support", input="Hello", dimensions=3)
+
+
+def complete(clients: Clients, **fields: Any) -> Any:
+    ask = {"model": "support", "prompt": "The quick", "max_tokens": 8, "temperature": 0, **fields}
+    return clients.openai.completions.create(**ask)
+
+
 @cell("openai completions", "text")
 def _(clients: Clients) -> None:
-    reply = clients.openai.completions.create(
-        model="support", prompt="The quick", max_tokens=4, n=2, seed=1
-    )
-    assert len(reply.choices) == 2 and reply.usage and reply.usage.completion_tokens <= 8
+    reply = complete(clients)
+    assert reply.choices[0].text and reply.choices[0].finish_reason == "length"
+    assert reply.usage and reply.usage.completion_tokens == 8
+
+
+@cell("openai completions", "stream")
+def _(clients: Clients) -> None:
+    events = complete(clients, stream=True)
+    texts = [choice.text for event in events for choice in event.choices]
+    assert "".join(texts) == complete(clients).choices[0].text
+
+
+@cell("openai completions", "n")
+def _(clients: Clients) -> None:
+    reply = complete(clients, n=3, temperature=1, seed=1)
+    assert len({choice.text for choice in reply.choices}) == 3
+
+
+@cell("openai completions", "stop")
+def _(clients: Clients) -> None:
+    stop = complete(clients).choices[0].text[2:5]
+    (choice,) = complete(clients, stop=[stop]).choices
+    assert stop not in choice.text and choice.finish_reason == "stop"
+
+
+@cell("openai completions", "seed")
+def _(clients: Clients) -> None:
+    replies = [complete(clients, seed=seed, temperature=1) for seed in SEEDS]
+    check_seeds([reply.choices[0].text for reply in replies])
+
+
+@cell("openai completions", "log-probabilities")
+def _(clients: Clients) -> None:
+    logprobs = complete(clients, logprobs=2).choices[0].logprobs
+    assert len(logprobs.token_logprobs) == 8 and len(logprobs.top_logprobs[0]) == 2
+
+
+@cell("openai completions", "errors")
+def _(clients: Clients) -> None:
+    with pytest.raises(openai.BadRequestError, match="echo"):
+        complete(clients, echo=True)
 
 
 # OpenAI, responses
@@ -478,11 +540,14 @@ def _(clients: Clients) -> None:
 
 @cell("ollama chat", "seed")
 def _(clients: Clients) -> None:
-    texts = []
-    for seed in (5, 5, 6):
-        reply = ollama_chat(clients, options={"seed": seed, "num_predict": 8})
-        texts.append(reply.message.content)
-    assert texts[0] == texts[1] != texts[2]
+    replies = [ollama_chat(clients, options={"seed": seed, "num_predict": 8}) for seed in SEEDS]
+    check_seeds([reply.message.content for reply in replies])
+
+
+@cell("ollama chat", "log-probabilities")
+def _(clients: Clients) -> None:
+    reply = ollama_chat(clients, options={"num_predict": 4}, logprobs=True, top_logprobs=2)
+    assert len(reply.logprobs) == 4 and len(reply.logprobs[0].top_logprobs) == 2
 
 
 @cell("ollama chat", "errors")
@@ -492,29 +557,55 @@ def _(clients: Clients) -> None:
         clients.ollama.chat("support", [picture])
 
 
+def generate(clients: Clients, options: Any = None, **fields: Any) -> Any:
+    options = {"num_predict": 8, "temperature": 0, **(options or {})}
+    return clients.ollama.generate("support", "Hello", options=options, **fields)
+
+
 @cell("ollama generate", "text")
 def _(clients: Clients) -> None:
-    options = {"num_predict": 8, "temperature": 0}
-    assert clients.ollama.generate("support", "Hello", options=options).response == clients.text
+    assert generate(clients).response == clients.text
 
 
 @cell("ollama generate", "stream")
 def _(clients: Clients) -> None:
-    options = {"num_predict": 8, "temperature": 0}
-    lines = list(clients.ollama.generate("support", "Hello", options=options, stream=True))
+    lines = list(generate(clients, stream=True))
     assert "".join(line.response for line in lines) == clients.text
 
 
 @cell("ollama generate", "JSON schema")
 def _(clients: Clients) -> None:
-    options = {"num_predict": 150}
-    check_turn(clients.ollama.generate("support", "Hi", format=SCHEMA, options=options).response)
+    check_turn(generate(clients, {"num_predict": 150}, format=SCHEMA).response)
+
+
+@cell("ollama generate", "JSON")
+def _(clients: Clients) -> None:
+    assert generate(clients, format="json").response.startswith("{")
+
+
+@cell("ollama generate", "stop")
+def _(clients: Clients) -> None:
+    stop = clients.text[2:5]
+    reply = generate(clients, {"stop": [stop]})
+    assert stop not in reply.response and reply.done_reason == "stop"
+
+
+@cell("ollama generate", "seed")
+def _(clients: Clients) -> None:
+    replies = [generate(clients, {"seed": seed, "temperature": 1}) for seed in SEEDS]
+    check_seeds([reply.response for reply in replies])
+
+
+@cell("ollama generate", "log-probabilities")
+def _(clients: Clients) -> None:
+    reply = generate(clients, logprobs=True, top_logprobs=2)
+    assert len(reply.logprobs) == 8 and len(reply.logprobs[0].top_logprobs) == 2
 
 
 @cell("ollama generate", "errors")
 def _(clients: Clients) -> None:
     with pytest.raises(ollama.ResponseError, match="raw"):
-        clients.ollama.generate("support", "Hello", raw=True)
+        generate(clients, raw=True)
 
 
 @cell("ollama embed", "text")
@@ -522,6 +613,12 @@ def _(clients: Clients) -> None:
     reply = clients.ollama.embed("support", ["Hello", "Bye"])
     assert len(reply.embeddings) == 2 and reply.embeddings[0] != reply.embeddings[1]
     assert reply.prompt_eval_count
+
+
+@cell("ollama embed", "errors")
+def _(clients: Clients) -> None:
+    with pytest.raises(ollama.ResponseError, match="dimensions"):
+        clients.ollama.embed("support", "Hello", dimensions=3)
 
 
 # Frameworks
@@ -536,35 +633,64 @@ def lang_chat(clients: Clients, **settings: Any) -> Any:
 
 
 def check_lang(clients: Clients, feature: str, **settings: Any) -> None:
+    if feature in ("text", "stream"):
+        settings = {**settings, "max_tokens": 16, "temperature": 0}
+    model = lang_chat(clients, **settings)
     if feature == "text":
-        reply = lang_chat(clients, **settings, max_tokens=16, temperature=0).invoke("Hello")
+        reply = model.invoke("Hello")
         assert reply.text.startswith(clients.text)
         assert reply.usage_metadata["output_tokens"] == 16
     elif feature == "stream":
-        model = lang_chat(clients, **settings, max_tokens=16, temperature=0)
         assert "".join(part.text for part in model.stream("Hello")).startswith(clients.text)
     elif feature == "tools":
-        model = lang_chat(clients, **settings).bind_tools([Move], tool_choice="any")
-        (call,) = model.invoke("Hello").tool_calls
+        (call,) = model.bind_tools([Move], tool_choice="any").invoke("Hello").tool_calls
         check_turn(call["args"])
     elif feature == "streamed tools":
         model = lang_chat(clients, **settings, streaming=True)
         (call,) = model.bind_tools([Move], tool_choice="any").invoke("Hello").tool_calls
         check_turn(call["args"])
-    else:
-        model = lang_chat(clients, **settings).with_structured_output(Move, method="json_schema")
+    elif feature == "JSON schema":
+        model = model.with_structured_output(Move, method="json_schema")
         assert isinstance(model.invoke("Hello"), Move)
+    else:
+        check_lang_setting(clients, feature, **settings, max_tokens=16)
+
+
+def check_lang_setting(clients: Clients, feature: str, **settings: Any) -> None:
+    model = lang_chat(clients, **settings)
+    if feature == "JSON":
+        reply = model.bind(response_format={"type": "json_object"}).invoke("Hello")
+        assert reply.text.startswith("{")
+    elif feature == "n":
+        (generations,) = lang_chat(clients, **settings, n=3).generate(["Hello"]).generations
+        assert len({generation.text for generation in generations}) == 3
+    elif feature == "stop":
+        stop = clients.text[2:5]
+        reply = lang_chat(clients, **settings, temperature=0).invoke("Hello", stop=[stop])
+        assert stop not in reply.text and reply.response_metadata["finish_reason"] == "stop"
+    elif feature == "seed":
+        models = [lang_chat(clients, **settings, seed=seed) for seed in SEEDS]
+        check_seeds([model.invoke("Hello").text for model in models])
+    elif feature == "log-probabilities":
+        reply = lang_chat(clients, **settings, logprobs=True, top_logprobs=2).invoke("Hello")
+        content = reply.response_metadata["logprobs"]["content"]
+        assert len(content) == 16 and len(content[0]["top_logprobs"]) == 2
+    else:
+        with pytest.raises(openai.BadRequestError, match="text only"):
+            model.invoke([{"role": "user", "content": [PICTURE_PART]}])
 
 
 def check_pydantic_ai(clients: Clients, model: Any, feature: str) -> None:
-    from pydantic_ai import Agent, NativeOutput
+    from pydantic_ai import Agent, BinaryContent, NativeOutput, PromptedOutput
+    from pydantic_ai import capture_run_messages as captured_messages
+    from pydantic_ai.exceptions import ModelHTTPError, UnexpectedModelBehavior
 
     settings: Any = {"max_tokens": 150, "temperature": 0}
+    short = {**settings, "max_tokens": 16}
     if feature == "text":
-        result = Agent(model).run_sync("Hello", model_settings={**settings, "max_tokens": 16})
+        result = Agent(model).run_sync("Hello", model_settings=short)
         assert result.output.startswith(clients.text) and result.usage.output_tokens == 16
     elif feature == "stream":
-        short = {**settings, "max_tokens": 16}
         stream = Agent(model).run_stream_sync("Hello", model_settings=short)
         assert "".join(stream.stream_text(delta=True)).startswith(clients.text)
     elif feature == "tools":
@@ -574,41 +700,145 @@ def check_pydantic_ai(clients: Clients, model: Any, feature: str) -> None:
         agent = Agent(model, output_type=Move)
         result = agent.run_stream_sync("Hello", model_settings=settings)
         assert isinstance(result.get_output(), Move)
-    else:
+    elif feature == "JSON schema":
         agent = Agent(model, output_type=NativeOutput(Move))
         assert isinstance(agent.run_sync("Hello", model_settings=settings).output, Move)
+    elif feature == "JSON":
+        # the schema is only in the prompt, and no random model follows it
+        agent = Agent(model, output_type=PromptedOutput(Move), retries=0)
+        with captured_messages() as messages, suppress(UnexpectedModelBehavior):
+            agent.run_sync("Hello", model_settings=short)
+        assert messages[1].parts[0].content.startswith("{")
+    elif feature == "stop":
+        stop = clients.text[2:5]
+        result = Agent(model).run_sync("Hello", model_settings={**short, "stop_sequences": [stop]})
+        assert stop not in result.output
+    elif feature == "seed":
+        random = {"max_tokens": 8}
+        replies = [
+            Agent(model).run_sync("Hello", model_settings={**random, "seed": seed})
+            for seed in SEEDS
+        ]
+        check_seeds([reply.output for reply in replies])
+    elif feature == "log-probabilities":
+        wanted = {**short, "openai_logprobs": True, "openai_top_logprobs": 2}
+        response = Agent(model).run_sync("Hello", model_settings=wanted).all_messages()[-1]
+        details = response.provider_details or {}
+        logprobs = details.get("logprobs") or response.parts[0].provider_details["logprobs"]
+        assert len(logprobs) == 16 and len(logprobs[0]["top_logprobs"]) == 2
+    else:
+        picture = BinaryContent(data=b"hi", media_type="image/png")
+        with pytest.raises(ModelHTTPError, match="text only"):
+            Agent(model).run_sync(["Look", picture])
 
 
 def pydantic_model(clients: Clients, kind: str) -> Any:
     from pydantic_ai.models.anthropic import AnthropicModel
     from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+    from pydantic_ai.profiles.anthropic import AnthropicModelProfile
     from pydantic_ai.providers.anthropic import AnthropicProvider
     from pydantic_ai.providers.openai import OpenAIProvider
 
     if kind == "anthropic":
         provider = AnthropicProvider(base_url=clients.gateway.url, api_key="any")
-        return AnthropicModel("support", provider=provider)
+        # it has native output for models that it knows, or that say so
+        profile = AnthropicModelProfile(supports_json_schema_output=True)
+        return AnthropicModel("support", provider=provider, profile=profile)
     openai_provider = OpenAIProvider(base_url=f"{clients.gateway.url}/v1", api_key="any")
     models = {"chat": OpenAIChatModel, "responses": OpenAIResponsesModel}
     return models[kind]("support", provider=openai_provider)
 
 
-FRAMEWORK_FEATURES = ("text", "stream", "tools", "streamed tools", "JSON schema")
+FEATURES = (
+    "text",
+    "stream",
+    "tools",
+    "streamed tools",
+    "JSON schema",
+    "JSON",
+    "n",
+    "stop",
+    "seed",
+    "log-probabilities",
+    "errors",
+)
+METHODS: dict[str, Callable[..., Any]] = {
+    "openai chat": openai.resources.chat.Completions.create,
+    "openai embeddings": openai.resources.Embeddings.create,
+    "openai completions": openai.resources.Completions.create,
+    "openai responses": responses.Responses.create,
+    "anthropic": anthropic.resources.Messages.create,
+    "ollama chat": ollama.Client.chat,
+    "ollama generate": ollama.Client.generate,
+    "ollama embed": ollama.Client.embed,
+}
+"""API -> the method of its own client, whose parameters show what the API has."""
+FIELDS = {
+    "stream": {"stream"},
+    "tools": {"tools"},
+    "streamed tools": {"tools"},
+    "JSON schema": {"response_format", "text", "format", "output_config"},
+    "JSON": {"response_format", "text", "format"},  # Anthropic's config has schemas only
+    "n": {"n"},
+    "stop": {"stop", "stop_sequences"},
+    "seed": {"seed"},
+    "log-probabilities": {"logprobs", "top_logprobs"},
+}
+"""Feature -> the parameters of APIs that ask for it."""
+BUILT_ON = {
+    "langchain-openai, chat": "openai chat",
+    "langchain-openai, responses": "openai responses",
+    "pydantic-ai, chat": "openai chat",
+    "pydantic-ai, responses": "openai responses",
+    "pydantic-ai, anthropic": "anthropic",
+    "npm openai, chat": "openai chat",
+    "npm openai, responses": "openai responses",
+    "npm openai, embeddings": "openai embeddings",
+    "@ai-sdk/openai, responses": "openai responses",
+    "@ai-sdk/openai, chat": "openai chat",
+    "@ai-sdk/openai, embeddings": "openai embeddings",
+    "@ai-sdk/openai-compatible": "openai chat",
+    "@ai-sdk/openai-compatible, embeddings": "openai embeddings",
+    "@ai-sdk/anthropic": "anthropic",
+}
+"""Client -> the API that it speaks."""
+DROPPED = {
+    ("langchain-openai, responses", "log-probabilities"),
+    ("pydantic-ai, chat", "n"),
+    ("@ai-sdk/openai, chat", "n"),
+    ("@ai-sdk/openai-compatible", "n"),
+    ("@ai-sdk/openai-compatible", "log-probabilities"),
+}
+"""What an API has, and a client over it leaves out: it has no setting for it, or does not show what
+came."""
+
+
+def features_of(client: str) -> list[str]:
+    """Return the features that a client has: those of its API that it does not leave out."""
+    api = BUILT_ON.get(client, client)
+    parameters = set(inspect.signature(METHODS[api]).parameters)
+    if api in ("ollama chat", "ollama generate"):
+        parameters |= set(ollama.Options.model_fields)
+    features = []
+    for feature in FEATURES:
+        has_field = feature in ("text", "errors") or not FIELDS[feature].isdisjoint(parameters)
+        if has_field and (client, feature) not in DROPPED:
+            features.append(feature)
+    return features
 
 
 def list_frameworks() -> None:
-    for feature in FRAMEWORK_FEATURES:
-        for name, settings in (("chat", {}), ("responses", {"use_responses_api": True})):
-            CELLS[f"langchain-openai, {name}", feature] = (
-                lambda clients, feature=feature, settings=settings: check_lang(
-                    clients, feature, **settings
-                )
+    for name, settings in (("chat", {}), ("responses", {"use_responses_api": True})):
+        client = f"langchain-openai, {name}"
+        for feature in features_of(client):
+            CELLS[client, feature] = lambda clients, feature=feature, settings=settings: check_lang(
+                clients, feature, **settings
             )
-        for kind in ("chat", "responses", "anthropic"):
-            if (kind, feature) == ("anthropic", "JSON schema"):
-                continue  # it has no native output for models that it does not know
-            CELLS[f"pydantic-ai, {kind}", feature] = lambda clients, kind=kind, feature=feature: (
-                check_pydantic_ai(clients, pydantic_model(clients, kind), feature)
+    for kind in ("chat", "responses", "anthropic"):
+        client = f"pydantic-ai, {kind}"
+        for feature in features_of(client):
+            CELLS[client, feature] = lambda clients, kind=kind, feature=feature: check_pydantic_ai(
+                clients, pydantic_model(clients, kind), feature
             )
 
 
@@ -620,24 +850,47 @@ def check_node(clients: Clients, key: tuple[str, str]) -> None:
 
 
 def list_node_clients() -> None:
-    for client in (
-        "npm openai, chat",
-        "@ai-sdk/openai, responses",
-        "@ai-sdk/openai, chat",
-        "@ai-sdk/openai-compatible",
-        "@ai-sdk/anthropic",
-    ):
-        for feature in FRAMEWORK_FEATURES:
-            CELLS[client, feature] = partial(check_node, key=(client, feature))
-    for feature in ("text", "stream", "tools", "JSON schema"):
-        key = ("npm openai, responses", feature)
-        CELLS[key] = partial(check_node, key=key)
-    for client in ("npm openai", "@ai-sdk/openai", "@ai-sdk/openai-compatible"):
-        key = (f"{client}, embeddings", "text")
-        CELLS[key] = partial(check_node, key=key)
+    for client in BUILT_ON:
+        if client.startswith(("npm", "@")):
+            for feature in features_of(client):
+                key = (client, feature)
+                CELLS[key] = partial(check_node, key=key)
 
 
 list_node_clients()
+
+
+def test_every_feature_that_a_client_has_is_tried() -> None:
+    for client in (*METHODS, *BUILT_ON):
+        tried = {feature for name, feature in CELLS if name == client}
+        assert tried == set(features_of(client)), client
+
+
+@pytest.mark.slow
+def test_a_client_that_leaves_out_a_feature_has_no_setting_for_it(clients: Clients) -> None:
+    from pydantic_ai.models.openai import OpenAIChatModelSettings
+
+    assert "n" not in OpenAIChatModelSettings.__optional_keys__
+    model = lang_chat(clients, use_responses_api=True, max_tokens=16)
+    asked = model.bind(include=["message.output_text.logprobs"], top_logprobs=2)
+    reply = asked.invoke("Hello")
+    assert "logprob" not in str(reply.content) + str(reply.response_metadata)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("client", "setting"),
+    [
+        ("@ai-sdk/openai, responses", "seed"),
+        ("@ai-sdk/openai, responses", "stopSequences"),
+        ("@ai-sdk/anthropic", "seed"),
+        ("@ai-sdk/anthropic", "responseFormat"),
+    ],
+)
+def test_vercels_client_says_that_an_api_lacks_a_setting(
+    clients: Clients, client: str, setting: str
+) -> None:
+    assert node_clients.results(clients.gateway.url)[client, f"lacks {setting}"] is None
 
 
 @pytest.mark.slow
@@ -674,4 +927,4 @@ def test_the_table_of_the_docs_is_that_of_the_tests() -> None:
             assert mark in ("yes", "-"), (client, feature, mark)
             if mark == "yes":
                 shown.add((client, feature))
-    assert shown == set(CELLS)
+    assert tuple(features) == FEATURES and shown == set(CELLS)

@@ -18,8 +18,8 @@ class LogConfig(Config):
     form: Form = "text"
     """`text` for people, `json` for a JSON object a line"""
     requests: bool = False
-    """Whether the server says a line for each request: route, status, time, and of calls to models
-    agent and version. It never holds what was asked or answered, nor a key"""
+    """Whether the server writes a line for each request: route, status and time, and for calls to
+    models agent and version; never what was asked or answered, nor a key"""
 
 
 class ServerConfig(Config):
@@ -33,8 +33,8 @@ class ServerConfig(Config):
     http://localhost:3000"""
     proxies: tuple[str, ...] = ()
     """Addresses or networks of reverse proxies (`127.0.0.1`, `10.0.0.0/8`), whose X-Forwarded-For
-    and X-Forwarded-Proto count. Of everybody else they do not, because limits of logins count by
-    address"""
+    and X-Forwarded-Proto count. The headers of all others are ignored, because login limits are
+    counted by address"""
 
     @field_validator("dialect_origins")
     @classmethod
@@ -61,5 +61,4 @@ class McpConfig(Config):
     """What agents may do by the tools of `/mcp`."""
 
     verbs: tuple[Verb, ...] = ("read",)
-    """What tools there are: those that need one of these verbs. A key still permits no more than
-    its own verbs and agents"""
+    """Verbs whose tools are offered. A key still permits no more than its own verbs and agents"""

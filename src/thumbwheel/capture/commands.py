@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +14,7 @@ from thumbwheel.capture.trace_types import (
     CaseDraft,
     CasePage,
     FeedbackFigures,
+    FeedbackTarget,
     ListedCase,
     ListedFeedback,
 )
@@ -411,31 +412,31 @@ def feedback_list(
 
     with ctx.obj() as ws:
         rows = list_feedback(ws, agent, kind=kind, limit=limit, after=after)
-    columns: dict[str, Callable[[dict[str, Any]], object]] = {
-        "id": lambda row: row["id"],
-        "kind": lambda row: f"{row['kind']} {row['name'] or ''}".strip(),
-        "value": lambda row: _clip(row["value"]),
-        "target": lambda row: _target_names(row["targets"]),
-        "rater": lambda row: said_for(row) or row["rater"],
-        "occurred": lambda row: f"{row['occurred_at'] or row['recorded_at']:%Y-%m-%d %H:%M}",
-    }
     listed = [ListedFeedback.of(row) for row in rows]
+    columns: dict[str, Callable[[ListedFeedback], object]] = {
+        "id": lambda entry: entry.id,
+        "kind": lambda entry: f"{entry.kind} {entry.name or ''}".strip(),
+        "value": lambda entry: _clip(entry.value),
+        "target": lambda entry: _target_names(entry.targets),
+        "rater": lambda entry: said_for(vars(entry)) or entry.rater,
+        "occurred": lambda entry: f"{entry.occurred_at or entry.recorded_at:%Y-%m-%d %H:%M}",
+    }
     empty = (
         "no feedback, or none like that; bring some in: thumbwheel import --help, or let people "
         f"rate: thumbwheel queue create rate --agent {agent}"
     )
-    return present.records(rows, f"feedback of {agent}", columns, data=listed, empty=empty)
+    return present.records(listed, f"feedback of {agent}", columns, data=listed, empty=empty)
 
 
 def _clip(value: Any) -> str:
     return present.shortened(str(value).replace("\n", " "))
 
 
-def _target_names(targets: list[dict[str, Any]]) -> str:
+def _target_names(targets: Sequence[FeedbackTarget]) -> str:
     names = []
     for target in targets:
-        missing = "" if target["target_id"] else " (not arrived)"
-        names.append(target["external_id"] + missing)
+        missing = "" if target.target_id else " (not arrived)"
+        names.append(target.external_id + missing)
     return ", ".join(names)
 
 
@@ -699,15 +700,15 @@ def case_list(
     with ctx.obj() as ws:
         counts, rows = list_cases(ws, agent, basis=basis, limit=limit, after=after)
     totals = ", ".join(f"{count} {basis}" for basis, count in counts.items()) or "none"
-    columns: dict[str, Callable[[dict[str, Any]], object]] = {
-        "id": lambda row: row["id"],
-        "basis": lambda row: row["basis"],
-        "input": lambda row: _clip(row["input"]),
-        "reference": lambda row: _clip(row["reference"]),
-        "checker": lambda row: row["checker"],
-        "group": lambda row: row["group_key"],
+    columns: dict[str, Callable[[ListedCase], object]] = {
+        "id": lambda case: case.id,
+        "basis": lambda case: case.basis,
+        "input": lambda case: _clip(case.input),
+        "reference": lambda case: _clip(case.reference),
+        "checker": lambda case: case.checker,
+        "group": lambda case: case.group_key,
     }
     page = CasePage(counts, [ListedCase(**row) for row in rows])
     empty = f"no cases, or none like that; review one: thumbwheel case add --agent {agent} --help"
     title = f"cases of {agent}: {totals}"
-    return present.records(rows, title, columns, data=page, empty=empty)
+    return present.records(page.cases, title, columns, data=page, empty=empty)

@@ -18,21 +18,22 @@ class Judged(StrEnum):
     BAD = "bad"
     """A thumb down, a number in the lower half, another one preferred."""
     CORRECTED = "corrected"
-    """What it should have been."""
+    """A text that should have been the answer."""
 
 
 OPINIONS = ("thumb", "rating", "score", "preference")
+"""Kinds of feedback that say whether an answer is good or bad."""
 KINDS: Mapping[Judged, tuple[str, ...]] = {
     Judged.GOOD: OPINIONS,
     Judged.BAD: OPINIONS,
     Judged.CORRECTED: ("correction",),
 }
-"""The kinds of feedback that can say it."""
+"""Judgement -> the kinds of feedback that express it."""
 
 
 def meaning(judgement: Mapping[str, Any]) -> Judged | None:
-    """Return what a judgement means for the answer at its `position`, or None if it is neutral or
-    of a kind that does not tell.
+    """Return what a judgement means for the answer at its `position`; None if it is neutral, or of
+    another kind (a comment).
 
     >>> meaning({"kind": "rating", "value": 2, "scale": None, "position": 0})
     <Judged.BAD: 'bad'>

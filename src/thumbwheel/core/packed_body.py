@@ -13,16 +13,15 @@ class TooLarge(Exception):
 
 
 class BadPacking(Exception):
-    """The body is not packed as it says, or breaks off; the text is what zlib says, empty for one
-    that breaks off."""
+    """The body is damaged, and the message is zlib's; or it is cut, and there is no message."""
 
 
 def unpacked(body: bytes, limit: int) -> bytes:
     """Return the bytes of a packed body. Raises TooLarge beyond `limit` bytes, without holding more
     in memory, and BadPacking."""
-    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: the header says which of them it is
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: gzip or zlib, as the header says
     pieces: list[bytes] = []
-    room = limit + 1
+    room = limit + 1  # one byte more shows that the body is too large
     try:
         while room > 0 and not unpacker.eof:
             piece = unpacker.decompress(body, min(STEP, room))

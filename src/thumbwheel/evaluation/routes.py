@@ -21,6 +21,7 @@ ROUTES = (
             "key_variable",
         ),
     ),
+    Route("gate show", "GET", f"{AGENT}/gate", "read"),
     Route(
         "gate declare",
         "PUT",
@@ -44,5 +45,4 @@ ROUTES = (
         {"candidate": "latest", "judged": "bad", "most": 20},
     ),
     Route("replay show", "GET", f"{AGENT}/replays/{{replay}}", "read"),
-    Route("gate show", "GET", f"{AGENT}/gate", "read"),
 )

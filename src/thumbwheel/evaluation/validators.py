@@ -1,8 +1,8 @@
-"""The checks of a benchmark task: one small function a type. It gets the check's parameters and a
-reply, and returns (passed, detail).
+"""The checks of a benchmark task: a small function for each type of check. The function gets the
+check's parameters and a reply, and returns (passed, detail).
 
-Passed is None where a check cannot be decided here (no tools were offered, files, no judge): it is
-skipped and does not count. To add a check: a function, and its line in VALIDATORS.
+`passed` is None for a check that cannot be decided here (no tools were offered, files, no judge):
+it is skipped and does not count. To add a check: a function, and its line in VALIDATORS.
 """
 
 from __future__ import annotations
@@ -20,13 +20,21 @@ from thumbwheel.rewards.functions import FUNCTIONS
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 UNCERTAIN = re.compile(
-    r"\b(i(?: do no|')?t? ?(?:am|'m)? ?not (?:sure|certain)|i (?:do not|don't|cannot|can't) "
-    r"(?:know|say|tell|find)|no (?:information|data)|"
-    r"unclear|unknown|not (?:available|specified|mentioned)|uncertain|insufficient)\b",
+    r"\b("
+    r"i(?:['’]m| am)? not (?:sure|certain)|"
+    r"i (?:do not|don['’]t|cannot|can['’]t) (?:know|say|tell|find)|"
+    r"no (?:information|data)|not (?:available|specified|mentioned)|"
+    r"unclear|unknown|uncertain|insufficient"
+    r")\b",
     re.IGNORECASE,
 )
+"""Words with which an answer admits that it does not know."""
+MISSING = object()
+"""Stands for the value of a text that is no JSON, and of a key that an object lacks."""
 Params = Mapping[str, Any]
 """A check as it stands in the YAML file: its type and its parameters."""
+ToolCalls = Sequence[Mapping[str, Any]]
+"""Name, args and result of each."""
 Outcome = tuple[bool | None, str]
 """Whether it passed (None: skipped), and why."""
 Validator = Callable[[Params, "CheckedReply"], Outcome]
@@ -34,15 +42,17 @@ Validator = Callable[[Params, "CheckedReply"], Outcome]
 
 @dataclass(frozen=True)
 class CheckedReply:
-    """What is checked. `tool_calls`: name, args and result of each; None where no tools were
-    offered."""
+    """A reply that is checked."""
 
     text: str
     tokens: int | None = None
     seconds: float | None = None
-    tool_calls: Sequence[Mapping[str, Any]] | None = None
+    tool_calls: ToolCalls | None = None
+    """None if no tools were offered."""
     truth: str | None = None
+    """The facts that the reply may state."""
     judge: Callable[[str], bool | None] | None = field(default=None, compare=False)
+    """Returns whether the reply meets a criterion in words; None without a verdict."""
 
 
 def check(params: Params, reply: CheckedReply) -> dict[str, Any]:
@@ -68,6 +78,7 @@ def require_valid(params: Any, where: str) -> None:
         )
     for inner in params.get("checks") or ():
         require_valid(inner, where)
+    # on any reply a check reads its parameters
     try:
         VALIDATORS[params["type"]](params, CheckedReply("", tool_calls=()))
     except (KeyError, TypeError, ValueError, re.error) as error:
@@ -137,22 +148,22 @@ def _latency(params: Params, reply: CheckedReply) -> Outcome:
 
 
 def _json(text: str) -> Any:
-    """Return the value of a JSON text; Ellipsis if the text is not JSON."""
+    """Return the value of a JSON text; MISSING if the text is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return ...
+        return MISSING
 
 
 def _json_valid(params: Params, reply: CheckedReply) -> Outcome:
-    return _json(reply.text) is not ..., "parsed as JSON"
+    return _json(reply.text) is not MISSING, "parsed as JSON"
 
 
 def _json_has_key(params: Params, reply: CheckedReply) -> Outcome:
     value, path = _json(reply.text), _text(params, "key")
     for key in path.split("."):
-        value = value[key] if isinstance(value, dict) and key in value else ...
-    return value is not ..., f"key {path!r}"
+        value = value.get(key, MISSING) if isinstance(value, dict) else MISSING
+    return value is not MISSING, f"key {path!r}"
 
 
 def _combined(decide: Callable[[list[bool]], bool]) -> Validator:
@@ -173,9 +184,6 @@ def _judge(params: Params, reply: CheckedReply) -> Outcome:
     if passed is None:
         return None, "no judge is named, or it gave no verdict"
     return passed, f"judged by {criteria!r}"
-
-
-ToolCalls = Sequence[Mapping[str, Any]]
 
 
 def _tool(holds: Callable[[Params, ToolCalls, CheckedReply], bool]) -> Validator:
@@ -204,6 +212,7 @@ def _called_with(params: Params, calls: ToolCalls, reply: CheckedReply) -> bool:
 
 
 def _order(params: Params, calls: ToolCalls, reply: CheckedReply) -> bool:
+    """Return whether the tools were called in this order, perhaps with other calls between."""
     names = iter(_names(calls))
     return all(tool in names for tool in params["tools"])
 
@@ -213,12 +222,14 @@ def _results(calls: ToolCalls) -> list[str]:
 
 
 def _in_response(params: Params, calls: ToolCalls, reply: CheckedReply) -> bool:
+    """Return whether the whole result of a call is part of the answer."""
     tool = params.get("tool")
     chosen = [call for call in calls if not tool or call.get("name") == tool]
     return any(result.strip() in reply.text for result in _results(chosen))
 
 
 def _uses_data(params: Params, calls: ToolCalls, reply: CheckedReply) -> bool:
+    """Return whether the answer has a word in common with the results of the calls."""
     words = set(re.findall(r"\w{3,}", reply.text.casefold()))
     words_of_results = set(re.findall(r"\w{3,}", " ".join(_results(calls)).casefold()))
     return not words.isdisjoint(words_of_results)

@@ -12,6 +12,7 @@ follow real time.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -33,7 +34,7 @@ from thumbwheel.jobs.types import ENDED, Job, Missed, Schedule
 PUNCTUAL = timedelta(minutes=1)
 """A run that comes later than this counts as missed."""
 MOST_MISSED = 100
-"""Runs that are made up for at once; of more, the last ones."""
+"""Runs of a schedule that are made up for at once: the newest of those that were missed."""
 
 
 def next_time(cron: str, timezone: str, after: datetime) -> datetime | None:
@@ -133,20 +134,6 @@ def named(ws: Workspace, name: str, is_visible: Callable[[Schedule], bool]) -> S
         return _named(connection, name, is_visible)
 
 
-def overdue(ws: Workspace, seconds: float = 60.0, now: datetime | None = None) -> str | None:
-    """Return a message if a schedule is due for more than `seconds` and its job was not enqueued,
-    else None. Health needs no key, so the message does not name the schedule."""
-    now = now or datetime.now(UTC)
-    with ws.db.read() as connection:
-        late = [row for row in store.all_schedules(connection) if is_due(row, now)]
-    for schedule in late:
-        assert schedule.next_at is not None  # noqa: S101 - it is due
-        waited = (now - schedule.next_at).total_seconds()
-        if waited > seconds:
-            return f"a schedule is {waited:.0f} s late: no worker looks at schedules"
-    return None
-
-
 def _named(
     connection: sa.Connection, name: str, is_visible: Callable[[Schedule], bool] | None = None
 ) -> Schedule:
@@ -161,6 +148,20 @@ def _named(
             f"schedule {name!r}", "there is none", f"Known: {names}.{nearest(name, by_name)}"
         )
     return by_name[name]
+
+
+def overdue(ws: Workspace, seconds: float = 60.0, now: datetime | None = None) -> str | None:
+    """Return a message if a schedule is due for more than `seconds` and its job was not enqueued,
+    else None. Health needs no key, so the message does not name the schedule."""
+    now = now or datetime.now(UTC)
+    with ws.db.read() as connection:
+        late = [row for row in store.all_schedules(connection) if is_due(row, now)]
+    for schedule in late:
+        assert schedule.next_at is not None  # noqa: S101 - it is due
+        waited = (now - schedule.next_at).total_seconds()
+        if waited > seconds:
+            return f"a schedule is {waited:.0f} s late: no worker looks at schedules"
+    return None
 
 
 def pause(ws: Workspace, name: str, paused: bool = True, now: datetime | None = None) -> Schedule:
@@ -239,17 +240,17 @@ def fire(connection: sa.Connection, now: datetime) -> list[Job]:
 
 def _runs(schedule: Schedule, now: datetime) -> list[datetime]:
     """Return the instants for which a job is enqueued now."""
-    instants: list[datetime] = []
+    due: deque[datetime] = deque(maxlen=MOST_MISSED)
     instant = schedule.next_at
     while instant is not None and instant <= now:
-        instants = [*instants[1 - MOST_MISSED :], instant]
+        due.append(instant)
         instant = next_time(schedule.cron, schedule.timezone, instant)
-    if schedule.missed is Missed.ALL:
-        return instants
-    last = instants[-1:]
-    if schedule.missed is Missed.SKIP:
-        return [instant for instant in last if now - instant <= PUNCTUAL]
-    return last
+    if schedule.missed is Missed.ALL or not due:
+        return list(due)
+    last = due[-1]
+    if schedule.missed is Missed.SKIP and now - last > PUNCTUAL:
+        return []
+    return [last]
 
 
 def _is_busy(connection: sa.Connection, schedule: Schedule) -> bool:

@@ -241,8 +241,6 @@ def _dry_run_answer(
     dataset: str | None,
     options: dict[str, Any],
 ) -> present.Answer[DryRun]:
-    from dataclasses import asdict
-
     from thumbwheel.datasets.build import find
     from thumbwheel.engine.base_check import find_base
     from thumbwheel.models.versions import require_agent
@@ -257,7 +255,7 @@ def _dry_run_answer(
         frozen = find(ws, agent, dataset) if dataset else None
         base_model = find_base(base, ws.home.cache)
         plan = dry_run(ws, learner, method, base_model, dataset=frozen, options=settings)
-    return present.page(plan, dry_run_page(asdict(plan)))
+    return present.page(plan, dry_run_page(plan))
 
 
 def auto(

@@ -10,16 +10,20 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TimedThumb:
-    """A thumb that says when it was given; `good`: up. `was_held`: it is, or was, in a
-    quarantine."""
+    """A thumb whose source says when it was given."""
 
     id: str
     rater_id: str | None
     source: str
+    """System that it came from."""
     good: bool
+    """Whether it is a thumb up."""
     said_at: datetime
+    """When it was given."""
     was_held: bool
+    """Whether it is, or was, in a quarantine."""
     sender: str | None = None
+    """Id of the key or user that sent it."""
 
 
 class QuarantineState(StrEnum):

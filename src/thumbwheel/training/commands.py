@@ -4,6 +4,7 @@ loop/cycle_commands.py, for it can go on to the gate and beyond."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields as fields_of
 from typing import Any
 
 import typer
@@ -11,7 +12,7 @@ import typer
 from thumbwheel.core import present
 from thumbwheel.core.figures import about, size
 from thumbwheel.training.algorithms import ALGORITHMS
-from thumbwheel.training.types import EvaluationPlan, RunResult, RunState
+from thumbwheel.training.types import DryRun, Hardware, RunResult, RunState, ShownMachine
 
 NOT_APPROVED = 1
 """Exit code of a run that ended as it should and gave no candidate: it learned nothing, or the gate
@@ -87,11 +88,11 @@ def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float | int) else "-"
 
 
-def dry_run_page(dry_run: dict[str, Any]) -> Iterator[present.Part]:
+def dry_run_page(plan: DryRun) -> Iterator[present.Part]:
     """Show what a run would need: first in words, then figure by figure."""
     from thumbwheel.datasets.row_stats import RowStats
 
-    yield f"{_needs(dry_run)}; nothing was trained"
+    yield f"{_needs(plan)}; nothing was trained"
 
     # Plain figures first, then those that are counted by part; the rest is said in words.
     in_words = {
@@ -99,102 +100,101 @@ def dry_run_page(dry_run: dict[str, Any]) -> Iterator[present.Part]:
         *("memory_gb", "disk_gb", "evaluation"),
     }
     rows: list[tuple[str, Any]] = []
-    for name, value in dry_run.items():
-        if name not in ("dropped", "notes") and name not in in_words:
-            shown = "; ".join(value) if isinstance(value, list) else value
-            rows.append((name.replace("_", " "), shown))
-    for name in ("dropped", "notes"):
-        for part, count in dry_run[name].items():
+    for field in fields_of(plan):
+        value = getattr(plan, field.name)
+        if field.name not in ("dropped", "notes") and field.name not in in_words:
+            shown = "; ".join(value) if isinstance(value, list | tuple) else value
+            rows.append((field.name.replace("_", " "), shown))
+    for name, counts in (("dropped", plan.dropped), ("notes", plan.notes)):
+        for part, count in counts.items():
             rows.append((f"{name}: {part.replace('_', ' ')}", count))
-    for part, gigabytes in dry_run["memory_gb"].items():
+    for part, gigabytes in plan.memory_gb.items():
         rows.append((f"memory: {part.replace('_', ' ')}", size(1e9 * gigabytes)))
     yield present.Table("dry run", ("", ""), rows)
 
-    if scores := dry_run["scores"]:
-        yield present.Note(f"scores: {RowStats(**scores)}")
+    if plan.scores:
+        yield present.Note(f"scores: {RowStats(**plan.scores)}")
     yield present.Note(
-        f"time and memory: {dry_run['probed_steps']} real steps on this machine as it is now, and "
-        f"{dry_run['past_runs']} past runs like it"
+        f"time and memory: {plan.probed_steps} real steps on this machine as it is now, and "
+        f"{plan.past_runs} past runs like it"
     )
-    yield present.Note(EvaluationPlan(**dry_run["evaluation"]).in_words())
-    gain, shows = dry_run["detectable_gain"], "too few to decide on"
-    if gain is not None:
+    yield present.Note(plan.evaluation.in_words())
+    gain_shown = "too few to decide on"
+    if plan.detectable_gain is not None:
         gain_of = {
             "answers": "at 30 % discordance",
             "AUC": "of AUC (good answers ranked above bad ones)",
         }
-        shows = f"about {100 * gain:.0f} points {gain_of[dry_run['detectable_gain_of']]}"
-    held_out = dry_run["held_out_rows"]
-    yield present.Note(f"held-out rows of the later evaluation: {held_out}, {shows}")
+        points = 100 * plan.detectable_gain
+        gain_shown = f"about {points:.0f} points {gain_of[plan.detectable_gain_of]}"
+    yield present.Note(f"held-out rows of the later evaluation: {plan.held_out_rows}, {gain_shown}")
 
 
-def _needs(dry_run: dict[str, Any]) -> str:
+def _needs(plan: DryRun) -> str:
     """Return time, memory and disk of a run in words."""
-    parts = [f"{about(60 * dry_run['minutes'])} on this machine"]
-    peak = dry_run["memory_gb"].get("peak")
+    parts = [f"{about(60 * plan.minutes)} on this machine"]
+    peak = plan.memory_gb.get("peak")
     if peak:
         parts.append(f"{size(1e9 * peak)} of memory")
-    parts.append(f"{size(1e9 * dry_run['disk_gb'])} of disk")
+    parts.append(f"{size(1e9 * plan.disk_gb)} of disk")
     return ", ".join(parts)
 
 
 def hardware(
     ctx: typer.Context,
-) -> present.Answer[Any]:
+) -> present.Answer[Hardware]:
     """Processor, memory, accelerators and disk, what each preset chooses here, and which one `auto`
     means.
 
     Example: thumbwheel hardware
     """
-    from dataclasses import asdict
-
     from thumbwheel.core.hardware import disk_free_gb, machine
     from thumbwheel.training.presets import PRESETS, choose, preset_settings, tier
 
     here = machine()
-    free, chosen, comfortable = disk_free_gb(ctx.obj.folder), choose(here), tier(here).model
+    shown = ShownMachine(
+        **vars(here),
+        disk_free_gb=disk_free_gb(ctx.obj.folder),
+        comfortable_base=tier(here).model,
+    )
     settings = {name: preset_settings(name, here)[1] for name in ("auto", *PRESETS)}
-    fields = asdict(here) | {"disk_free_gb": free, "comfortable_base": comfortable}
-    data = {"machine": fields, "auto": chosen, "presets": settings}
-    return present.page(data, _hardware_page(fields, chosen, settings))
+    report = Hardware(shown, choose(here), settings)
+    return present.page(report, _hardware_page(report))
 
 
-def _hardware_page(
-    fields: dict[str, Any], chosen: str, settings: dict[str, dict[str, Any]]
-) -> Iterator[present.Part]:
+def _hardware_page(report: Hardware) -> Iterator[present.Part]:
     from thumbwheel.training.presets import PRESETS
 
-    lines = [*_machine_lines(fields), ("disk free", _size(fields["disk_free_gb"]))]
+    lines = [*_machine_lines(report.machine), ("disk free", _size(report.machine.disk_free_gb))]
     yield present.Table("this machine", ("", ""), lines)
     rows = []
-    for name, values in settings.items():
-        meaning = f"{chosen}, as far as it changes no result"
+    for name, values in report.presets.items():
+        meaning = f"{report.auto}, as far as it changes no result"
         if name in PRESETS:
             meaning = PRESETS[name].what
         rows.append((name, meaning, _listed(values)))
     title = "presets (train METHOD --preset NAME; every setting can be overridden)"
     yield present.Table(title, ("preset", "", "chooses here"), rows)
-    comfortable = fields["comfortable_base"]
     yield present.Note(
-        f"comfortable here: base models of about {comfortable} parameters; --dry-run "
-        "measures a real one"
+        f"comfortable here: base models of about {report.machine.comfortable_base} parameters; "
+        "--dry-run measures a real one"
     )
 
 
-def _machine_lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
-    features = {"avx2": "AVX2", "avx512": "AVX-512", "bf16": "bfloat16"}
-    arithmetic = [f"{name} {_yes_or_no(fields[key])}" for key, name in features.items()]
+def _machine_lines(machine: ShownMachine) -> list[tuple[str, str]]:
+    features = {"AVX2": machine.avx2, "AVX-512": machine.avx512, "bfloat16": machine.bf16}
+    arithmetic = [f"{name} {_yes_or_no(flag)}" for name, flag in features.items()]
+    memory = f"{_size(machine.ram_gb)}, {_size(machine.available_gb)} available"
     lines = [
-        ("processor", fields["cpu"]),
-        ("cores", f"{fields['cores'] or 'unknown'} physical, {fields['threads']} logical"),
+        ("processor", machine.cpu),
+        ("cores", f"{machine.cores or 'unknown'} physical, {machine.threads} logical"),
         ("arithmetic", ", ".join(arithmetic)),
-        ("memory", f"{_size(fields['ram_gb'])}, {_size(fields['available_gb'])} available"),
+        ("memory", memory),
     ]
-    gpus = fields["gpus"]
-    if gpus is None:
+    if machine.gpus is None:
         missing = "unknown: torch is not installed (pip install 'thumbwheel[train]')"
         return [*lines, ("GPU", missing)]
-    shown = [f"{gpu['name']} ({gpu['kind']}), {_size(gpu['memory_gb'])}" for gpu in gpus]
+    shown = [f"{gpu.name} ({gpu.kind}), {_size(gpu.memory_gb)}" for gpu in machine.gpus]
     return lines + [("GPU", line) for line in shown or ["none"]]
 
 
@@ -208,5 +208,5 @@ def _size(gigabytes: float | None) -> str:
     return "unknown" if gigabytes is None else size(1e9 * gigabytes)
 
 
-def _listed(settings: dict[str, Any]) -> str:
+def _listed(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in settings.items()) or "the defaults"

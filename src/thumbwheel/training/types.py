@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from thumbwheel.core.config import Config
+from thumbwheel.core.hardware import Machine
 
 Metric = Literal[
     "loss",
@@ -63,9 +64,9 @@ class TrainConfig(Config):
     num_train_epochs: float = Field(default=4.0, gt=0)
     """Passes over the training rows; sft and kto make more over few rows (min_steps)."""
     min_steps: int | None = Field(default=None, ge=1)
-    """Fewest optimiser steps: rows that are too few for them are passed over more often than
-    num_train_epochs says, up to 16 times; unset, the method's number for the base: 50 for sft and
-    kto, 100 for sft on a pretrained base, 1 for other methods."""
+    """Fewest optimiser steps: over few rows there are more epochs than num_train_epochs, up to 16;
+    unset, the method's number for the base: 50 for sft and kto, 100 for sft on a pretrained base,
+    1 for other methods."""
     max_steps: int | None = Field(default=None, ge=1)
     """Optimiser steps; overrides the epochs and min_steps."""
     warmup_ratio: float = Field(default=0.1, ge=0, lt=1)
@@ -525,6 +526,27 @@ class DryRun:
     """Steps that were tried to measure speed and memory."""
     scores: Mapping[str, Any] | None = None
     """Count, mean, deviation, least and most of the dataset's numbers; None where it has none."""
+
+
+@dataclass(frozen=True)
+class ShownMachine(Machine):
+    """A machine with what a person asks about it."""
+
+    disk_free_gb: float | None
+    """Free on the disk of the home."""
+    comfortable_base: str
+    """Parameters of the largest base that is comfortable here."""
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """This machine, and what the presets choose on it."""
+
+    machine: ShownMachine
+    auto: str
+    """The preset that `auto` looks at."""
+    presets: Mapping[str, Mapping[str, Any]]
+    """Preset -> its settings here."""
 
 
 class Sameness(StrEnum):

@@ -15,11 +15,14 @@ import pytest
 from pydantic import BaseModel
 
 from tests.command_line import Run
+from tests.worlds.api_world import commands_client
 from thumbwheel.app.open import Opener
 from thumbwheel.core.present import json_text
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import claims, queue, store
 from thumbwheel.jobs.types import Job, JobKind, JobsConfig, JobState, WorkerRow
+from thumbwheel.server.api import endpoint
+from thumbwheel.server.api.invocation import run
 
 LINE = {"type": "trace", "id": "t1", "input": "Where is it?", "output": "On its way."}
 
@@ -48,7 +51,7 @@ def alive(
     ws.db.write(lambda connection: store.add_worker(connection, row))
 
 
-def done_by(ws: Workspace, do: Callable[[Job], None]) -> threading.Thread:
+def done_by(ws: Workspace, do: Callable[[Job], None], kind: str = "import") -> threading.Thread:
     """Does the next job as a worker would."""
     deadline = time.monotonic() + 120
 
@@ -57,7 +60,7 @@ def done_by(ws: Workspace, do: Callable[[Job], None]) -> threading.Thread:
             time.sleep(0.02)
             job = ws.db.write(
                 lambda connection: claims.claim(
-                    connection, "wrk_a", {"import": ()}, JobsConfig(), now()
+                    connection, "wrk_a", {kind: ()}, JobsConfig(), now()
                 )
             )
             if job is not None:
@@ -131,6 +134,33 @@ def test_where_a_worker_is_alive_the_command_shows_what_it_does(
     (job,) = queue.jobs(empty_ws)[0]
     assert code == 0 and json.loads(out) == result and job.id in err
     assert job.spec["path"] == str(file) and job.agent == "a"  # whatever its folder is
+
+
+def test_a_request_that_waits_for_its_job_calls_command_and_handler_once(
+    command_line: Run, file: Path, empty_ws: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command_line("import", "jsonl", str(file), "--agent", "a")[0] == 0
+    alive(empty_ws)
+    commands, jobs = [], []
+
+    def counted(home: Any, signature: Any, arguments: Any) -> Any:
+        commands.append(signature.function)
+        return run(home, signature, arguments)
+
+    def do(job: Job) -> None:
+        from thumbwheel.rewards.jobs import RewardRunSpec, run_rewards
+
+        jobs.append(job.id)
+        report = run_rewards(empty_ws, RewardRunSpec.model_validate(job.spec))
+        finish(empty_ws, job, JobState.SUCCEEDED, result=json.loads(json_text(report)))
+
+    monkeypatch.setattr(endpoint, "run", counted)
+    worker = done_by(empty_ws, do, "reward run")
+    with commands_client(empty_ws) as client:
+        answer = client.post("/api/agents/a/rewards?wait=60", json={})
+    worker.join()
+    assert answer.status_code == 200 and answer.json()["traces"] == 1
+    assert (len(commands), len(jobs)) == (1, 1)
 
 
 @pytest.mark.parametrize("state", [JobState.FAILED, JobState.CANCELLED])

@@ -77,7 +77,8 @@ class OllamaWriter:
     def __init__(self, body: Mapping[str, Any]) -> None:
         self._hides_thoughts = body.get("think") is False
         self._began = time.perf_counter_ns()
-        self._first = 0
+        self._first_piece = 0
+        """When it came, on the same clock; 0 before."""
         self._model = ""
         self._texts: list[str] = []
         self._thoughts: list[str] = []
@@ -91,7 +92,7 @@ class OllamaWriter:
 
     def piece(self, piece: ChatPiece) -> bytes:
         """Return the bytes of a line for a piece; empty if it has neither text nor thoughts."""
-        self._first = self._first or time.perf_counter_ns()
+        self._first_piece = self._first_piece or time.perf_counter_ns()
         for call in piece.calls:
             self._calls.setdefault(call.number, []).append(call)
         thoughts = "" if self._hides_thoughts else piece.reasoning
@@ -115,7 +116,8 @@ class OllamaWriter:
     def whole(self, end: ReplyEnd) -> dict[str, Any]:
         """Return the reply in one line."""
         calls = self._whole_calls()
-        line = self._line(self._part("".join(self._texts), "".join(self._thoughts), calls), True)
+        part = self._part("".join(self._texts), "".join(self._thoughts), calls)
+        line = self._line(part, done=True)
         if self._logprobs:
             line["logprobs"] = self._logprobs
         return line | self._ending(end)
@@ -132,7 +134,7 @@ class OllamaWriter:
             message["tool_calls"] = calls
         return {"message": message}
 
-    def _line(self, part: dict[str, Any], done: bool) -> dict[str, Any]:
+    def _line(self, part: dict[str, Any], *, done: bool) -> dict[str, Any]:
         created_at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
         return {"model": self._model, "created_at": created_at, **part, "done": done}
 
@@ -145,9 +147,10 @@ class OllamaWriter:
         return calls
 
     def _ending(self, end: ReplyEnd) -> dict[str, Any]:
-        """Return the reason and the counts. Until the first piece the prompt was read."""
+        """Return the reason, the counts and the times: before the first piece the server read the
+        prompt."""
         now = time.perf_counter_ns()
-        first = self._first or now
+        first = self._first_piece or now
         ending: dict[str, Any] = {
             "done_reason": "length" if end.finish_reason == "length" else "stop",
             "total_duration": now - self._began,

@@ -114,6 +114,7 @@ class Kto(Algorithm[KtoConfig]):
         scalar in nats, or None for a single row, which has no neighbour."""
         if len(block) < 2:
             return None
+        # each prompt with the answer of the row before it
         answers = [example.branches[0].ids for example in block]
         mismatched = [
             Example(example.prompt, (Branch(answer, role="kl"),), example.group)
