@@ -164,6 +164,45 @@ def test_the_buffer_of_the_learner(tmp_path: Path) -> None:
     assert len((tmp_path / "feedback_buffer.jsonl").read_text().splitlines()) == 3, "all are kept"
 
 
+def test_ratings_that_wait_in_the_buffer_of_the_original_are_taken_over(tmp_path: Path) -> None:
+    sample = {
+        "entry_id": "e00001",
+        "rating": "up",
+        "tags": ["perfect"],
+        "notes": "",
+        "timestamp": "2026-02-01T12:46:06.120000",
+        "question_id": "q1",
+        "scenario": "kpi",
+        "fixture": "dial",
+        "size": "normal",
+        "query": "How is pump 4?",
+    }
+    other = sample | {"entry_id": "e00002", "rating": "down", "scenario": "trend"}
+    buffer = {
+        "samples": [sample, other],
+        "last_train_time": "2026-01-31T08:00:00",
+        "saved_at": "2026-02-01T12:47:00",
+    }
+    (tmp_path / "feedback_buffer.json").write_text(json.dumps(buffer))
+    learner = OnlineLearner(min_samples=2, checkpoint_dir=tmp_path)
+    status = learner.get_status()
+    assert (status["buffer_size"], status["should_retrain"]) == (2, True)
+    assert status["last_train_time"] == "2026-01-31T08:00:00+00:00"
+    first, _ = learner.feedback_buffer
+    assert (first.entry_id, first.query, first.timestamp) == (
+        "e00001",
+        "How is pump 4?",
+        "2026-02-01T12:46:06.120000",
+    )
+    again = OnlineLearner(min_samples=2, checkpoint_dir=tmp_path)
+    assert again.get_status()["buffer_size"] == 2, "once"
+
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "feedback_buffer.json").write_text('{"samples": [{"rating": "up"}]}')
+    with pytest.raises(InputError, match="no buffer of ratings"):
+        OnlineLearner(checkpoint_dir=tmp_path / "other")
+
+
 def test_create_ollama_modelfile() -> None:
     modelfile = create_ollama_modelfile(
         gguf_path="/path/to/model.gguf", model_name="test-model", temperature=0.1, num_ctx=2048
