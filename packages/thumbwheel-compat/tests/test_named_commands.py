@@ -261,8 +261,8 @@ class TestAnswersToOneQuestion:
 
     def test_a_plan_says_what_there_is(self, named: Named) -> None:
         plan = named("thumbwheel dataset plan --agent A", A="answers")
-        assert plan["shapes"]["pairs"]["rows"] == 30
-        assert plan["shapes"]["labels"]["rows"] == 60
+        rows = {shape: sum(part["counts"].values()) for shape, part in plan["shapes"].items()}
+        assert (rows["pairs"], rows["labels"]) == (30, 60)
 
     def test_the_ledger_may_decide(self, named: Named) -> None:
         named("thumbwheel reward run --agent A", A="answers")
@@ -283,7 +283,7 @@ class TestDecisions:
     def test_rewards_and_feedback_are_asked_for(
         self, named: Named, command_line: Run, tmp_path: Path
     ) -> None:
-        words = ("CONFIRMED", "OVERRIDDEN", None)
+        words = ("CONFIRMED", "OVERRIDDEN", "OVERRIDDEN", None)
         rows = []
         for number in range(60):
             row = {
@@ -291,8 +291,8 @@ class TestDecisions:
                 "agentType": "FILER",
                 "state": {"item": {"title": f"Mail {number}"}},
                 "action": {"swimlane": "HOME", "priority": "LOW"},
-                "userFeedback": words[number % 3],
-                "reward": (1.0, -3.0, 0.5)[number % 3],
+                "userFeedback": words[number % 4],
+                "reward": (1.0, -0.8, -3.0, 0.5)[number % 4],
                 "userId": "ann",
             }
             rows.append(row)
@@ -305,8 +305,8 @@ class TestDecisions:
             "--require-feedback"
         )
         built = named(build, A="filer")
-        # twenty are overridden with a reward below -2, and twenty have no feedback
-        assert sum(built["manifest"]["counts"].values()) == 20
+        # fifteen have a reward below -2, and fifteen no feedback
+        assert sum(built["manifest"]["counts"].values()) == 30
 
         cases = "thumbwheel import decisions FILE --agent A --agent-type FILER --gold"
         gold = named(cases, FILE="table.jsonl", A="tests")
@@ -390,7 +390,7 @@ class TestAround:
         self, named: Named, command_line: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         key = named("thumbwheel keys add NAME --agent A", NAME="app")
-        assert key["secret"] and key["agents"] == ["support"]
+        assert key["secret"] and key["grants"] == {"support": ["call", "rate"]}
         monkeypatch.setattr(sys, "stdin", io.StringIO("a long password of ann\n"))
         user = named("thumbwheel users add ann --agent A --role rater")
         assert user["name"] == "ann"
@@ -404,7 +404,7 @@ class TestAround:
         assert "converter" in tools and "llama-server" in tools
 
     def test_jobs(self, named: Named, command_line: Run) -> None:
-        assert named("thumbwheel jobs list") == []
+        assert named("thumbwheel jobs list")["jobs"] == []
 
 
 class TestSettingsOfTraining:

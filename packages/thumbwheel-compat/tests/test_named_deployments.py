@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from test_migrating import WORDS
+from tests.approvals import approve
 from tests.command_line import Run
 from tests.models.tiny_models import tiny_adapter, tuned_version
 from tests.servers.llama_tools import needs, wide_base
@@ -20,8 +21,7 @@ from tests.servers.ollama_server import OllamaEmulator
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.hardware import machine
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.models import versions
-from thumbwheel.models.types import Basis, VersionState
+from thumbwheel.models.types import Basis
 
 Named = Callable[..., Any]
 AGENT = "support"
@@ -42,7 +42,7 @@ def tuned_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for seed in (1, 2):
             adapter = tiny_adapter(base, folder / f"adapter{seed}", seed=seed)
             version = tuned_version(ws, base, adapter, AGENT)
-            versions.move(ws, version, VersionState.APPROVED, Basis.GOLD)
+            approve(ws, version, Basis.GOLD)
     return folder / "home"
 
 

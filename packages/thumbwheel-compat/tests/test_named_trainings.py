@@ -42,7 +42,7 @@ LINES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("train kto --agent A --base BASE --preset auto", {"preset": "auto", "lora_r": 16}),
     ("train dpo --agent prioritizer --base BASE --max-length 1280", {"max_length": 1280}),
     ("train sft --agent A --base BASE", {"max_length": 1024}),
-    ("train grpo_offline --agent A --base BASE", {"beta": 0.04}),
+    ("train grpo_offline --agent A --base BASE", {"beta": 0.0}),
 )
 JUDGED: tuple[tuple[str, dict[str, Any]], ...] = (
     (
