@@ -4,6 +4,7 @@ learner's buffer and the Modelfile."""
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -178,8 +179,9 @@ def test_ratings_that_wait_in_the_buffer_of_the_original_are_taken_over(tmp_path
         "query": "How is pump 4?",
     }
     other = sample | {"entry_id": "e00002", "rating": "down", "scenario": "trend"}
+    no_opinion = sample | {"entry_id": "e00003", "rating": None}
     buffer = {
-        "samples": [sample, other],
+        "samples": [sample, other, no_opinion],
         "last_train_time": "2026-01-31T08:00:00",
         "saved_at": "2026-02-01T12:47:00",
     }
@@ -187,7 +189,8 @@ def test_ratings_that_wait_in_the_buffer_of_the_original_are_taken_over(tmp_path
     learner = OnlineLearner(min_samples=2, checkpoint_dir=tmp_path)
     status = learner.get_status()
     assert (status["buffer_size"], status["should_retrain"]) == (2, True)
-    assert status["last_train_time"] == "2026-01-31T08:00:00+00:00"
+    trained_at = datetime.fromisoformat(str(buffer["last_train_time"])).astimezone(UTC)
+    assert status["last_train_time"] == trained_at.isoformat()
     first, _ = learner.feedback_buffer
     assert (first.entry_id, first.query, first.timestamp) == (
         "e00001",
@@ -199,7 +202,7 @@ def test_ratings_that_wait_in_the_buffer_of_the_original_are_taken_over(tmp_path
 
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "feedback_buffer.json").write_text('{"samples": [{"rating": "up"}]}')
-    with pytest.raises(InputError, match="no buffer of ratings"):
+    with pytest.raises(InputError, match="not a buffer of ratings"):
         OnlineLearner(checkpoint_dir=tmp_path / "other")
 
 

@@ -1,8 +1,8 @@
 """The homes of scripts: beside an output folder, or named in a call.
 
-A command of an error is typed in a shell, which knows nothing of the script's home. So the commands
-that an error names get the option `--home`. An option that it advises outside of a command is a
-setting of the script.
+A user types the command of an error into a shell, which does not know the script's home. So the
+commands that an error names get the option `--home`. An option that it advises outside of a command
+becomes a setting of the script.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from thumbwheel.db.workspace import Workspace
 
 COMMAND = re.compile(r"(?<![\w./-])thumbwheel (?=[a-z])")
-"""The begin of a command without options of its own."""
+"""The beginning of a command that names no home yet."""
 OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*) (\d+|nf4)\b")
 """An option with its value, where an error advises one."""
 
 
 @contextmanager
 def open_home(home: str | Path | None, log_level: str = "warning") -> Iterator[Workspace]:
-    """Open a home, the default one for None; it is closed at the end. Errors are about it."""
+    """Open a home, the default one for None; it is closed at the end. Errors name it."""
     with errors_of(home), opener(Path(home) if home else None, None, log_level)() as ws:
         yield ws
 
 
 @contextmanager
 def errors_of(home: str | Path | None) -> Iterator[None]:
-    """Let the commands that an error names be commands for this home."""
+    """Add `--home` to the commands that an error names, unless it is the default home."""
     try:
         yield
     except ThumbwheelError as error:

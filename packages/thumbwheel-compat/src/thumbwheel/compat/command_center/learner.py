@@ -40,7 +40,7 @@ from thumbwheel.core.errors import InputError, ThumbwheelError
 
 SAMPLES, STATE = "feedback_buffer.jsonl", "online_learner.json"
 OLD_BUFFER = "feedback_buffer.json"
-"""What the original wrote: the ratings that wait, and when it trained last."""
+"""The file of the original: ratings that wait, and the time of its last training."""
 OF_ENTRY = ("question_id", "scenario", "fixture", "size", "query")
 """Keys of a rating that its entry has too."""
 OPTIONAL_KEYS = (*OF_ENTRY, "device_id", "run_id")
@@ -111,27 +111,29 @@ class OnlineLearner:
 
     def _take_over(self) -> None:
         """Take the ratings that wait in the buffer of the original, unless this was done before.
-        Raises InputError for a file that is none."""
+        Raises InputError for a file that is not such a buffer."""
         path = self.checkpoint_dir / OLD_BUFFER
         if not path.exists() or (self.checkpoint_dir / SAMPLES).exists():
             return
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            samples = [_checked(sample) for sample in content["samples"]]
+            # a rating of null is no opinion
+            rated = [sample for sample in content["samples"] if sample.get("rating") is not None]
+            samples = [_checked(sample) for sample in rated]
             last = content.get("last_train_time")
             trained_at = datetime.fromisoformat(last) if last else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, InputError) as error:
             raise InputError(
                 f"file {str(path)!r}",
-                f"it is no buffer of ratings ({type(error).__name__}: {error})",
+                f"not a buffer of ratings ({type(error).__name__}: {error})",
                 "Correct it, or move it away",
             ) from None
         for sample in samples:
             append(self.checkpoint_dir / SAMPLES, sample)
         if trained_at is not None:
-            # theirs has no zone
-            last = (trained_at if trained_at.tzinfo else trained_at.replace(tzinfo=UTC)).isoformat()
-            self._write_state(replace(self._state(), last_train_time=last))
+            # a time without a zone is the machine's
+            utc_time = trained_at.astimezone(UTC).isoformat()
+            self._write_state(replace(self._state(), last_train_time=utc_time))
         log.say(f"{len(samples)} ratings of {path} wait for the next run")
 
     @property
