@@ -50,7 +50,7 @@ def named(command_line: Run, tmp_path: Path) -> Named:
         values = {"A": "support"} | names
         arguments = [values.get(part, part) for part in shlex.split(command)[1:]]
         code, out, err = command_line(*arguments, "--json")
-        assert code == 0, (command, err)
+        assert code == 0, f"{command}\n{out}\n{err}"
         return json.loads(out)
 
     return run
@@ -308,9 +308,12 @@ class TestDecisions:
         # fifteen have a reward below -2, and fifteen no feedback
         assert sum(built["manifest"]["counts"].values()) == 30
 
+        # an overridden decision without a correction is no case, and would be refused
+        confirmed = [row for row in rows if row["userFeedback"] == "CONFIRMED"]
+        write_lines(tmp_path / "reviewed.jsonl", confirmed)
         cases = "thumbwheel import decisions FILE --agent A --agent-type FILER --gold"
-        gold = named(cases, FILE="table.jsonl", A="tests")
-        assert gold["records"]["case"] > 0
+        gold = named(cases, FILE="reviewed.jsonl", A="tests")
+        assert gold["cases"] == 15
 
 
 class TestCollectedFeedback:

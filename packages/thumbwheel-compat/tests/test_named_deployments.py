@@ -93,7 +93,7 @@ def test_a_model_has_the_name_that_was_chosen(
 ) -> None:
     command = f"thumbwheel deploy VERSION --agent A --target ollama --set name={name}"
     named(command)
-    assert f"{name.lower()}:latest" in [entry["name"] for entry in ollama.tags()["models"]]
+    assert f"{name}:latest" in [entry["name"] for entry in ollama.tags()["models"]]
 
 
 def test_a_rollback_is_one_command(named: Named, ollama: OllamaEmulator) -> None:
