@@ -39,15 +39,18 @@ def test_the_answer_has_the_keys_of_the_original_and_zero_is_a_value(tmp_path: P
         decision(2, "v1", "OVERRIDDEN", None),
         decision(3, "v2", "CONFIRMED", 1.0),
         decision(4, None, None, None),
+        decision(5, "v1", "IGNORED", None),
     ]
     registry = [{"version": "v1", "weight": 3, "description": "today"}, {"version": "v2"}]
     answer = get_ab_test("FILER", registry, source=source_of(tmp_path, rows))
     assert answer["agentType"] == "FILER" and answer["abTestingEnabled"] is True
-    assert answer["totalDecisions"] == 4
+    assert answer["totalDecisions"] == 5
     first, second, unnamed = answer["versions"]
     assert (first["version"], first["weight"], first["description"]) == ("v1", 3, "today")
-    assert first["stats"]["acceptanceRate"] == 0.5  # an overridden decision was not accepted
-    assert first["stats"]["feedbackBreakdown"] == {"CONFIRMED": 1, "OVERRIDDEN": 1}
+    # an overridden decision was not accepted, and an ignored one says nothing
+    assert first["stats"]["acceptanceRate"] == 0.5
+    assert first["stats"]["feedbackBreakdown"] == {"CONFIRMED": 1, "OVERRIDDEN": 1, "IGNORED": 1}
+    assert first["stats"]["decisionsWithFeedback"] == 3
     assert first["stats"]["avgConfidence"] == 0.5
     assert second["stats"]["decisionsWithReward"] == 1
     assert unnamed["version"] == "unknown" and unnamed["stats"]["avgReward"] is None

@@ -298,7 +298,7 @@ class TestTrainer:
             ]
 
         trainer = command_center.CommandCenterDPOTrainer(
-            {"base_model": str(tiny_model), "max_steps": 1, "max_length": 512}
+            {"base_model": str(tiny_model), "max_steps": 1, "max_length": 512, "min_rows": 10}
         )
         assert not trainer.train(rows("wrong", 5), output_dir=tmp_path).success
         result = trainer.train(rows("right", 20), output_dir=tmp_path)

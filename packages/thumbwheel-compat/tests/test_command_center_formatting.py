@@ -4,6 +4,7 @@ learner's buffer and the Modelfile."""
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,47 @@ def test_the_buffer_of_the_learner(tmp_path: Path) -> None:
     learner.add_feedback({"entry_id": "e3", "rating": "up"})
     assert [sample.entry_id for sample in learner.feedback_buffer] == ["e3"]
     assert len((tmp_path / "feedback_buffer.jsonl").read_text().splitlines()) == 3, "all are kept"
+
+
+def test_ratings_that_wait_in_the_buffer_of_the_original_are_taken_over(tmp_path: Path) -> None:
+    sample = {
+        "entry_id": "e00001",
+        "rating": "up",
+        "tags": ["perfect"],
+        "notes": "",
+        "timestamp": "2026-02-01T12:46:06.120000",
+        "question_id": "q1",
+        "scenario": "kpi",
+        "fixture": "dial",
+        "size": "normal",
+        "query": "How is pump 4?",
+    }
+    other = sample | {"entry_id": "e00002", "rating": "down", "scenario": "trend"}
+    no_opinion = sample | {"entry_id": "e00003", "rating": None}
+    buffer = {
+        "samples": [sample, other, no_opinion],
+        "last_train_time": "2026-01-31T08:00:00",
+        "saved_at": "2026-02-01T12:47:00",
+    }
+    (tmp_path / "feedback_buffer.json").write_text(json.dumps(buffer))
+    learner = OnlineLearner(min_samples=2, checkpoint_dir=tmp_path)
+    status = learner.get_status()
+    assert (status["buffer_size"], status["should_retrain"]) == (2, True)
+    trained_at = datetime.fromisoformat(str(buffer["last_train_time"])).astimezone(UTC)
+    assert status["last_train_time"] == trained_at.isoformat()
+    first, _ = learner.feedback_buffer
+    assert (first.entry_id, first.query, first.timestamp) == (
+        "e00001",
+        "How is pump 4?",
+        "2026-02-01T12:46:06.120000",
+    )
+    again = OnlineLearner(min_samples=2, checkpoint_dir=tmp_path)
+    assert again.get_status()["buffer_size"] == 2, "once"
+
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "feedback_buffer.json").write_text('{"samples": [{"rating": "up"}]}')
+    with pytest.raises(InputError, match="not a buffer of ratings"):
+        OnlineLearner(checkpoint_dir=tmp_path / "other")
 
 
 def test_create_ollama_modelfile() -> None:

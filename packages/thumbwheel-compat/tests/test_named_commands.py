@@ -3,8 +3,10 @@ results checked. Names such as A and FILE are replaced, and an output as JSON is
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,9 @@ import pytest
 from test_migrating import WORDS
 from tests.command_line import Run
 from tests.models.tiny_models import tiny_base
+from tests.worlds.experiment_world import experiment_world
+from tests.worlds.gateway_world import AGENT
+from thumbwheel.db.schema import model_versions
 
 Named = Callable[..., Any]
 LIKED, DISLIKED, UNRATED = 60, 20, 10
@@ -45,7 +50,7 @@ def named(command_line: Run, tmp_path: Path) -> Named:
         values = {"A": "support"} | names
         arguments = [values.get(part, part) for part in shlex.split(command)[1:]]
         code, out, err = command_line(*arguments, "--json")
-        assert code == 0, (command, err)
+        assert code == 0, f"{command}\n{out}\n{err}"
         return json.loads(out)
 
     return run
@@ -146,7 +151,7 @@ class TestRewards:
         assert (learned["report"]["good"], learned["report"]["bad"]) == (LIKED, DISLIKED)
         assert (tmp_path / "patterns.json").is_file()
         suggested = named("thumbwheel label suggest --agent A")
-        assert suggested["new"] == UNRATED
+        assert suggested["new"] == suggested["unlabelled"] == UNRATED
 
     def test_what_nobody_rated_becomes_a_queue(self, named: Named, command_line: Run) -> None:
         named("thumbwheel queue create july --agent A --unrated")
@@ -161,6 +166,26 @@ class TestOperations:
         assert enabled["enabled"] and enabled["settings"]["least"] == 100
         assert enabled["new"]["events"] == LIKED + DISLIKED
         assert enabled["verdict"]["fired"] is False
+
+    def test_a_version_that_is_not_approved_may_be_an_arm(
+        self, command_line: Run, tmp_path: Path
+    ) -> None:
+        command = "thumbwheel experiment start --agent A --arm VERSION --arm VERSION"
+        assert {command, f"{command} --unproved"} <= set(WORDS)
+        with experiment_world(tmp_path / "world") as world:
+            candidate = (
+                model_versions.update()
+                .where(model_versions.c.number == 1)
+                .values(adapter="0" * 64, state="candidate", basis=None)
+            )
+            world.ws.db.write(lambda connection: connection.execute(candidate))
+            start = ("--home", str(world.ws.home.path), "experiment", "start", "--agent", AGENT)
+            arms = ("--arm", "v0", "--arm", "v1")
+            code, _, err = command_line(*start, *arms)
+            assert code == 3 and "candidate" in err
+            code, out, err = command_line(*start, *arms, "--unproved", "--json")
+            assert code == 0, err
+            assert json.loads(out)["plan"]["config"]["share"] == 0.1
 
     def test_cases_of_a_file(self, named: Named, command_line: Run, tmp_path: Path) -> None:
         case = {"input": "Open?", "reference": {"open": True}, "checker": "json_fields"}
@@ -200,6 +225,189 @@ class TestOperations:
         code, out, err = command_line("import", "decisions", "--agent", "filer", "--json")
         assert code == 0, err
         assert (json.loads(out)["duplicates"], json.loads(out)["refused"]) == (0, 0)
+
+
+class TestAnswersToOneQuestion:
+    """Two answers to each of thirty questions, one liked and one disliked, and what they become."""
+
+    @pytest.fixture(autouse=True)
+    def _answers(self, command_line: Run, tmp_path: Path) -> None:
+        rows: list[dict[str, Any]] = []
+        for number in range(60):
+            tag = "perfect" if number % 4 < 2 else "data-mismatch"
+            answer = "In the folder." if number % 2 == 0 else "No idea."
+            trace = {"type": "trace", "id": f"a{number}", "input": f"Where is {number // 2}?"}
+            thumb = {"type": "feedback", "kind": "thumb", "value": number % 2 == 0, "rater": "ann"}
+            rows.append(trace | {"output": answer})
+            rows.append(thumb | {"target": {"trace": f"a{number}"}, "metadata": {"tags": [tag]}})
+        write_lines(tmp_path / "answers.jsonl", rows)
+        assert command_line("import", "jsonl", "answers.jsonl", "--agent", "answers")[0] == 0
+
+    def rows(self, built: dict[str, Any]) -> int:
+        return sum(built["manifest"]["counts"].values())
+
+    def test_shapes(self, named: Named) -> None:
+        pairs = named("thumbwheel dataset build --agent A --shape pairs", A="answers")
+        assert (pairs["shape"], self.rows(pairs)) == ("pairs", 30)
+        groups = named("thumbwheel dataset build --agent A --shape groups", A="answers")
+        assert (groups["shape"], self.rows(groups)) == ("groups", 30)
+
+    def test_ratings_are_filtered_by_their_tags(self, named: Named) -> None:
+        command = (
+            "thumbwheel dataset build --agent A --shape pairs --min-confidence 0.5 "
+            "--without-tag data-mismatch"
+        )
+        assert self.rows(named(command, A="answers")) == 15
+
+    def test_a_plan_says_what_there_is(self, named: Named) -> None:
+        plan = named("thumbwheel dataset plan --agent A", A="answers")
+        rows = {shape: sum(part["counts"].values()) for shape, part in plan["shapes"].items()}
+        assert (rows["pairs"], rows["labels"]) == (30, 60)
+
+    def test_the_ledger_may_decide(self, named: Named) -> None:
+        named("thumbwheel reward run --agent A", A="answers")
+        for command in (
+            "thumbwheel dataset build --agent A --shape pairs --reward ledger",
+            "thumbwheel dataset build --agent A --method dpo --reward ledger",
+        ):
+            built = named(command, A="answers")
+            assert (built["shape"], self.rows(built)) == ("pairs", 30), command
+
+    def test_nothing_waits_for_a_reward(self, named: Named) -> None:
+        named("thumbwheel reward run --agent A", A="answers")
+        pending = named("thumbwheel reward pending --agent A", A="answers")
+        assert all(component["judged"] == 0 for component in pending["components"].values())
+
+
+class TestDecisions:
+    def test_rewards_and_feedback_are_asked_for(
+        self, named: Named, command_line: Run, tmp_path: Path
+    ) -> None:
+        words = ("CONFIRMED", "OVERRIDDEN", "OVERRIDDEN", None)
+        rows = []
+        for number in range(60):
+            row = {
+                "id": f"d{number}",
+                "agentType": "FILER",
+                "state": {"item": {"title": f"Mail {number}"}},
+                "action": {"swimlane": "HOME", "priority": "LOW"},
+                "userFeedback": words[number % 4],
+                "reward": (1.0, -0.8, -3.0, 0.5)[number % 4],
+                "userId": "ann",
+            }
+            rows.append(row)
+        write_lines(tmp_path / "table.jsonl", [*rows, rows[0] | {"id": "x", "agentType": "STORER"}])
+        command = "thumbwheel import decisions URL --agent A --agent-type FILER"
+        imported = named(command, URL="table.jsonl", A="filer")
+        assert (imported["records"]["trace"], sum(imported["left_out"].values())) == (60, 1)
+        build = (
+            "thumbwheel dataset build --agent A --shape labels --limit 1000 --min-reward -2.0 "
+            "--require-feedback"
+        )
+        built = named(build, A="filer")
+        # fifteen have a reward below -2, and fifteen no feedback
+        assert sum(built["manifest"]["counts"].values()) == 30
+
+        # an overridden decision without a correction is no case, and would be refused
+        confirmed = [row for row in rows if row["userFeedback"] == "CONFIRMED"]
+        write_lines(tmp_path / "reviewed.jsonl", confirmed)
+        cases = "thumbwheel import decisions FILE --agent A --agent-type FILER --gold"
+        gold = named(cases, FILE="reviewed.jsonl", A="tests")
+        assert gold["cases"] == 15
+
+
+class TestCollectedFeedback:
+    def test_lines_of_the_collector(self, named: Named, tmp_path: Path) -> None:
+        line = {
+            "query": "Open?",
+            "response": "Nine to five.",
+            "feedback_type": "thumbs_up",
+            "rating": None,
+            "correction": None,
+            "timestamp": "2026-01-05 09:12:44.120000",
+            "metadata": {"user_id": "ann"},
+        }
+        write_lines(tmp_path / "feedback.jsonl", [line, line | {"query": "Sunday?"}])
+        command = "thumbwheel import feedback_jsonl FILE --agent A"
+        imported = named(command, FILE="feedback.jsonl", A="plan")
+        assert (imported["records"]["trace"], imported["records"]["thumb"]) == (2, 2)
+
+    def test_the_plans_settings_are_converted(self, named: Named, tmp_path: Path) -> None:
+        (tmp_path / "rlhf.yaml").write_text(
+            "rlhf:\n  enabled: true\n  feedback:\n    collection_rate: 0.3\n"
+            "  ppo:\n    training:\n      kl_coef: 0.2\n"
+            "  continuous_learning:\n    enabled: true\n    train_threshold: 100\n"
+        )
+        converted = named("thumbwheel settings convert FILE --agent A", FILE="rlhf.yaml")
+        settings = converted["settings"]
+        assert settings["training"] == {"enabled": True}
+        assert settings["gateway"]["agents"]["support"] == {"record": 0.3}
+        assert settings["train"]["ppo"] == {"init_kl_coef": 0.2}
+        assert converted["commands"] == ["thumbwheel loop enable --agent support --least 100"]
+
+    def test_an_answer_is_reviewed_at_the_terminal(
+        self, named: Named, command_line: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert "thumbwheel label review --agent A --rater ann" in WORDS
+        named("thumbwheel label suggest --agent A")
+        monkeypatch.setattr(sys, "stdin", io.StringIO("y\nn\nq\n"))
+        review = ("label", "review", "--agent", "support", "--rater", "ann")
+        code, out, err = command_line(*review, "--json")
+        assert code == 0, err
+        done = json.loads(out.splitlines()[-1])["done"]
+        assert sum(done.values()) == 2
+        again = named("thumbwheel label suggest --agent A")
+        assert again["unlabelled"] == UNRATED - 2
+
+
+class TestWidgets:
+    def test_variations_are_generated_and_ratings_filtered(
+        self, named: Named, tmp_path: Path
+    ) -> None:
+        (tmp_path / "catalog.json").write_text('{"kpi": {"dial": "a dial", "bar": "a bar"}}')
+        (tmp_path / "run1").mkdir()
+        out = "run1/exhaustive_data.json"
+        generate = "thumbwheel widgets generate CATALOGUE --out FILE"
+        generated = named(generate, CATALOGUE="catalog.json", FILE=out)
+        entries = json.loads((tmp_path / out).read_text())["entries"]
+        assert generated["entries"] == len(entries) == 2 * 4
+        ratings = {
+            entries[0]["entry_id"]: {"rating": "up", "tags": ["perfect"]},
+            entries[1]["entry_id"]: {"rating": "down", "tags": ["data-mismatch"]},
+        }
+        (tmp_path / "run1" / "ratings.json").write_text(json.dumps({"ratings": ratings}))
+        command = (
+            "thumbwheel import widgets FOLDER --agent A --min-confidence 0.5 "
+            "--without-tag data-mismatch"
+        )
+        imported = named(command, FOLDER="run1", A="panel")
+        assert imported["records"]["trace"] == 8
+        assert imported["records"]["thumb"] == 1
+        assert imported["left_out"] == {"its rating has the tag 'data-mismatch'": 1}
+
+
+class TestAround:
+    """What a user of any of the systems asks of the machine and of who may come in."""
+
+    def test_keys_and_users(
+        self, named: Named, command_line: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        key = named("thumbwheel keys add NAME --agent A", NAME="app")
+        assert key["secret"] and key["grants"] == {"support": ["call", "rate"]}
+        monkeypatch.setattr(sys, "stdin", io.StringIO("a long password of ann\n"))
+        user = named("thumbwheel users add ann --agent A --role rater")
+        assert user["name"] == "ann"
+        assert "rater" in json.dumps(user)
+
+    def test_the_machine(self, named: Named) -> None:
+        machine = named("thumbwheel hardware")
+        text = json.dumps(machine)
+        assert "threads" in text and "ram_gb" in text
+        tools = json.dumps(named("thumbwheel tools list"))
+        assert "converter" in tools and "llama-server" in tools
+
+    def test_jobs(self, named: Named, command_line: Run) -> None:
+        assert named("thumbwheel jobs list")["jobs"] == []
 
 
 class TestSettingsOfTraining:

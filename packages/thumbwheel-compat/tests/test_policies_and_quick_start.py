@@ -15,6 +15,7 @@ from thumbwheel.app.open import opener
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.compat import TrainingPipeline
 from thumbwheel.compat.n3 import PolicyVersion, list_policy_versions, version_tree
+from thumbwheel.compat.script_home import open_home
 from thumbwheel.core.errors import NotFound
 from thumbwheel.models.versions import version as named
 from thumbwheel.training import rundir
@@ -92,7 +93,7 @@ def test_what_could_judge_fresh_answers_is_looked_for(
     pipeline = TrainingPipeline(
         "isaa", "base", settings=settings, home=tmp_path / "home", output_dir=tmp_path / "out"
     )
-    with pipeline.opener() as ws:
+    with open_home(pipeline.home) as ws:
         ingest(ws, "isaa", "flowagent", write_traces(tmp_path / "rl_traces"))
         if cases:
             (tmp_path / "cases.jsonl").write_text(

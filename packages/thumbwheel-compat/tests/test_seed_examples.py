@@ -83,3 +83,35 @@ def test_variants_of_an_assistant() -> None:
     assert asyncio.run(framework.run_query("user_1", "Hello")) == f"{model}: Hello"
     framework.record_metric(variant, "rating", 5)
     assert framework.analyze_results()["rating"][variant]["mean"] == 5.0
+
+
+class AgenticAssistant:
+    """An assistant that remembers what it was told."""
+
+    def __init__(self, user_name: str, model_id: str) -> None:
+        self.user_name, self.model_id = user_name, model_id
+        self.messages: list[str] = []
+
+    def chat(self, message: str) -> str:
+        self.messages.append(message)
+        return f"{self.user_name} by {self.model_id}: {', '.join(self.messages)}"
+
+
+def create_agentic_assistant(
+    user_name: str, model_id: str | None = None, use_case: str = "agentic", **kwargs: object
+) -> AgenticAssistant:
+    return AgenticAssistant(user_name, str(model_id))
+
+
+def test_their_assistants_are_one_for_each_user() -> None:
+    variants = {"control": {"model": "qwq-32b", "config": {"use_case": "coding"}}}
+    framework = ABTestingFramework(variants, create_agentic_assistant)
+    answers = [
+        asyncio.run(framework.run_query(user, query))
+        for user, query in (("ann", "Hello"), ("bob", "Hi"), ("ann", "Again"))
+    ]
+    assert answers == [
+        "ann by qwq-32b: Hello",
+        "bob by qwq-32b: Hi",
+        "ann by qwq-32b: Hello, Again",
+    ]

@@ -507,6 +507,13 @@ def test_checkpoints_become_traces(tmp_path: Path, checkpoints: Path) -> None:
         and loader.get_statistics()["total_tokens_in"] is None
     )
     assert loader.discover_all_agents() == ["isaa"]
+    of_all = isaa.CheckpointLoader(checkpoint_path=checkpoints.parent)
+    assert of_all.discover_all_agents() == ["isaa"]
+    assert [trace.trace_id for trace in of_all.load_all_traces()] == [
+        trace.trace_id for trace in traces
+    ]
+    assert len(of_all.list_checkpoints()) == 2
+    assert of_all.get_statistics()["agents_discovered"] == ["isaa"]
     assert loader.generate_synthetic_tasks(1) == [
         {"prompt": "Opening hours?", "category": "general_tasks", "source": "checkpoint_derived"}
     ]

@@ -32,7 +32,8 @@ def prepare(
         fused=on_gpu or None,
     )
     name = SCHEDULES.get(config.lr_scheduler_type, config.lr_scheduler_type)
-    warmup = math.ceil(steps * config.warmup_ratio)
+    # 7 / 25 * 25 is a little more than 7
+    warmup = math.ceil(steps * config.warmup_ratio - 1e-9)
     scheduler: Any = get_scheduler(
         name, optimizer, num_warmup_steps=warmup, num_training_steps=steps + bool(warmup)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from thumbwheel.app.open import opener
+from thumbwheel.compat.script_home import open_home
 from thumbwheel.core.errors import ThumbwheelError
 
 
@@ -43,7 +43,7 @@ def export_to_ollama(
     folder = Path(output_dir) if output_dir else None
     served_as = model_name or f"toolbox-{agent}"
     try:
-        with opener(Path(home) if home else None, None, "info")() as ws:
+        with open_home(home, "info") as ws:
             model_version = versions.version(ws, agent, version)
             exported = export(ws, model_version, "gguf", folder, quantization)
             name = next(name for name in exported.files if name.endswith(".gguf"))

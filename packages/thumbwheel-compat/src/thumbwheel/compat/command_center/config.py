@@ -140,6 +140,8 @@ def training_options(config: Mapping[str, Any]) -> dict[str, Any]:
 
     options = {name: dpo[name] for name in SAME_NAMES}
     options["num_train_epochs"] = dpo["num_epochs"]
+    # whoever calls the trainer has chosen the pairs
+    options["min_rows"] = 1
     options["batch_size"] = dpo["batch_size"] * dpo["gradient_accumulation_steps"]
     if set(dpo["lora_target_modules"]) != set(MODULES):
         options["lora_targets"] = ",".join(dpo["lora_target_modules"])

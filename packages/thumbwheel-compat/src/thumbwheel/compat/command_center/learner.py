@@ -33,11 +33,14 @@ from thumbwheel.compat.command_center.training import (
 )
 from thumbwheel.compat.exporting import ExportResult
 from thumbwheel.compat.jsonl_file import append, read
+from thumbwheel.compat.script_home import open_home, with_home
 from thumbwheel.core import log
 from thumbwheel.core.config import Home
 from thumbwheel.core.errors import InputError, ThumbwheelError
 
 SAMPLES, STATE = "feedback_buffer.jsonl", "online_learner.json"
+OLD_BUFFER = "feedback_buffer.json"
+"""The file of the original: ratings that wait, and the time of its last training."""
 OF_ENTRY = ("question_id", "scenario", "fixture", "size", "query")
 """Keys of a rating that its entry has too."""
 OPTIONAL_KEYS = (*OF_ENTRY, "device_id", "run_id")
@@ -103,7 +106,35 @@ class OnlineLearner:
         self._run = Lock()
         self._counting = Lock()
         self._thread: Thread | None = None
+        self._take_over()
         self._count = len(self._samples())
+
+    def _take_over(self) -> None:
+        """Take the ratings that wait in the buffer of the original, unless this was done before.
+        Raises InputError for a file that is not such a buffer."""
+        path = self.checkpoint_dir / OLD_BUFFER
+        if not path.exists() or (self.checkpoint_dir / SAMPLES).exists():
+            return
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            # a rating of null is no opinion
+            rated = [sample for sample in content["samples"] if sample.get("rating") is not None]
+            samples = [_checked(sample) for sample in rated]
+            last = content.get("last_train_time")
+            trained_at = datetime.fromisoformat(last) if last else None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, InputError) as error:
+            raise InputError(
+                f"file {str(path)!r}",
+                f"not a buffer of ratings ({type(error).__name__}: {error})",
+                "Correct it, or move it away",
+            ) from None
+        for sample in samples:
+            append(self.checkpoint_dir / SAMPLES, sample)
+        if trained_at is not None:
+            # a time without a zone is the machine's
+            utc_time = trained_at.astimezone(UTC).isoformat()
+            self._write_state(replace(self._state(), last_train_time=utc_time))
+        log.say(f"{len(samples)} ratings of {path} wait for the next run")
 
     @property
     def is_training(self) -> bool:
@@ -114,19 +145,7 @@ class OnlineLearner:
         """Store a rating: entry_id, rating (up or down), and tags, notes, device_id where they are
         known. Returns `should_retrain`.
         """
-        entry_id, rating = feedback.get("entry_id"), feedback.get("rating")
-        if not isinstance(entry_id, str) or not entry_id or rating not in ("up", "down"):
-            why = f"entry_id {entry_id!r} with rating {rating!r}"
-            raise InputError("feedback", why, "Give the entry_id, and up or down")
-        sample = {key: feedback[key] for key in OPTIONAL_KEYS if feedback.get(key) is not None}
-        sample |= {
-            "entry_id": entry_id,
-            "rating": rating,
-            "tags": list(feedback.get("tags") or ()),
-            "notes": feedback.get("notes") or "",
-        }
-        sample["rated_at"] = feedback.get("rated_at") or datetime.now(UTC).isoformat()
-        append(self.checkpoint_dir / SAMPLES, sample)
+        append(self.checkpoint_dir / SAMPLES, _checked(feedback))
         with self._counting:
             self._count += 1
         return self.should_retrain()
@@ -244,17 +263,16 @@ class OnlineLearner:
                 "no imported run has their entries. Import it (thumbwheel import widgets FOLDER "
                 "--agent AGENT), or give data_path"
             )
-            log.say(f"{count} ratings are left out: {why}")
+            log.say(f"{count} ratings are left out: {with_home(why, self.home)}")
         return pairs_of_entries(entries)
 
     def _entries_of_home(self, samples: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
         """Return the imported entries that these ratings are about, by their ids."""
-        from thumbwheel.app.open import opener
         from thumbwheel.compat.command_center.stored_entries import stored_entries
 
         if not Home.at(self.home).database.exists():
             return {}
-        with opener(self.home, None, "warning")() as ws:
+        with open_home(self.home) as ws:
             return stored_entries(ws, samples)
 
     def _samples(self) -> list[dict[str, Any]]:
@@ -274,6 +292,25 @@ class OnlineLearner:
         beside = path.with_suffix(".new")
         beside.write_text(json.dumps(asdict(state)) + "\n", encoding="utf-8")
         beside.replace(path)
+
+
+def _checked(feedback: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a rating as a line of the file. Raises InputError for one without an entry, or without
+    up or down."""
+    entry_id, rating = feedback.get("entry_id"), feedback.get("rating")
+    if not isinstance(entry_id, str) or not entry_id or rating not in ("up", "down"):
+        why = f"entry_id {entry_id!r} with rating {rating!r}"
+        raise InputError("feedback", why, "Give the entry_id, and up or down")
+    sample = {key: feedback[key] for key in OPTIONAL_KEYS if feedback.get(key) is not None}
+    sample |= {
+        "entry_id": entry_id,
+        "rating": rating,
+        "tags": list(feedback.get("tags") or ()),
+        "notes": feedback.get("notes") or "",
+    }
+    rated_at = feedback.get("rated_at") or feedback.get("timestamp")
+    sample["rated_at"] = rated_at or datetime.now(UTC).isoformat()
+    return sample
 
 
 def _feedback_sample(sample: Mapping[str, Any]) -> FeedbackSample:

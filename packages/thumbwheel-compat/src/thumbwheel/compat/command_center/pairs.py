@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from thumbwheel.app.open import opener
 from thumbwheel.capture import trace_queries
 from thumbwheel.compat.command_center.source import ASKED, SOURCE
+from thumbwheel.compat.script_home import open_home
 from thumbwheel.compat.training_rows import report_refused
 from thumbwheel.core import log
 from thumbwheel.core.errors import DataError, InputError, MissingExtra
@@ -224,7 +224,7 @@ def build_dataset_from_files(
 def _stored_pairs(
     agent: str, home: str | Path | None, pair_type: PairType, val_split: float
 ) -> list[DPOPair]:
-    with opener(Path(home) if home else None, None, "warning")() as ws:
+    with open_home(home) as ws:
         return list(_pairs(ws, agent, {}, pair_type, val_split))
 
 
@@ -300,7 +300,7 @@ def _pairs_from_folder(
                 about.setdefault(str(record.input[-1]["content"]), record.metadata or {})
     if not about:
         return []
-    with opener(folder / "home", None, "warning")() as ws:
+    with open_home(folder / "home") as ws:
         report_refused(ingest(ws, AGENT, "widgets", folder))
         return list(_pairs(ws, AGENT, about, pair_type, val_split, most))
 

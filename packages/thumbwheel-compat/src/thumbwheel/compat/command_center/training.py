@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.app.open import opener
 from thumbwheel.compat.command_center.config import get_config, training_options
-from thumbwheel.compat.training_rows import import_rows
+from thumbwheel.compat.script_home import log_of, open_home
+from thumbwheel.compat.training_rows import dataset_of_few, import_rows
 from thumbwheel.core import ids
 from thumbwheel.core.errors import (
     Conflict,
@@ -125,7 +125,7 @@ class CommandCenterDPOTrainer:
             groups.append(group)
         with (
             tempfile.TemporaryDirectory(prefix="evaluation-") as folder,
-            opener(Path(folder) / "home", None, "warning")() as ws,
+            open_home(Path(folder) / "home") as ws,
         ):
             version, _ = add_adapter(ws, AGENT, checkpoint, self.base_model)
             return compare_versions(ws, AGENT, version.name, groups)
@@ -189,18 +189,22 @@ class CommandCenterDPOTrainer:
         folder.mkdir(parents=True, exist_ok=True)
         # earlier trainings in this folder had rows of their own
         agent = f"{AGENT}-{ids.fingerprint(lines)[:16]}"
-        with opener(folder / "home", None, "info")() as ws:
+        with open_home(folder / "home", "info") as ws:
             import_rows(ws, agent, lines, folder / "pairs.thumbwheel.jsonl")
             if checkpoint is None:
                 base = find_base(self.base_model, ws.home.cache)
-                run = train(ws, require_agent(ws, agent), "dpo", base, options=self.options)
+                dataset = None
+                if not eval_rows:
+                    dataset = dataset_of_few(ws, agent, "pairs", len(train_rows))
+                learner = require_agent(ws, agent)
+                run = train(ws, learner, "dpo", base, dataset=dataset, options=self.options)
             else:
                 run = resume(ws, find_run(ws, run_of(checkpoint, folder / "home")))
             if run.version is None:
                 raise TrainingError(
                     f"run {run.run_id!r}",
                     run.reason or "it made no version",
-                    "See its log in the home",
+                    log_of(ws, run.run_id),
                 )
             exported = export(ws, versions.version(ws, agent, run.version), "adapter", final)
         last = run.metrics.get("last_step") or {}

@@ -24,6 +24,7 @@ from typing import Any
 
 from thumbwheel.app.open import Opener, opener
 from thumbwheel.compat.isaa.training import METHODS
+from thumbwheel.compat.script_home import errors_of
 from thumbwheel.core.errors import ConfigError, Conflict, NotFound, ThumbwheelError
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
@@ -110,7 +111,8 @@ class RLTrainingManager:
     """
 
     def __init__(self, home: str | Path | None = None, target: str = "ollama") -> None:
-        self.opener: Opener = opener(Path(home) if home else None, None, "info")
+        self.home = Path(home) if home else None
+        self.opener: Opener = opener(self.home, None, "info")
         self.target = target
 
     def start_training(
@@ -219,7 +221,7 @@ class RLTrainingManager:
             "base": base_model,
             "options": options,
         }
-        with self.opener() as ws:
+        with errors_of(self.home), self.opener() as ws:
             for other in _trainings(ws):
                 if not other.has_ended and _name(other) != model_name:
                     raise Conflict(
@@ -245,7 +247,7 @@ class RLTrainingManager:
     def stop(self, deploy: bool = True) -> TrainingSession:
         """Stop the training that runs. Raises NotFound if none does, and what stands in the way of
         a model that was to answer."""
-        with self.opener() as ws:
+        with errors_of(self.home), self.opener() as ws:
             running = [job for job in _trainings(ws) if not job.has_ended]
             if not running:
                 raise NotFound("a training", "none runs", "Start one: start_rl_training")
@@ -261,7 +263,7 @@ class RLTrainingManager:
 
     def sessions(self) -> list[TrainingSession]:
         """Return all trainings, the newest first."""
-        with self.opener() as ws:
+        with errors_of(self.home), self.opener() as ws:
             return [self._session(ws, job) for job in _trainings(ws)]
 
     def switch(self, model_name: str) -> TrainingSession:
@@ -269,7 +271,7 @@ class RLTrainingManager:
         from thumbwheel.deploy import routing, switch
         from thumbwheel.models import versions
 
-        with self.opener() as ws:
+        with errors_of(self.home), self.opener() as ws:
             session = self._trained(ws, model_name)
             version = versions.version(ws, session.agent_name, str(session.version))
             deployed = [row.version_id for row in routing.deployments(ws, _agent(version.agent))]
@@ -291,7 +293,8 @@ class RLTrainingManager:
     def _run(self, kind: str, spec: Mapping[str, Any]) -> Any:
         from thumbwheel.app.run_or_submit import checked_spec, run_or_submit
 
-        return run_or_submit(self.opener, kind, checked_spec(kind, spec))
+        with errors_of(self.home):
+            return run_or_submit(self.opener, kind, checked_spec(kind, spec))
 
     def _trained(self, ws: Workspace, model_name: str) -> TrainingSession:
         """Return the training that produced a version of this name. Raises NotFound."""

@@ -19,7 +19,7 @@ from thumbwheel.importers.types import StepRecord, TraceRecord
 
 class CheckpointLoader:
     """The checkpoints of an agent below `checkpoint_path` (default: Agents/checkpoint/AGENT in the
-    home)."""
+    home). Without an agent they are those of all agents, which have a folder each."""
 
     def __init__(
         self, agent_name: str | None = None, checkpoint_path: str | Path | None = None
@@ -34,13 +34,24 @@ class CheckpointLoader:
 
     def discover_all_agents(self) -> list[str]:
         """Return the names of all agents that have checkpoints, this one included."""
-        return sorted({path.parent.name for path in self.checkpoint_path.parent.glob("*/*.pkl")})
+        folder = self.checkpoint_path
+        # the folder of one agent stands among those of the others
+        if self.agent_name is not None or any(folder.glob("*.pkl")):
+            folder = folder.parent
+        return sorted({path.parent.name for path in folder.glob("*/*.pkl")})
+
+    def _files(self) -> list[Path]:
+        """Return the files of the agent, or of all agents."""
+        files = list(self.checkpoint_path.glob("*.pkl"))
+        if self.agent_name is None:
+            files += self.checkpoint_path.glob("*/*.pkl")
+        return sorted(files)
 
     def list_checkpoints(self) -> list[dict[str, Any]]:
         """Return path, filename, size_mb and modified (UTC) of each checkpoint, the newest
         first."""
         checkpoints: list[dict[str, Any]] = []
-        for path in self.checkpoint_path.glob("*.pkl"):
+        for path in self._files():
             if not path.is_file():
                 continue
             status = path.stat()
@@ -71,7 +82,7 @@ class CheckpointLoader:
         unless `deduplicate` is off."""
         traces: list[ExecutionTrace] = []
         seen: set[str] = set()
-        for path in sorted(self.checkpoint_path.glob("*.pkl")):
+        for path in self._files():
             for trace in self._traces(path):
                 if deduplicate and trace.trace_id in seen:
                     continue

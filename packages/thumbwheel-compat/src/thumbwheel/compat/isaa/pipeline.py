@@ -19,9 +19,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from thumbwheel.app.open import opener
 from thumbwheel.compat.isaa.checkpoints import checkpoint_folder
 from thumbwheel.compat.isaa.collector import trace_files
+from thumbwheel.compat.script_home import open_home, with_home
 from thumbwheel.compat.training_rows import import_rows, report_refused
 from thumbwheel.core import ids, log
 from thumbwheel.core.config import Home, merge
@@ -75,7 +75,6 @@ class TrainingPipeline:
         self.settings = settings
         self.output_dir = Path(output_dir or Path("rl_training") / agent_name)
         self.home = Home.at(Path(home) if home else None).path
-        self.opener = opener(Path(home) if home else None, None, "info")
         self.results: dict[str, Any] = {}
         self.trainer: RLTrainer | None = None
 
@@ -188,7 +187,7 @@ class TrainingPipeline:
         }
         served_as = (model_name or self.served_as) if deploy_ollama else None
         try:
-            with self.opener() as ws:
+            with open_home(self.home, "info") as ws:
                 self._run(ws, reward_funcs or (), served_as, unproved)
             self.results["success"] = True
         except ThumbwheelError as error:
@@ -392,7 +391,8 @@ class TrainingPipeline:
         kinds = {decidable.GOLD: "gold cases", decidable.CASES: "held-out cases"}
         kind = kinds.get(lack.basis, "held-out questions")
         log.say(f"the gate decides on {lack.needed} different {kind}, and there are {lack.there}")
-        ways = f"{lack.needed} gold cases (thumbwheel case add --agent {self.agent})"
+        add = with_home(f"thumbwheel case add --agent {self.agent}", self.home)
+        ways = f"{lack.needed} gold cases ({add})"
         if lack.questions is not None:
             ways = f"about {lack.questions} different questions with rated answers, or {ways}"
         log.say(f"for a proof it needs {ways}")

@@ -12,16 +12,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.app.open import opener
 from thumbwheel.compat.isaa.hardware import MODULES, HardwareConfig
-from thumbwheel.compat.training_rows import import_rows
+from thumbwheel.compat.script_home import open_home
+from thumbwheel.compat.training_rows import dataset_of_few, import_rows
 from thumbwheel.core import ids, log
 from thumbwheel.core.errors import ConfigError, Conflict, DataError, InputError
 from thumbwheel.core.plugins import nearest
+from thumbwheel.db.workspace import Workspace
 from thumbwheel.training.types import RunResult, RunState
 
 AGENT = "agent"
@@ -121,6 +123,8 @@ class TrainingConfig:
         shared = {
             "learning_rate": self.learning_rate,
             "num_train_epochs": self.num_epochs,
+            # whoever calls the trainer has chosen the examples
+            "min_rows": 1,
             "min_steps": 1,
             "batch_size": self.per_device_batch_size * self.gradient_accumulation_steps,
             "max_length": self.max_seq_length,
@@ -190,10 +194,12 @@ class RLTrainer:
         """
         from thumbwheel.engine.base_check import find_base
         from thumbwheel.models.versions import require_agent
+        from thumbwheel.training.algorithms import ALGORITHMS
         from thumbwheel.training.train import train
 
+        examples = list(dataset)
         lines: list[dict[str, Any]] = []
-        for number, row in enumerate(dataset):
+        for number, row in enumerate(examples):
             lines += self._lines(number, row, reward_funcs or ())
         if not lines:
             raise DataError(
@@ -204,13 +210,16 @@ class RLTrainer:
         # earlier trainings in this folder had rows of their own
         self._agent = f"{AGENT}-{ids.fingerprint(lines)[:16]}"
         path = self.output_dir / f"{self.config.method}_dataset.thumbwheel.jsonl"
-        with self._opener()() as ws:
+        method = METHODS[self.config.method]
+        shape = ALGORITHMS.get(method).needs
+        with self._home() as ws:
             import_rows(ws, self._agent, lines, path)
             result = train(
                 ws,
                 require_agent(ws, self._agent),
-                METHODS[self.config.method],
+                method,
                 find_base(self.config.base_model, ws.home.cache),
+                dataset=dataset_of_few(ws, self._agent, shape, len(examples)),
                 options=self.config.options(),
             )
         self._result = result
@@ -248,7 +257,7 @@ class RLTrainer:
                 "See its result: trainer.evaluate()",
             )
         folder = Path(output_path) if output_path else self.output_dir / "final"
-        with self._opener()() as ws:
+        with self._home() as ws:
             version = versions.version(ws, self._agent, finished.version)
             export(ws, version, "merged" if merge_lora else "adapter", folder)
         (folder / "training_stats.json").write_text(
@@ -289,7 +298,7 @@ class RLTrainer:
         version = self._finished().version
         if version is None:
             raise Conflict("RLTrainer.evaluate", "the run made no version", "See its result")
-        with self._opener()() as ws:
+        with self._home() as ws:
             return compare_versions(ws, self._agent, version, list(groups.values()))
 
     def get_training_summary(self) -> str:
@@ -325,8 +334,8 @@ class RLTrainer:
             raise Conflict("RLTrainer", "no training has finished", "Call train(dataset) first")
         return self._result
 
-    def _opener(self) -> Any:
-        return opener(self.output_dir / "home", None, "info")
+    def _home(self) -> AbstractContextManager[Workspace]:
+        return open_home(self.output_dir / "home", "info")
 
     def _lines(
         self, number: int, row: Any, reward_funcs: Sequence[RewardFunc]

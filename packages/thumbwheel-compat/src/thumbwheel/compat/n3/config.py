@@ -67,7 +67,8 @@ class RewardModelConfig:
     def _warmup(self, rows: int) -> dict[str, Any]:
         if self.warmup_steps is None:
             return {}
-        steps = max(1, math.ceil(rows / self.batch_size * self.num_epochs))
+        steps_an_epoch = math.ceil(rows / self.batch_size)
+        steps = max(1, math.ceil(steps_an_epoch * self.num_epochs))
         return {"warmup_ratio": self.warmup_of(steps) / steps}
 
     def warmup_of(self, steps: int) -> int:

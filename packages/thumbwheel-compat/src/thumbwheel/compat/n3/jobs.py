@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
-from thumbwheel.compat.n3.config import TrainingConfig
+from thumbwheel.compat.n3.config import DatasetConfig, TrainingConfig
 from thumbwheel.compat.n3.datasets import FeedbackExample
 from thumbwheel.compat.n3.duration import expected_minutes, learning_rate, seconds_a_token
 from thumbwheel.compat.n3.policies import policy_version
-from thumbwheel.compat.n3.readiness import everything_trains, split_rules
+from thumbwheel.compat.n3.readiness import split_rules
 from thumbwheel.compat.n3.version_tree import REWARD_MODEL, export, results_of
+from thumbwheel.compat.training_rows import everything_trains
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import TrainingError
 from thumbwheel.datasets.build import build, load_rows
 from thumbwheel.datasets.types import Dataset
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.base_check import find_base
+from thumbwheel.engine.load import load_config
 from thumbwheel.export.package import exports
 from thumbwheel.jobs import current
 from thumbwheel.jobs.types import HEAVY, JobKind
 from thumbwheel.loop.jobs import TrainSpec, trained
 from thumbwheel.models import reward_models
+from thumbwheel.models.base import locate
 from thumbwheel.models.types import Agent, ModelVersion
 from thumbwheel.models.versions import require_agent, version
 from thumbwheel.training.train import runs
-from thumbwheel.training.types import RunResult, RunState
+from thumbwheel.training.types import RunResult, RunState, TrainConfig
 
 REWARD_RUN, POLICY_RUN = "reward_run", "policy_run"
 """The notes which runs the job began: an attempt after the first goes on with them."""
@@ -48,10 +52,14 @@ class TrainPolicySpec(Config):
     dry_run: bool = False
     """Only say how long it would take."""
 
-    def config(self) -> TrainingConfig:
-        """Return the settings of both stages. What no client can name is as we recommend it."""
+    def config(self, context: int | None = None) -> TrainingConfig:
+        """Return the settings of both stages, for a base that reads `context` tokens. What no
+        client can name is as we recommend it."""
+        longest = min(TrainConfig().max_length, context or sys.maxsize)
+        answer = TrainingConfig().max_new_tokens
         return TrainingConfig(
             self.base,
+            dataset=DatasetConfig(max_length=longest, max_prompt_length=longest - answer),
             max_steps=self.max_steps,
             learning_rate=self.learning_rate,
             lora_dropout=0.0,
@@ -64,9 +72,9 @@ def run_train_policy(ws: Workspace, spec: TrainPolicySpec) -> dict[str, Any]:
     """Train both stages; the second one does not begin where the first one gave no reward model.
     The policy is a candidate like any other: nothing is evaluated or deployed."""
     learner = require_agent(ws, spec.agent)
-    config = spec.config()
     if spec.dry_run:
-        return _estimate(ws, learner, config)
+        return _estimate(ws, learner, spec.config())
+    config = spec.config(_context(spec.base))
 
     scored = _dataset(ws, spec.agent, "scored")
     reward_options = config.reward_model().options(scored.counts["train"])
@@ -90,6 +98,13 @@ def run_train_policy(ws: Workspace, spec: TrainPolicySpec) -> dict[str, Any]:
         "reward_model": record.name,
         "reward_model_path": str(policy_folder.with_name(REWARD_MODEL)),
     }
+
+
+def _context(base: str) -> int | None:
+    """Return how many tokens a base reads; None if its configuration names none."""
+    _, folder = locate(base)
+    config = load_config(folder).get_text_config()
+    return getattr(config, "max_position_embeddings", None)
 
 
 def _dataset(ws: Workspace, agent: str, shape: str) -> Dataset:

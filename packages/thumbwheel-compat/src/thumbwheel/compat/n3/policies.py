@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.app.open import opener
+from thumbwheel.compat.script_home import open_home
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.types import ModelVersion
 
@@ -34,7 +34,7 @@ class PolicyVersion:
 def list_policy_versions(agent_id: str, *, home: str | Path | None = None) -> list[PolicyVersion]:
     """Return the trained versions of an agent, the newest first; v0, which runs without training,
     is not among them. Raises NotFound for an unknown agent."""
-    with opener(Path(home) if home else None, None, "warning")() as ws:
+    with open_home(home) as ws:
         return policy_versions(ws, agent_id)
 
 

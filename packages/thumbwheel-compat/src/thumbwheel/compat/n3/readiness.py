@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from thumbwheel.compat.training_rows import everything_trains
 from thumbwheel.core import log
 from thumbwheel.core.errors import NotFound
 from thumbwheel.datasets.dataplan import plural
@@ -74,11 +75,6 @@ def readiness(ws: Workspace, agent: str, scores: list[float]) -> Readiness:
         different_scores=len(set(scores)),
         drops=scored.drops,
     )
-
-
-def everything_trains(ws: Workspace) -> DatasetConfig:
-    """Return the rules of the home's datasets, with nothing held out."""
-    return ws.settings(DatasetConfig, "dataset").model_copy(update={"dev": 0.0, "gate": 0.0})
 
 
 def split_rules(ws: Workspace, rows: int) -> DatasetConfig:

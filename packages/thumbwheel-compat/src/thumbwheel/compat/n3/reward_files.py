@@ -17,7 +17,7 @@ INSIDE = "base_model.model."
 HEAD_WEIGHT = f"{INSIDE}score.weight"
 
 
-def add_their_files(folder: Path) -> None:
+def add_their_files(folder: Path, lora_dropout: float = 0.0) -> None:
     """Write the second form into a folder that `thumbwheel train reward` wrote.
 
     The adapter was trained inside of a classifier, whose trunk is one part; there it is the adapter
@@ -51,6 +51,7 @@ def add_their_files(folder: Path) -> None:
         base_model=settings["base_model_name_or_path"],
         lora_r=settings["r"],
         lora_alpha=settings["lora_alpha"],
+        lora_dropout=lora_dropout,
     )
     write_config(folder, config, head.shape[1])
 
@@ -62,7 +63,7 @@ def write_config(folder: Path, config: RewardModelConfig, hidden_size: int) -> N
         "use_lora": config.use_lora,
         "lora_r": config.lora_r,
         "lora_alpha": config.lora_alpha,
-        "lora_dropout": 0.0,
+        "lora_dropout": config.lora_dropout,
         "hidden_size": hidden_size,
     }
     _write(folder / CONFIG, values)

@@ -134,6 +134,7 @@ class RewardModel(TorchModule):
             use_lora=is_lora,
             lora_r=settings["r"] if is_lora else 8,
             lora_alpha=settings["lora_alpha"] if is_lora else 32,
+            lora_dropout=settings.get("lora_dropout", 0.0),
             max_length=card.max_length,
             device=device,
         )
@@ -178,6 +179,7 @@ class RewardModel(TorchModule):
                 use_lora=values["use_lora"],
                 lora_r=values["lora_r"],
                 lora_alpha=values["lora_alpha"],
+                lora_dropout=values.get("lora_dropout", 0.0),
                 device=device,
             )
             state = torch.load(folder / HEAD, map_location="cpu", weights_only=True)
@@ -212,7 +214,7 @@ class RewardModel(TorchModule):
         if self.folder is not None:
             shutil.copytree(self.folder, target, dirs_exist_ok=True)
             if not (target / HEAD).exists():
-                add_their_files(target)
+                add_their_files(target, self.config.lora_dropout)
             return
         target.mkdir(parents=True, exist_ok=True)
         self.base_model.save_pretrained(target / TRUNK)

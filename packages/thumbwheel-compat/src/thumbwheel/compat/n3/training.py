@@ -13,12 +13,11 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
-from thumbwheel.app.open import opener
 from thumbwheel.compat.n3.config import RewardModelConfig, TrainingConfig
 from thumbwheel.compat.n3.datasets import (
     FeedbackDataset,
@@ -26,14 +25,17 @@ from thumbwheel.compat.n3.datasets import (
     example_of,
     prepare_feedback_dataset,
 )
-from thumbwheel.compat.training_rows import import_rows
+from thumbwheel.compat.script_home import log_of, open_home
+from thumbwheel.compat.training_rows import everything_trains, import_rows
 from thumbwheel.core import log
 from thumbwheel.core.errors import Conflict, DataError, InputError, ModelError, TrainingError
+from thumbwheel.datasets.dataplan import plural
 from thumbwheel.db.workspace import Workspace
 
 if TYPE_CHECKING:
     from thumbwheel.compat.n3.policy_model import PolicyModel
     from thumbwheel.compat.n3.reward_model import RewardModel
+    from thumbwheel.engine.prompt import PromptBuilder
 
 AGENT = "policy"
 POLICY, JUDGE, RESULTS = "policy", "reward_model", "training_results.json"
@@ -90,7 +92,7 @@ def train_reward_model(
     scale = train_dataset.scale if train_dataset.normalize_scores else (-1.0, 1.0)
     # an agent for each set of rows: earlier trainings in this folder had rows of their own
     agent = f"{AGENT}-{_digest([asdict(example) for example in train_dataset.examples])}"
-    with opener(Path(output_dir) / "home", None, "info")() as ws:
+    with open_home(Path(output_dir) / "home", "info") as ws:
         _import(ws, agent, train_dataset.examples, Path(output_dir))
         # their dataset is cut at its max_length, and their model reads every answer all the same
         longest = max(train_dataset.max_length, config.max_length)
@@ -184,9 +186,10 @@ class RLHFTrainer:
             if judge.exists():
                 shutil.rmtree(judge)
             self.reward_model.save_pretrained(judge)
-        with opener(folder / "home", None, "info")() as ws:
-            _import(ws, AGENT, rows, folder)
-            rules = split_rules(ws, len({row.prompt for row in rows}))
+        with open_home(folder / "home", "info") as ws:
+            read = _as_the_policy_reads(rows, self.config)
+            _import(ws, AGENT, read, folder)
+            rules = split_rules(ws, len({row.prompt for row in read}))
             run = train(
                 ws,
                 require_agent(ws, AGENT),
@@ -199,7 +202,7 @@ class RLHFTrainer:
                 raise TrainingError(
                     f"run {run.run_id!r}",
                     run.reason or "it made no version",
-                    "See its log in the home",
+                    log_of(ws, run.run_id),
                 )
             version = versions.version(ws, AGENT, run.version)
             note_copy(ws, version.id, judge)
@@ -258,6 +261,36 @@ class RLHFTrainer:
         return self.train_reward_model_from_feedback(
             [asdict(row) for row in rows], folder / "reward_model_training"
         )
+
+
+def _as_the_policy_reads(
+    rows: list[FeedbackExample], config: TrainingConfig
+) -> list[FeedbackExample]:
+    """Return the rows with longer prompts cut, as `PPODataset` cuts them: to the last
+    `max_prompt_length` tokens, those of the chat template included."""
+    from thumbwheel.engine.load import load_tokenizer
+    from thumbwheel.engine.prompt import PromptBuilder
+    from thumbwheel.models.base import locate
+
+    _, folder = locate(config.base_model)
+    builder = PromptBuilder(load_tokenizer(str(folder)))
+    most = config.dataset.max_prompt_length
+    cut: dict[str, str] = {}
+    for prompt in {row.prompt for row in rows}:
+        missing = _prompt_tokens(builder, prompt) - most
+        ids = list(builder.tokenizer(prompt, add_special_tokens=False)["input_ids"])
+        # a text that is cut may be encoded in more tokens than were left of it
+        while missing > 0 and len(ids) > missing:
+            ids = ids[missing:]
+            cut[prompt] = builder.tokenizer.decode(ids).lstrip("\ufffd")
+            missing = _prompt_tokens(builder, cut[prompt]) - most
+    if cut:
+        log.say(f"note: {plural(len(cut), 'prompt')} cut to the last {most} tokens")
+    return [replace(row, prompt=cut.get(row.prompt, row.prompt)) for row in rows]
+
+
+def _prompt_tokens(builder: PromptBuilder, prompt: str) -> int:
+    return len(builder.prompt([{"role": "user", "content": prompt}]))
 
 
 def _require_replaceable(folder: Path) -> None:
@@ -324,7 +357,6 @@ def _reward_model(
     scale: tuple[float, float],
     max_length: int,
 ) -> RewardModel:
-    from thumbwheel.compat.n3.readiness import everything_trains
     from thumbwheel.compat.n3.reward_model import RewardModel
     from thumbwheel.datasets.build import build
     from thumbwheel.engine.base_check import find_base
@@ -342,11 +374,14 @@ def _reward_model(
         raise TrainingError(
             f"run {run.run_id!r}",
             run.reason or "it made no reward model",
-            "See its log in the home",
+            log_of(ws, run.run_id),
         )
     log.say(f"reward model {run.reward_model} of {ws.home.path}")
     record = reward_models.find(ws, agent, run.reward_model)
-    return RewardModel.trained(reward_models.folder(ws, record), config.device)
+    model = RewardModel.trained(reward_models.folder(ws, record), config.device)
+    # the files of an adapter do not say with which dropout it was trained
+    model.config.lora_dropout = config.lora_dropout
+    return model
 
 
 def _errors(model: RewardModel, dataset: FeedbackDataset) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 The registry of the original names each version with a relative weight. Its defects are not
 repeated: a mean of 0 is a value, a decision without a reward has none, an OVERRIDDEN one counts as
-not accepted, and a version is only called better where an interval that holds at any moment says
-so (`comparison.decided`). Traffic itself is shared by `thumbwheel experiment start`.
+not accepted and an IGNORED one as neither, and a version is only called better where an interval
+that holds at any moment says so (`comparison.decided`). Traffic itself is shared by `thumbwheel
+experiment start`.
 """
 
 from __future__ import annotations
@@ -83,13 +84,15 @@ def _stats(rows: Sequence[DecisionRecord]) -> dict[str, Any]:
     confidences = [row.confidence for row in rows if row.confidence is not None]
     feedback = Counter(row.user_feedback for row in rows if row.user_feedback is not None)
     judged = sum(feedback.values())
+    # an ignored decision was neither accepted nor rejected
+    decided = judged - feedback["IGNORED"]
     return {
         "totalDecisions": len(rows),
         "decisionsWithReward": len(rewards),
         "decisionsWithFeedback": judged,
         "avgReward": fmean(rewards) if rewards else None,
         "avgConfidence": fmean(confidences) if confidences else None,
-        "acceptanceRate": feedback["CONFIRMED"] / judged if judged else None,
+        "acceptanceRate": feedback["CONFIRMED"] / decided if decided else None,
         "feedbackBreakdown": dict(feedback),
     }
 

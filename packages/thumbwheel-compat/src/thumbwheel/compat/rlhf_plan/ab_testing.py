@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from statistics import fmean
 from typing import Any
 
@@ -21,6 +23,7 @@ from thumbwheel.datasets.split import share_of
 
 TUNED_FOR = 1000.0
 """Users at which the intervals are tightest."""
+MOST_ASSISTANTS = 1000
 CONTROL = "control"
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     CONTROL: {"model": "qwq-32b", "config": {}},
@@ -40,7 +43,9 @@ class ABTestingFramework:
     what the others are compared with.
 
     `create_assistant(model_id=..., **config)` gives an object with `chat(query)`, or something to
-    call with the query.
+    call with the query. If it takes `user_name`, as `create_agentic_assistant` does, every user
+    has an assistant, so that nobody's conversation goes into an answer to somebody else; those of
+    the last thousand users are kept.
     """
 
     def __init__(
@@ -58,7 +63,7 @@ class ABTestingFramework:
         self.create_assistant = create_assistant
         self.experiment = experiment
         self.metrics: dict[str, list[_Measured]] = {}
-        self._assistants: dict[str, Any] = {}
+        self._assistants: OrderedDict[tuple[str, str | None], Any] = OrderedDict()
         weights = [variant.get("weight", 1.0) for variant in self.variants.values()]
         if min(weights) < 0 or sum(weights) <= 0:
             raise ConfigError(
@@ -85,17 +90,27 @@ class ABTestingFramework:
     async def run_query(self, user_id: str, query: str) -> str:
         """Return the answer of the user's variant; other queries go on meanwhile. Raises InputError
         if no assistant can be made."""
-        name = self.assign_variant(user_id)
-        if name not in self._assistants:
-            if self.create_assistant is None:
-                fix = "Give create_assistant: ABTestingFramework(variants, create_assistant)"
-                raise InputError("run_query", "no assistant factory is set", fix)
-            variant = self.variants[name]
-            config = variant.get("config", {})
-            self._assistants[name] = self.create_assistant(model_id=variant["model"], **config)
-        assistant = self._assistants[name]
+        if self.create_assistant is None:
+            fix = "Give create_assistant: ABTestingFramework(variants, create_assistant)"
+            raise InputError("run_query", "no assistant factory is set", fix)
+        assistant = self._assistant(self.create_assistant, user_id)
         answer = await asyncio.to_thread(getattr(assistant, "chat", assistant), query)
         return str(answer)
+
+    def _assistant(self, create: Callable[..., Any], user_id: str) -> Any:
+        """Return the assistant of the user's variant, or of the user; make it if there is none."""
+        name = self.assign_variant(user_id)
+        variant = self.variants[name]
+        config = dict(variant.get("config", {}))
+        user = user_id if _takes_user_name(create) else None
+        if user is not None:
+            config["user_name"] = user
+        if (name, user) not in self._assistants:
+            self._assistants[name, user] = create(model_id=variant["model"], **config)
+        self._assistants.move_to_end((name, user))
+        if len(self._assistants) > MOST_ASSISTANTS:
+            self._assistants.popitem(last=False)
+        return self._assistants[name, user]
 
     def record_metric(
         self,
@@ -144,6 +159,13 @@ class ABTestingFramework:
                 both = [entry for entry in measured if entry.variant in (control, name)]
                 results[name] |= _gain(both, name, level)
         return results
+
+
+def _takes_user_name(create: Callable[..., Any]) -> bool:
+    try:
+        return "user_name" in signature(create).parameters
+    except ValueError:  # some functions written in C have none
+        return False
 
 
 def _gain(measured: Sequence[_Measured], variant: str, level: float) -> dict[str, float | None]:

@@ -16,9 +16,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.app.open import opener
 from thumbwheel.compat.jsonl_file import append, read
 from thumbwheel.compat.rlhf_plan.source import parse
+from thumbwheel.compat.script_home import open_home
 from thumbwheel.core import log
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.workspace import Workspace
@@ -144,12 +144,16 @@ class FeedbackCollector:
             samples[side] = answers[:max_samples]
         return samples
 
+    def count_answers(self) -> int:
+        """Return how many different answers there is feedback on."""
+        return len(self._lines())
+
     @contextmanager
     def open(self) -> Iterator[Workspace]:
         """Open the home with everything that was collected so far; it is closed at the end."""
         from thumbwheel.capture.ingest import ingest
 
-        with opener(self.home, None, "warning")() as ws:
+        with open_home(self.home) as ws:
             if self.storage_path.exists() and self.storage_path.stat().st_size:
                 report = ingest(ws, AGENT, "feedback_jsonl", self.storage_path)
                 if report.refused:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from thumbwheel.compat.reward_model import SavedRewardModel
 from thumbwheel.compat.rlhf_plan.feedback import AGENT, FeedbackCollector
-from thumbwheel.compat.training_rows import import_rows
+from thumbwheel.compat.script_home import log_of
+from thumbwheel.compat.training_rows import dataset_of_few, import_rows
 from thumbwheel.core.errors import Conflict, DataError, MissingExtra, TrainingError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.training.types import RunResult
@@ -118,6 +119,7 @@ class RewardModelTrainer:
 
         settings = {
             "loss_type": "classification",
+            "min_rows": 1,
             "num_train_epochs": num_epochs,
             "batch_size": 8,
             "max_length": 512,
@@ -125,12 +127,17 @@ class RewardModelTrainer:
         with self.feedback_collector.open() as ws:
             base = find_base(self.model.base_model, ws.home.cache)
             options = settings | self.options
-            run = train(ws, require_agent(ws, AGENT), "reward", base, options=options)
+            dataset = None
+            if options["loss_type"] == settings["loss_type"]:
+                answers = self.feedback_collector.count_answers()
+                dataset = dataset_of_few(ws, AGENT, "labels", answers)
+            learner = require_agent(ws, AGENT)
+            run = train(ws, learner, "reward", base, dataset=dataset, options=options)
             if run.reward_model is None:
                 raise TrainingError(
                     f"run {run.run_id!r}",
                     run.reason or "it made no reward model",
-                    "See its log in the home",
+                    log_of(ws, run.run_id),
                 )
             files = reward_models.folder(ws, reward_models.find(ws, AGENT, run.reward_model))
             shutil.copytree(files, output_dir, dirs_exist_ok=True)
@@ -185,7 +192,10 @@ class PPOAssistantTrainer:
         settings = self._settings(num_epochs, queries_per_epoch)
         with self.feedback_collector.open() as ws:
             base = find_base(self.model_name, ws.home.cache)
-            run = train(ws, require_agent(ws, AGENT), "ppo", base, options=settings)
+            answers = self.feedback_collector.count_answers()
+            dataset = dataset_of_few(ws, AGENT, "prompts", answers)
+            learner = require_agent(ws, AGENT)
+            run = train(ws, learner, "ppo", base, dataset=dataset, options=settings)
             if run.version is not None:
                 self.version = run.version
                 is_first = not any(self.output_dir.glob("ppo_epoch_*"))
@@ -209,8 +219,7 @@ class PPOAssistantTrainer:
         with self.feedback_collector.open() as ws:
             import_rows(ws, agent, [{"type": "trace", "input": query} for query in queries], path)
             dataset = build(ws, agent, "prompts", DatasetConfig(dev=0, gate=0))
-            # the caller named these queries: few of them are no reason to refuse
-            exactly = {"max_steps": 1, "batch_size": len(queries), "min_rows": 1}
+            exactly = {"max_steps": 1, "batch_size": len(queries)}
             settings = self._settings(1, len(queries)) | exactly
             base = find_base(self.model_name, ws.home.cache)
             learner = require_agent(ws, agent)
@@ -223,6 +232,7 @@ class PPOAssistantTrainer:
     def _settings(self, steps: int, queries: int) -> dict[str, Any]:
         judge = self.reward_model.trained().folder.resolve()
         settings = {
+            "min_rows": 1,
             "reward_functions": (),
             "reward_model": str(judge),
             "max_steps": steps,
