@@ -58,16 +58,24 @@ def share(
     return _shared(ws, job, kind, [spec_of(index) for index in range(n_parts)], do, advance)
 
 
+def has_helpers(ws: Workspace) -> bool:
+    """Return whether parts of the job of this process would be shared: it is a job of a cluster,
+    and a worker of another host is alive (those of this host have its processors already)."""
+    if not ws.is_shared or not current.is_job():
+        return False
+    here = folder_id(ws.home)
+    return any(worker.folder != here for worker in live_workers(ws))
+
+
 def _is_shared(ws: Workspace, job: Job, n_parts: int) -> bool:
-    """Return whether the parts get rows: a worker of another host is alive (those of this host have
-    its processors already), or an earlier attempt at the job has left some done."""
+    """Return whether the parts get rows: there are helpers, or an earlier attempt at the job has
+    left some done."""
     if not ws.is_shared:
         return False
     with ws.db.read() as connection:
         if part_store.states(connection, job.id):
             return True
-    here = folder_id(ws.home)
-    return n_parts > 1 and any(worker.folder != here for worker in live_workers(ws))
+    return n_parts > 1 and has_helpers(ws)
 
 
 def _shared(
