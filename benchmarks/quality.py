@@ -78,7 +78,7 @@ TRL = tuple(
     for recipe in ("trl-default", "trl-docs")
     for method in ("sft", "kto", "dpo", "reward", "grpo")
 )
-PLAIN = ("plain 4x1e-3", "plain 6x2e-3")
+PLAIN = ("plain 4x1e-3", "plain 6x2e-3", "plain 6x2e-3 cosine", "plain 6x5e-4 cosine")
 PROMPTED = ("few-shot", "nearest")
 CEILING = "ceiling"
 CONTESTANTS = (*PROMPTED, *PLAIN, PLAIN_REWARD, CEILING, *TRL, *OURS)

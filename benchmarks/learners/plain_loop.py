@@ -8,16 +8,33 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
+from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from learners.learner import Spec, load, report, token_row
 
 RANK, ALPHA, BATCH = 16, 32, 16
-RECIPES = {"plain 4x1e-3": (4, 1e-3), "plain 6x2e-3": (6, 2e-3)}
-"""Name -> (epochs, learning rate): two guesses that a person might make."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a person might train: the rate is constant, or falls to zero by a cosine."""
+
+    epochs: int
+    rate: float
+    cosine: bool = False
+
+
+RECIPES = {
+    "plain 4x1e-3": Recipe(4, 1e-3),
+    "plain 6x2e-3": Recipe(6, 2e-3),
+    "plain 6x2e-3 cosine": Recipe(6, 2e-3, cosine=True),
+    "plain 6x5e-4 cosine": Recipe(6, 5e-4, cosine=True),
+}
 PLAIN_REWARD = "plain reward"
 
 
@@ -27,10 +44,9 @@ def main() -> None:
     if spec.learner == PLAIN_REWARD:
         learn_preferences(spec)
         return
-    epochs, rate = RECIPES[spec.learner]
     model, tokenizer = load(spec.base)
     rows = [token_row(tokenizer, row["prompt"], row["completion"]) for row in spec.rows("chats")]
-    model = train(model, rows, epochs, rate, spec.seed)
+    model = train(model, rows, RECIPES[spec.learner], spec.seed)
     model.save_pretrained(spec.out)
     report(spec)
 
@@ -42,26 +58,30 @@ def text_of(tokenizer: Any, prompt: list[dict[str, str]], completion: str) -> li
 
 
 def train(
-    model: Any, rows: Sequence[tuple[list[int], list[int]]], epochs: int, rate: float, seed: int
+    model: Any, rows: Sequence[tuple[list[int], list[int]]], recipe: Recipe, seed: int
 ) -> Any:
-    """The model with a LoRA adapter that learned `rows`."""
+    """Return the model with a LoRA adapter that learned `rows`."""
     torch.manual_seed(seed)
     model = get_peft_model(
         model,
         LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", task_type="CAUSAL_LM"),
     )
     optimizer = torch.optim.AdamW(
-        [weight for weight in model.parameters() if weight.requires_grad], lr=rate
+        [weight for weight in model.parameters() if weight.requires_grad], lr=recipe.rate
     )
+    steps = recipe.epochs * -(-len(rows) // BATCH)
+    schedule = CosineAnnealingLR(optimizer, steps) if recipe.cosine else None
     order = random.Random(seed)
     model.train()
-    for _ in range(epochs):
+    for _ in range(recipe.epochs):
         shuffled = order.sample(list(rows), len(rows))
         for start in range(0, len(shuffled), BATCH):
             loss = answer_loss(model, shuffled[start : start + BATCH])
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
+            if schedule is not None:
+                schedule.step()
     return model
 
 
@@ -80,7 +100,7 @@ def answer_loss(model: Any, batch: Sequence[tuple[list[int], list[int]]]) -> tor
 
 def learn_preferences(spec: Spec) -> None:
     """A reward model from pairs (Bradley-Terry), by the first of the recipes."""
-    epochs, rate = RECIPES["plain 4x1e-3"]
+    recipe = RECIPES["plain 4x1e-3"]
     model, tokenizer = load(spec.base, scores=True)
     pairs = [
         [text_of(tokenizer, row["prompt"], row[side]) for side in ("chosen", "rejected")]
@@ -92,11 +112,11 @@ def learn_preferences(spec: Spec) -> None:
         LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", task_type="SEQ_CLS"),
     )
     optimizer = torch.optim.AdamW(
-        [weight for weight in model.parameters() if weight.requires_grad], lr=rate
+        [weight for weight in model.parameters() if weight.requires_grad], lr=recipe.rate
     )
     order = random.Random(spec.seed)
     model.train()
-    for _ in range(epochs):
+    for _ in range(recipe.epochs):
         shuffled = order.sample(pairs, len(pairs))
         for start in range(0, len(shuffled), BATCH):
             texts = [

@@ -3,8 +3,8 @@ was never told how.
 
 The app is SmolLM2-135M-Instruct as it comes, behind a system prompt that names the teams. It talks
 instead of routing, so every recorded answer is thumbed down; five raters write down the right team
-for two in three of them, and err in a tenth of these corrections. There are fewer ratings than a
-real app has, so that one contestant takes minutes on two cores.
+for two in three of them, and err in a tenth of these corrections. With 300 ratings a contestant
+takes minutes on two cores.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SYSTEM = f"Name the team for this request: {', '.join(TEAMS.values())}."
 RATERS = ("ana", "ben", "cleo", "dev", "eve")
 CORRECTED, WRONGLY = 2 / 3, 0.1
 """Share of the answers that are corrected, and share of the corrections that name another team."""
-GOLD = 80
+GOLD = 150
 TUNE_POOL = 4000
 """Messages that tuning seeds draw from; the others are for proving seeds."""
 
@@ -59,8 +59,8 @@ class Router(World):
     name: ClassVar[str] = "router"
     tune: ClassVar[tuple[int, ...]] = (1, 2, 3)
     prove: ClassVar[tuple[int, ...]] = (4, 5, 6)
-    tune_ratings: ClassVar[int] = 90
-    prove_ratings: ClassVar[int] = 90
+    tune_ratings: ClassVar[int] = 1500
+    prove_ratings: ClassVar[int] = 1500
     max_new_tokens: ClassVar[int] = 5
 
     def base(self, cache: Path) -> Path:

@@ -117,7 +117,7 @@ def suggest_(
         suggested = suggest(ws, agent, limit, ws.settings(LearnConfig, "label", options))
     seen = ""
     if suggested.looked_at != suggested.unlabelled:
-        seen = f" (of {suggested.looked_at} traces without a label)"
+        seen = f" (from {suggested.looked_at} of {suggested.unlabelled} traces without a label)"
     next_step = (
         f"{suggested.new} new suggestions{seen}. Next: thumbwheel label review --agent {agent} "
         "--rater YOU"

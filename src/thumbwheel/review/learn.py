@@ -210,24 +210,29 @@ def _figure(value: float | None, statistic: Any, groups: Sequence[str]) -> dict[
 def unlabelled(
     connection: sa.Connection,
     agent: Agent,
-    without: Collection[str],
+    labels: Collection[str],
+    decided: Collection[str],
     most: int,
     embedder: Embedder | None = None,
 ) -> tuple[list[str], list[Features], int]:
-    """Return (traces, their features, the number of all traces) of the answered traces that are not
-    among `without`. If there are more than `most` traces, they are a sample by a hash of the id, so
-    that it stays the same."""
+    """Return (traces, their features, the number of all answered traces without a label). The
+    traces are neither among `labels` nor among `decided`. If the agent has more than `most`
+    traces, they are a sample by a hash of the id, so that it stays the same."""
     total = feedback_queries.trace_count(connection, agent.id, None)
     share = most / total if total > most else 1.0
     names: list[str] = []
     rows: list[Features] = []
+    count = 0
     for batch in stored_cases(connection, agent, READS):
         for stored in batch:
             name = str(stored.case.target_id)
-            if stored.answered and name not in without and is_drawn(name, share):
+            if not stored.answered or name in labels:
+                continue
+            count += 1
+            if name not in decided and is_drawn(name, share):
                 names.append(name)
                 rows.append(features(stored.case, embedder))
-    return names, rows, total
+    return names, rows, count
 
 
 def is_drawn(trace_id: str, share: float) -> bool:

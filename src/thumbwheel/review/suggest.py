@@ -83,8 +83,9 @@ def suggest(ws: Workspace, agent: str, limit: int, config: LearnConfig) -> Sugge
             for suggestion in suggestions
             if suggestion["state"] not in ("open", "replaced") or suggestion["classifier"] == name
         }
-        traces, rows, total = unlabelled(
-            connection, learner, decided | person_labels(connection, learner).keys(), MOST, embedder
+        labels = person_labels(connection, learner)
+        traces, rows, without_label = unlabelled(
+            connection, learner, labels, decided, MOST, embedder
         )
     of_classifier = [suggestion for suggestion in suggestions if suggestion["classifier"] == name]
     free = max(0, limit - sum(suggestion["state"] == "open" for suggestion in of_classifier))
@@ -99,7 +100,7 @@ def suggest(ws: Workspace, agent: str, limit: int, config: LearnConfig) -> Sugge
         of_agent(learner.id),
     )
     fit: ClassifierReport = classifier.about["report"]
-    return Suggested(name, fit, len(fresh), total, len(traces))
+    return Suggested(name, fit, len(fresh), without_label, len(traces))
 
 
 def _row(agent_id: str, classifier: str, trace_id: str, chance: float, rank: int) -> dict[str, Any]:

@@ -645,9 +645,10 @@ class Suggested:
     new: int
     """Suggestions that are new."""
     unlabelled: int
-    """Traces without a label."""
+    """Answered traces that no person called good or bad."""
     looked_at: int
-    """Traces that were looked at."""
+    """Those among them that were looked at: a sample of many, and none that a suggestion is about
+    already."""
 
 
 @dataclass(frozen=True)
