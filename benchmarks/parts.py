@@ -307,8 +307,7 @@ def main() -> None:
             measure(workspaces, Path(name), size // 20)  # loads what is loaded once
             rounds = [measure(workspaces, Path(name), size) for _ in range(options.rounds)]
             figures = {
-                fact: round(median(figures[fact] for figures in rounds), 2)
-                for fact in rounds[0]
+                fact: round(median(figures[fact] for figures in rounds), 2) for fact in rounds[0]
             }
             result[job] = {"size": size, **figures}
             print(job, result[job], flush=True)
