@@ -112,6 +112,7 @@ CHILDREN = (
     "datasets/collect.py",
     "importers/columnar_child.py",
     "engine/template_child.py",
+    "deploy/grammar_child.py",
     "app/drain_process.py",
 )
 """Programs whose standard output is read by a program."""

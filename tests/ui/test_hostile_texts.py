@@ -92,7 +92,7 @@ def long_home() -> list[dict[str, Any]]:
         lines.append(
             {"type": "trace", "id": name, "input": chat, "output": text, "session": text[:99]}
         )
-    steps = [{"kind": "tool", "name": f"tool_{n}", "output": "y" * 300} for n in range(10_000)]
+    steps = [{"kind": "tool", "name": f"tool_{n}", "output": "y" * 300} for n in range(9_999)]
     steps.append({"kind": "llm", "output": "done"})
     lines.append({"type": "trace", "id": "steps", "input": "Go", "output": "done", "steps": steps})
     return lines

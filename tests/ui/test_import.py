@@ -69,7 +69,7 @@ def test_columns_are_named_and_counted_before_anything_is_stored(
     # Who rated is chosen, which takes the proposal too: the grades are outside 1 to 5.
     page.get_by_label("geprüft von").select_option("rater")
     expect(problem).to_have_text("Say how note is read.")
-    expect(page.locator("#marks")).to_contain_text("rating has numbers from 1 to 6")
+    expect(page.locator("#marks")).to_contain_text("note has numbers from 1 to 6")
     expect(counted(page, "refused")).to_have_text("31")
     page.get_by_label("Worst value").fill("6")
     page.get_by_label("Best value").fill("1")
@@ -124,10 +124,19 @@ def test_nothing_is_imported_while_the_rows_are_looked_at(person: Visitor) -> No
     button = page.get_by_role("button", name="Import 1 row")
     expect(button).to_be_enabled()
     held: list[Route] = []
-    page.route("**/imports/previews?*", lambda route: held.append(route))
+    is_held = True
+
+    def hold(route: Route) -> None:
+        if is_held:
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/imports/previews?*", hold)
     page.get_by_label("flag").select_option("")
     expect(page.locator("#preview")).to_have_attribute("aria-busy", "true")
     expect(button).to_be_disabled()
+    is_held = False
     for route in held:
         route.continue_()
     expect(button).to_be_enabled()

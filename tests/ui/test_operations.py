@@ -310,7 +310,7 @@ def test_runs_are_compared(person: Visitor) -> None:
     compare.click()
     expect(page.locator("#curves")).to_have_attribute("data-drawn", "2")
     result = page.get_by_role("table", name="Result")
-    row = result.get_by_role("row").filter(has_text="dev loss")
+    row = result.get_by_role("row").filter(has_text="dev loss of the best")
     assert len(set(row.get_by_role("cell").all_inner_texts())) == 2
     settings = page.get_by_role("table", name="Setting", exact=True)
     expect(settings.get_by_role("rowheader")).to_have_text(["method"])

@@ -115,7 +115,8 @@ def test_a_blind_vote_is_a_preference_in_the_order_that_was_shown(
     page.keyboard.press("2")
     number = {"small": "v0", "large": "v1"}
     outcome = page.locator(".outcome")
-    expect(outcome).to_have_text(f"Saved: {number[right]} (right) is better than {number[left]}.")
+    better, worse = f"{number[right]} (right)", f"{number[left]} (left)"
+    expect(outcome).to_have_text(f"Saved: {better} is better than {worse}.")
     expect(replies.nth(1)).to_have_class(re.compile("better"))
     expect(replies.nth(1).locator("footer")).to_contain_text(number[right])
     until(lambda: len(of_kind(pages, "preference")) == 1)

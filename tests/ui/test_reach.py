@@ -1,5 +1,5 @@
-"""The pages that people use most, for everybody: on a phone, at 200 %, by keyboard alone, by screen
-reader, over 3G."""
+"""Every page, for everybody: on a phone, at 200 %, by screen reader, over 3G; those with the most
+controls by keyboard alone."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, CDPSession, Page, expect
 
+from tests.ui.page_urls import URLS
 from tests.worlds.browser_world import Visitor, visitor
 from tests.worlds.operations_world import running_operations
 from tests.worlds.pages_world import PagesWorld
@@ -20,16 +21,20 @@ ZOOMED = (640, 400)
 RATINGS = "question,answer,thumb\n" + "".join(
     f"Where is parcel {number}?,In the depot.,{('up', 'down')[number % 2]}\n" for number in range(6)
 )
-MOST_USED: dict[str, str] = {
-    "home": "/",
-    "decision": "/agents/support",
-    "import preview": "/import?agent=support",
-    "bench": "/agents/support/rate/july",
-    "playground": "/agents/support/playground?second=v1",
-    "runs": "/agents/support/runs",
-    "settings": "/settings",
-    "traces": "/agents/support/traces",
-}
+BY_KEYBOARD = (
+    "home",
+    "overview",
+    "import",
+    "bench",
+    "playground",
+    "replay",
+    "runs",
+    "compare",
+    "bases",
+    "settings",
+    "traces",
+)
+"""Pages with controls of every kind, which are gone through key by key."""
 
 
 def show_preview(page: Page) -> None:
@@ -42,7 +47,7 @@ def show_item(page: Page) -> None:
     expect(page.locator("#controls button").first).to_be_visible()
 
 
-PREPARED: dict[str, Callable[[Page], None]] = {"import preview": show_preview, "bench": show_item}
+PREPARED: dict[str, Callable[[Page], None]] = {"import": show_preview, "bench": show_item}
 """Page -> what is done on it, or waited for, before it is looked at."""
 
 CLIPPED = """() => {
@@ -126,8 +131,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
         yield world
 
 
-def opened(person: Visitor, name: str) -> Page:
-    page = person.open(MOST_USED[name])
+def opened(person: Visitor, pages: PagesWorld, name: str) -> Page:
+    page = person.open(URLS[name].format(**pages.parts))
     expect(page.locator("main h1")).to_be_visible()
     if name in PREPARED:
         PREPARED[name](page)
@@ -147,8 +152,8 @@ def test_a_phone_shows_everything_and_every_control_takes_a_finger(
 ) -> None:
     complaints_by_page: dict[str, list[str]] = {}
     with visitor(browser, pages.url, size=PHONE, code=pages.code) as person:
-        for name in MOST_USED:
-            page = opened(person, name)
+        for name in URLS:
+            page = opened(person, pages, name)
             complaints = complaints_of_layout(page)
             complaints += [f"too small: {html}" for html in page.evaluate(TOO_SMALL)]
             if complaints:
@@ -161,24 +166,24 @@ def test_at_200_percent_nothing_is_cut(browser: Browser, pages: PagesWorld) -> N
     """Once the whole page is twice as large, once its text alone."""
     complaints_by_page: dict[str, list[str]] = {}
     with visitor(browser, pages.url, size=ZOOMED, code=pages.code) as person:
-        for name in MOST_USED:
-            if complaints := complaints_of_layout(opened(person, name)):
+        for name in URLS:
+            if complaints := complaints_of_layout(opened(person, pages, name)):
                 complaints_by_page[name] = complaints
     with visitor(browser, pages.url, code=pages.code) as person:
         settings = {"standard": 32, "fixed": 26}
         devtools(person.page).send("Page.setFontSizes", {"fontSizes": settings})
-        for name in MOST_USED:
-            if complaints := complaints_of_layout(opened(person, name)):
+        for name in URLS:
+            if complaints := complaints_of_layout(opened(person, pages, name)):
                 complaints_by_page[f"{name}, large text"] = complaints
     assert complaints_by_page == {}
 
 
-@pytest.mark.parametrize("name", MOST_USED)
+@pytest.mark.parametrize("name", BY_KEYBOARD)
 def test_the_keyboard_reaches_everything_and_shows_where_it_is(
     browser: Browser, pages: PagesWorld, name: str
 ) -> None:
     with visitor(browser, pages.url, code=pages.code) as person:
-        page = opened(person, name)
+        page = opened(person, pages, name)
         count = page.evaluate(REACHABLE)
         first = page.locator("[data-reach='0']")
         expect(first).to_have_text("Skip to the content")
@@ -210,7 +215,7 @@ def test_the_keyboard_reaches_everything_and_shows_where_it_is(
 
 def test_the_content_is_one_key_away(browser: Browser, pages: PagesWorld) -> None:
     with visitor(browser, pages.url, code=pages.code) as person:
-        page = opened(person, "runs")
+        page = opened(person, pages, "runs")
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
         expect(page.locator("main")).to_be_focused()
@@ -219,8 +224,8 @@ def test_the_content_is_one_key_away(browser: Browser, pages: PagesWorld) -> Non
 def test_a_screen_reader_hears_what_everything_is(browser: Browser, pages: PagesWorld) -> None:
     complaints_by_page: dict[str, list[str]] = {}
     with visitor(browser, pages.url, code=pages.code) as person:
-        for name in MOST_USED:
-            page = opened(person, name)
+        for name in URLS:
+            page = opened(person, pages, name)
             if complaints := complaints_of_tree(devtools(page)):
                 complaints_by_page[name] = complaints
     assert complaints_by_page == {}
@@ -308,9 +313,9 @@ def test_over_3g_pages_are_small_and_usable(browser: Browser, pages: PagesWorld)
         )
         sizes: list[int] = []
         session.on("Network.loadingFinished", lambda done: sizes.append(done["encodedDataLength"]))
-        for name in MOST_USED:
+        for name in URLS:
             sizes.clear()
-            opened(person, name)
+            opened(person, pages, name)
             person.page.wait_for_load_state("networkidle")
             over_network = [int(size) for size in sizes if size]
             transfers[name] = {"bytes": sum(over_network), "requests": len(over_network)}

@@ -19,9 +19,10 @@ from tests.worlds.gateway_world import AGENT
 from tests.worlds.pages_world import PagesWorld, running_pages
 from thumbwheel.access import users
 from thumbwheel.capture.feedback import list_feedback
-from thumbwheel.capture.traces import show_trace
+from thumbwheel.capture.traces import list_traces, show_trace
 from thumbwheel.models import versions
-from thumbwheel.models.types import EndpointAddress
+from thumbwheel.models.types import Agent, EndpointAddress
+from thumbwheel.review.queues import require_queue
 
 TRACES = f"/agents/{AGENT}/traces"
 PHONE = (375, 740)
@@ -128,6 +129,15 @@ def test_the_names_can_be_shown_before_the_vote(person: Visitor) -> None:
     assert page.locator("ins").count() > 0
     expect(page.get_by_role("button", name="A tie")).to_be_visible()
 
+    # a key that is pressed in a dialog votes nothing behind it
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("The left answer is better")
+    page.keyboard.press("1")
+    page.keyboard.press("Escape")
+    page.keyboard.press("0")
+    expect(page.locator(".outcome")).to_contain_text("a tie between recorded, shop-7b and v0")
+    expect(page.locator("#votes-recorded")).to_have_text("0")
+
 
 def test_a_vote_that_is_refused_can_be_given_again(person: Visitor, pages: PagesWorld) -> None:
     before = len(preferences(pages))
@@ -141,6 +151,28 @@ def test_a_vote_that_is_refused_can_be_given_again(person: Visitor, pages: Pages
     button.click()
     expect(page.locator(".outcome")).to_contain_text("a tie between")
     until(lambda: len(preferences(pages)) == before + 1)
+
+
+def test_a_new_queue_takes_answers_of_replays_if_a_person_asks_for_them(
+    person: Visitor, pages: PagesWorld
+) -> None:
+    page = person.open(TRACES)
+    replay_selected(page, "Can I pay")
+    agent = Agent.named(AGENT)
+    for name, takes_replays in (("recorded", False), ("everything", True)):
+        page = person.open(f"/agents/{AGENT}/rate")
+        page.get_by_text("New queue").click()
+        page.get_by_label("Name", exact=True).fill(name)
+        page.get_by_text("Which answers").click()
+        page.get_by_label("Also answers of replays").set_checked(takes_replays)
+        page.get_by_role("button", name="Create the queue").click()
+        expect(page.get_by_role("link", name=name, exact=True)).to_be_visible()
+    recorded, everything = (
+        require_queue(pages.ws, agent, name).items for name in ("recorded", "everything")
+    )
+    traces = list_traces(pages.ws, AGENT, limit=200).traces
+    replayed = sum(trace.source == "replay" for trace in traces)
+    assert replayed > 0 and everything == recorded + replayed
 
 
 def test_a_reader_sees_names_and_no_votes_and_starts_nothing(

@@ -117,7 +117,7 @@ def approve(page: Page) -> None:
     page.get_by_label("Max growth").fill("99")
     with page.expect_navigation():
         page.get_by_role("button", name="Declare the gate").click()
-    page.get_by_role("link", name="Models").click()
+    page.get_by_role("link", name="Models", exact=True).click()
     page.get_by_role("link", name="v1", exact=True).last.click()
     with page.expect_navigation(timeout=PATIENCE):
         page.get_by_role("button", name="Evaluate", exact=True).click()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
@@ -28,6 +28,7 @@ from thumbwheel.access.types import (
     Principal,
 )
 from thumbwheel.access.web_tokens import WebTokens, looks_like_token
+from thumbwheel.access.work_shares import WorkShares
 from thumbwheel.core import ids
 from thumbwheel.core.seal import Seal, make_seal
 from thumbwheel.db.workspace import Workspace
@@ -71,6 +72,7 @@ class AccessGate:
     admits_apps: bool
     """Whether apps on this machine may call, and send traces and feedback, without any key."""
     seal: Seal
+    shares: WorkShares = field(default_factory=WorkShares)
 
     def identify(self, credentials: Credentials) -> Identity | None:
         """Return the identity that presents these credentials; None if nobody here does."""

@@ -32,6 +32,7 @@ from thumbwheel.access.shown import (
     ShownNewKey,
     ShownUser,
 )
+from thumbwheel.access.turn_route import TurnRoute
 from thumbwheel.access.types import ANY_AGENT, ApiKey, Principal, User
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import InputError
@@ -113,7 +114,7 @@ def router(gate: AccessGate) -> APIRouter:
     """Return the router for keys, users and the audit log."""
     for answer in (ShownKey, ShownNewKey, ShownUser, ShownAuditEntry, ShownAuditVerdict):
         describe_fields(answer)
-    routes = APIRouter()
+    routes = APIRouter(route_class=TurnRoute)
     _add_keys(routes, gate)
     _add_users(routes, gate)
     _add_audit(routes, gate)

@@ -71,7 +71,7 @@ COMMANDS = {
     ),
     "run": (
         "thumbwheel.training.run_commands:run",
-        "Recorded training runs: list them, train one again and compare.",
+        "Recorded training runs: list, compare, train one again.",
     ),
     "loop": (
         "thumbwheel.loop.cycle_commands:loop",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import datasets
     import pandas
 
+    from thumbwheel.capture.trace_types import ShownTrace, TraceSummary
     from thumbwheel.datasets.dataplan import DataPlan
     from thumbwheel.datasets.types import Dataset
     from thumbwheel.deploy.types import DeployedVersion
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
     from thumbwheel.evaluation.types import Evaluation
     from thumbwheel.export.types import Export
     from thumbwheel.importers.import_report import ImportReport
-    from thumbwheel.training.types import RunResult
+    from thumbwheel.training.types import ListedRun, RunComparison, RunResult
+
+TRACES_AT_ONCE = 500
+"""Traces that are read from the database, or asked from a server, at once."""
 
 
 class OpenHome:
@@ -127,6 +131,44 @@ class OpenAgent:
         )
         return imported(self._ws, spec, location)
 
+    def traces(self, most: int = 100, **filters: Any) -> list[TraceSummary]:
+        """Return the newest traces with the feedback about them; long texts are shortened.
+
+        Args:
+            most: The number of traces.
+            filters: The options of `thumbwheel traces list`: session, subject, model, version,
+                status, since, until, text, rated, judged.
+
+        Raises:
+            NotFound: Nothing of the agent is stored.
+        """
+        from thumbwheel.capture.trace_options import require_filters, trace_filter
+        from thumbwheel.capture.traces import list_traces
+
+        require_filters(filters)
+        wanted = trace_filter(**filters)
+        traces: list[TraceSummary] = []
+        after = None
+        while len(traces) < most:
+            limit = min(most - len(traces), TRACES_AT_ONCE)
+            page = list_traces(self._ws, self.name, wanted, limit=limit, after=after)
+            traces += page.traces
+            after = page.after
+            if after is None:
+                break
+        return traces
+
+    def trace(self, name: str) -> ShownTrace:
+        """Return a trace by its id, or its name in its source: the whole conversation, every step,
+        the answer, and the feedback.
+
+        Raises:
+            NotFound: There is no such trace.
+        """
+        from thumbwheel.capture.traces import show_trace
+
+        return show_trace(self._ws, self.name, name)
+
     def plan(self, **settings: Any) -> DataPlan:
         """Return the current data plan; `settings` belong to the section `dataset`.
 
@@ -202,6 +244,37 @@ class OpenAgent:
             dataset=None if dataset is None else dataset.record,
             options=options,
         )
+
+    @property
+    def runs(self) -> list[ListedRun]:
+        """The training runs of the agent, the oldest first, each with its settings, its figures,
+        and the version that it gave."""
+        from thumbwheel.training.run_list import listed_runs
+
+        return listed_runs(self._ws, versions.require_agent(self._ws, self.name))
+
+    def compare_runs(self, *runs: str) -> RunComparison:
+        """Compare runs by their ids: what they came to, and the settings that differ.
+
+        Raises:
+            InputError: There are too few or too many.
+            NotFound: There is no such run; the message lists the existing ones.
+        """
+        from thumbwheel.training.run_list import compare_runs
+
+        return compare_runs(self._ws, versions.require_agent(self._ws, self.name), runs)
+
+    def metrics(self, run: str) -> list[dict[str, Any]]:
+        """Return what a run logged: a dict for each step and each evaluation, the first one first.
+        `pandas.DataFrame` makes a table of it.
+
+        Raises:
+            NotFound: There is no such run; the message lists the existing ones.
+        """
+        from thumbwheel.training.train import metrics_of, run_of
+
+        agent = versions.require_agent(self._ws, self.name)
+        return metrics_of(self._ws, run_of(self._ws, agent, run))
 
     @property
     def versions(self) -> list[ModelVersion]:

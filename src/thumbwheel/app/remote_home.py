@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pydantic import TypeAdapter
 
 from thumbwheel import sdk
-from thumbwheel.app.python_api import HomeDataset, detected_source
+from thumbwheel.app.python_api import TRACES_AT_ONCE, HomeDataset, detected_source
 from thumbwheel.app.server_client import (
     PIECE,
     RemoteOperation,
@@ -31,6 +31,8 @@ from thumbwheel.app.server_client import (
     require_empty,
     unpack,
 )
+from thumbwheel.capture.trace_options import require_filters
+from thumbwheel.capture.trace_types import ShownTrace, TracePage, TraceSummary
 from thumbwheel.core.errors import ConfigError, InputError, MissingExtra, NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.datasets.dataplan import ConcludedPlan, DataPlan
@@ -44,7 +46,7 @@ from thumbwheel.importers.import_report import ImportReport
 from thumbwheel.loop.cycle_types import TrainResult
 from thumbwheel.models.types import ListedVersion, ModelVersion
 from thumbwheel.models.versions import version_named
-from thumbwheel.training.types import RunResult
+from thumbwheel.training.types import ListedRun, RunComparison, RunResult
 
 if TYPE_CHECKING:
     import datasets
@@ -67,9 +69,14 @@ def _call(operation: str, answer: type[T]) -> RemoteCall[T]:
 
 AGENTS = RemoteCall("agents.list", TypeAdapter(list[dict[str, str]]))
 IMPORT = _call("import", ImportReport)
+TRACES = _call("traces.list", TracePage)
+TRACE = _call("traces.show", ShownTrace)
 PLAN = _call("dataset.plan", ConcludedPlan)
 BUILD = _call("dataset.build", BuiltDataset)
 DATASET = _call("dataset.show", ShownDataset)
+RUNS = RemoteCall("run.list", TypeAdapter(list[ListedRun]))
+COMPARED_RUNS = _call("run.compare", RunComparison)
+METRICS = RemoteCall("runs.metrics", TypeAdapter(list[dict[str, Any]]))
 VERSIONS = RemoteCall("models.list", TypeAdapter(list[ListedVersion]))
 EVALUATE = _call("evaluate", EvaluationResult)
 REPLAY = _call("replay.run", TraceReplay)
@@ -81,9 +88,14 @@ TRAIN = TypeAdapter(TrainResult)
 CALLS: tuple[RemoteCall[Any], ...] = (
     AGENTS,
     IMPORT,
+    TRACES,
+    TRACE,
     PLAN,
     BUILD,
     DATASET,
+    RUNS,
+    COMPARED_RUNS,
+    METRICS,
     VERSIONS,
     EVALUATE,
     REPLAY,
@@ -185,6 +197,39 @@ class RemoteAgent:
             values["source"] = source
         return self._asked(IMPORT, values)
 
+    def traces(self, most: int = 100, **filters: Any) -> list[TraceSummary]:
+        """Return the newest traces with the feedback about them; long texts are shortened.
+
+        Args:
+            most: The number of traces.
+            filters: The options of `thumbwheel traces list`: session, subject, model, version,
+                status, since, until, text, rated, judged.
+
+        Raises:
+            NotFound: Nothing of the agent is stored.
+        """
+        require_filters(filters)
+        filters = {name: value for name, value in filters.items() if value is not None}
+        traces: list[TraceSummary] = []
+        cursor: dict[str, str] = {}
+        while len(traces) < most:
+            limit = min(most - len(traces), TRACES_AT_ONCE)
+            page = self._asked(TRACES, {**filters, **cursor, "limit": limit})
+            traces += page.traces
+            if page.after is None:
+                break
+            cursor = {"after": page.after}
+        return traces
+
+    def trace(self, name: str) -> ShownTrace:
+        """Return a trace by its id, or its name in its source: the whole conversation, every step,
+        the answer, and the feedback.
+
+        Raises:
+            NotFound: There is no such trace.
+        """
+        return self._asked(TRACE, {"trace": name})
+
     def plan(self, **settings: Any) -> DataPlan:
         """Return the current data plan; `settings` belong to the section `dataset`.
 
@@ -237,6 +282,33 @@ class RemoteAgent:
         if dataset is not None:
             values["dataset"] = dataset if isinstance(dataset, str) else dataset.id
         return self._asked(call, values, settings)
+
+    @property
+    def runs(self) -> list[ListedRun]:
+        """The training runs of the agent, the oldest first, each with its settings, its figures,
+        and the version that it gave."""
+        return self._asked(RUNS, {})
+
+    def compare_runs(self, *runs: str) -> RunComparison:
+        """Compare runs by their ids: what they came to, and the settings that differ.
+
+        Raises:
+            InputError: There are too few or too many.
+            NotFound: There is no such run; the message lists the existing ones.
+        """
+        return self._asked(COMPARED_RUNS, {"runs": list(runs)})
+
+    def metrics(self, run: str) -> list[dict[str, Any]]:
+        """Return what a run logged: a dict for each step and each evaluation, the first one first.
+        `pandas.DataFrame` makes a table of it.
+
+        Raises:
+            NotFound: There is no such run; the message lists the existing ones.
+        """
+        lines: list[dict[str, Any]] = []
+        while events := self._asked(METRICS, {"run": run, "after": str(len(lines))}):
+            lines += [event["content"] for event in events]
+        return lines
 
     @property
     def versions(self) -> list[ModelVersion]:

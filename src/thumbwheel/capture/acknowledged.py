@@ -46,13 +46,25 @@ class AcknowledgedSegment:
     def append_all(self, lines: Sequence[bytes]) -> Future[None]:
         """Append lines that are stored together or not at all, as `Segment.append_all` does; the
         future resolves once they are acknowledged, or carries Unstored. Raises Full."""
+        self._require_room()
+        return self._acknowledged(self._segment.append_all(lines))
+
+    def append_large(self, lines: Sequence[bytes]) -> Future[None]:
+        """Append lines as `append_all` does, redacted in the calling thread."""
+        self._require_room()
+        return self._acknowledged(self._segment.append_large(lines))
+
+    def _require_room(self) -> None:
+        """Raise SpoolFull if too much waits to become rows."""
         now = time.monotonic()
         if now > self._looked_at + LOOK_EVERY:
             self._looked_at = now
             self._is_full = waiting_bytes(self._segment.inbox) > self._most_bytes
         if self._is_full:
             raise SpoolFull(self._segment.inbox)
-        spooled = self._segment.append_all(lines)
+
+    def _acknowledged(self, spooled: Future[None]) -> Future[None]:
+        """Return the future that resolves once spooled lines are acknowledged."""
         if not self._waits_for_rows:
             return spooled
         stored: Future[None] = Future()

@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from thumbwheel.capture.trace_types import REPLAY_SOURCE
 from thumbwheel.db.schema import prompt_names, traces
 
 
@@ -36,10 +37,11 @@ def store(connection: sa.Connection, agent_id: str, values: Mapping[str, Any]) -
 
 
 def newest_traces(connection: sa.Connection, agent_id: str, limit: int) -> Sequence[Any]:
-    """Return (id, input_id, occurred_at, recorded_at) of the newest traces of an agent."""
+    """Return (id, input_id, occurred_at, recorded_at) of the newest traces of an agent, without
+    those of replays."""
     query = (
         sa.select(traces.c.id, traces.c.input_id, traces.c.occurred_at, traces.c.recorded_at)
-        .where(traces.c.agent_id == agent_id)
+        .where(traces.c.agent_id == agent_id, traces.c.source != REPLAY_SOURCE)
         .order_by(traces.c.recorded_at.desc(), traces.c.id.desc())
         .limit(limit)
     )

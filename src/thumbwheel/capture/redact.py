@@ -13,7 +13,8 @@ import html
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -228,6 +229,18 @@ class RedactedSegment(Segment):
     def __init__(self, inbox: Path, redactor: Redactor) -> None:
         super().__init__(inbox)
         self._redactor = redactor
+        self._redacted = Segment(inbox)
+        """Gets lines that are redacted already."""
+
+    def append_large(self, lines: Sequence[bytes]) -> Future[None]:
+        """Append lines that are stored together or not at all, after they were redacted in the
+        calling thread: that may take long, and those of others do not wait for it. Raises Full."""
+        return self._redacted.append_all([self.prepared(line) for line in lines])
+
+    def close(self) -> None:
+        """Return when everything that waits is on disk, or refused by it."""
+        self._redacted.close()
+        super().close()
 
     def prepared(self, lines: bytes) -> bytes:
         """Return the lines after redaction."""

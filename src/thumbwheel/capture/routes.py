@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -26,7 +27,9 @@ from thumbwheel.access.credentials import bearer_of
 from thumbwheel.access.needs import address_of, needs, public, require_agents
 from thumbwheel.access.problem import answered_with, problem
 from thumbwheel.access.rate_limits import RateLimits
+from thumbwheel.access.turn_route import TurnRoute
 from thumbwheel.access.types import LOCAL_TOKEN, PAGE_OF_OWNER, Principal, Verb
+from thumbwheel.access.work_shares import CURRENT, ReadingTurn
 from thumbwheel.capture import openapi
 from thumbwheel.capture import received as meaning
 from thumbwheel.capture.acknowledged import SpoolFull
@@ -49,6 +52,9 @@ from thumbwheel.importers.otlp.request import (
 from thumbwheel.importers.types import OWNER_MARKS, Unreadable
 from thumbwheel.importers.voice import Voice
 from thumbwheel.sdk.segment import Full
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 MOST_BYTES, MOST_UNPACKED = 16 * 2**20, 64 * 2**20
 """Of a request's body, as sent and unpacked."""
@@ -100,6 +106,10 @@ class Spool(Protocol):
         """Append lines that are stored together or not at all; the future resolves once they are
         acknowledged. Raises Full."""
 
+    def append_large(self, lines: Sequence[bytes]) -> Future[None]:
+        """Append lines as `append_all` does, after they were redacted in the calling thread: that
+        may take long, and those of others do not wait for it."""
+
 
 Admit = Callable[[str | None, Sequence[bytes]], None]
 """Raises QuotaExceeded where these lines, sent with the key of this name, are too much."""
@@ -112,25 +122,25 @@ def unbounded(key: str | None, lines: Sequence[bytes]) -> None:
 def router(segment: Spool, tokens: FeedbackTokens, admit: Admit = unbounded) -> APIRouter:
     """Return the routes. `segment` writes lines durably, `tokens` are the feedback tokens of the
     home, `admit` enforces its quotas."""
-    routes = APIRouter()
+    routes = APIRouter(route_class=TurnRoute)
     routes.add_api_route(
         "/feedback.js",
         _script,
         methods=["GET"],
         dependencies=[public("pages of any site load it, and it holds no data")],
     )
-    durable = partial(_durable, segment, admit)
+    append = partial(_append, segment, admit)
     operations = (
         RowsPath(
             "/api/traces",
             "call",
-            partial(_rows, durable, meaning.trace_row),
+            partial(_rows, append, meaning.trace_row),
             openapi.operation("Send traces", openapi.rows(openapi.TRACE), 202, openapi.IDS),
         ),
         RowsPath(
             "/api/feedback",
             "rate",
-            partial(_feedback, durable, tokens),
+            partial(_feedback, append, tokens),
             openapi.operation("Send feedback", openapi.rows(openapi.FEEDBACK), 202, openapi.IDS),
             elsewhere=is_feedback_token,
         ),
@@ -148,7 +158,7 @@ def router(segment: Spool, tokens: FeedbackTokens, admit: Admit = unbounded) -> 
         RowsPath(
             "/feedback",
             "rate",
-            partial(_tensorzero, durable),
+            partial(_tensorzero, append),
             openapi.operation(
                 "Send feedback as TensorZero spells it",
                 openapi.row(openapi.TENSORZERO),
@@ -159,7 +169,7 @@ def router(segment: Spool, tokens: FeedbackTokens, admit: Admit = unbounded) -> 
         RowsPath(
             "/api/public/scores",
             "rate",
-            partial(_langfuse, durable),
+            partial(_langfuse, append),
             openapi.operation(
                 "Send a score as Langfuse spells it", openapi.row(openapi.LANGFUSE), 200, openapi.ID
             ),
@@ -167,7 +177,7 @@ def router(segment: Spool, tokens: FeedbackTokens, admit: Admit = unbounded) -> 
         RowsPath(
             "/api/public/ingestion",
             "rate",
-            partial(_langfuse_batch, durable),
+            partial(_langfuse_batch, append),
             openapi.operation(
                 "Send scores as Langfuse's SDKs do, many at once",
                 openapi.row(openapi.LANGFUSE_BATCH),
@@ -178,7 +188,7 @@ def router(segment: Spool, tokens: FeedbackTokens, admit: Admit = unbounded) -> 
         RowsPath(
             "/api/public/otel/v1/traces",
             "call",
-            partial(_spans, durable, span_lines),
+            partial(_spans, append, span_lines),
             openapi.operation(
                 "Send spans where Langfuse's SDKs send them",
                 openapi.otlp("ExportTraceServiceRequest"),
@@ -189,7 +199,7 @@ def router(segment: Spool, tokens: FeedbackTokens, admit: Admit = unbounded) -> 
         RowsPath(
             "/v1/traces",
             "call",
-            partial(_spans, durable, span_lines),
+            partial(_spans, append, span_lines),
             openapi.operation(
                 "Send spans of OpenTelemetry",
                 openapi.otlp("ExportTraceServiceRequest"),
@@ -200,7 +210,7 @@ def router(segment: Spool, tokens: FeedbackTokens, admit: Admit = unbounded) -> 
         RowsPath(
             "/v1/logs",
             "rate",
-            partial(_spans, durable, log_lines),
+            partial(_spans, append, log_lines),
             openapi.operation(
                 "Send evaluation results as log records of OpenTelemetry",
                 openapi.otlp("ExportLogsServiceRequest"),
@@ -243,13 +253,50 @@ def _add(
     )
 
 
-Durable = Callable[[Request, Sequence[bytes]], Awaitable[None]]
+class Append(Protocol):
+    """Appends lines to the spool."""
+
+    async def __call__(
+        self, request: Request, lines: Sequence[bytes], turn: ReadingTurn | None
+    ) -> Future[None]:
+        """Return the future that resolves once all lines are acknowledged. Raises Busy or
+        StorageError if they are not accepted."""
 
 
-async def _durable(segment: Spool, admit: Admit, request: Request, lines: Sequence[bytes]) -> None:
-    """Return when all lines are acknowledged. Raises Busy or StorageError if they are not."""
-    if not lines:
+@asynccontextmanager
+async def _turn(request: Request, content: bytes) -> AsyncIterator[ReadingTurn | None]:
+    """Wait for the turn in which a large body may be read, and what it holds redacted; None for a
+    small one. Raises Busy."""
+    if len(content) <= SMALL and _packing(request) is None:
+        yield None
         return
+    current = CURRENT.get()
+    assert current is not None  # noqa: S101 - every request has a share
+    async with current.shares.reading_turn(current.name, "rows", len(content)) as turn:
+        yield turn
+
+
+async def _run(
+    turn: ReadingTurn | None, read: Callable[P, T], /, *args: P.args, **options: P.kwargs
+) -> T:
+    """Return what `read` returns. What is small is read here: it takes less time than handing it to
+    a thread."""
+    if turn is None:
+        return read(*args, **options)
+    return await turn.in_thread(read, *args, **options)
+
+
+async def _append(
+    segment: Spool,
+    admit: Admit,
+    request: Request,
+    lines: Sequence[bytes],
+    turn: ReadingTurn | None,
+) -> Future[None]:
+    if not lines:
+        nothing: Future[None] = Future()
+        nothing.set_result(None)
+        return nothing
     principal: Principal = request.state.principal
     try:
         if admit is not unbounded:
@@ -261,20 +308,33 @@ async def _durable(segment: Spool, admit: Admit, request: Request, lines: Sequen
         raise answered_with(error.status, refusal) from None
     try:
         # one piece of data for the disk, so that it is all there or not at all
-        await asyncio.wrap_future(segment.append_all(lines))
+        if turn is None:
+            return segment.append_all(lines)
+        return await turn.in_thread(segment.append_large, lines)
     except SpoolFull as error:
         raise Busy("the request", str(error.strerror), "Send it again later") from None
     except Full:
         raise Busy(
             "the request", "too many rows are waiting for the disk", "Send it again"
         ) from None
+    except OSError as error:
+        raise _refused_by_disk(error) from None
+
+
+async def _acknowledged(stored: Future[None]) -> None:
+    """Return when the lines of a future are acknowledged. Raises StorageError if they are not."""
+    try:
+        await asyncio.wrap_future(stored)
     except Unstored as error:
         fix = "It waits in the spool of this server. Send it again: a row with the same id is one"
         raise answered_with(503, StorageError("the request", str(error.strerror), fix)) from None
     except OSError as error:
-        why = f"the disk refuses it: {error.strerror or error}"
-        refusal = StorageError("the request", why, "Free space, and send it again")
-        raise answered_with(507, refusal) from None
+        raise _refused_by_disk(error) from None
+
+
+def _refused_by_disk(error: OSError) -> ThumbwheelError:
+    why = f"the disk refuses it: {error.strerror or error}"
+    return answered_with(507, StorageError("the request", why, "Free space, and send it again"))
 
 
 def _voice(request: Request) -> Voice:
@@ -285,19 +345,22 @@ def _voice(request: Request) -> Voice:
     return Voice(principal.id)
 
 
-async def _received(
-    request: Request, spell: Spell, voice: Voice | None = None, most: int | None = None
+def _received(
+    request: Request,
+    content: bytes,
+    spell: Spell,
+    voice: Voice | None = None,
+    most_unpacked: int = MOST_UNPACKED,
 ) -> Received:
-    """Return the rows of a request as lines. Raises InputError if none of them can be stored.
-    `most` limits the bytes of the body while its sender is still unknown."""
+    """Return the rows of a body as lines. Raises InputError if none of them can be stored."""
     content_type = _content_type(request)
-    content = await _body(request, most or MOST_BYTES, most or MOST_UNPACKED)
+    content = _unpacked(request, content, most_unpacked)
     if content_type not in ("application/json", *LINE_TYPES):
         type_text = f"content type {content_type!r}" if content_type else "a body without its type"
         fix = f"Send application/json, or {LINE_TYPES[0]} for a row a line"
         raise answered_with(415, InputError(type_text, "rows come as JSON", fix))
     try:
-        rows = await _parsed(content, content_type in LINE_TYPES)
+        rows = meaning.rows_of(content, content_type in LINE_TYPES)
     except Unreadable as error:
         refusal = InputError("the body", f"it cannot be read: {error}", "Send rows of JSON")
         raise answered_with(400, refusal) from None
@@ -305,22 +368,13 @@ async def _received(
     if key is not None and not 1 <= len(key) <= 400:
         why = f"it has {len(key)} characters"
         raise answered_with(400, InputError(f"header {KEY_HEADER}", why, "Give 1 to 400"))
-    read = partial(meaning.received, rows, spell, _agent(request), key, voice or _voice(request))
-    result = await run_in_threadpool(read) if len(rows) > 1 else read()
+    result = meaning.received(rows, spell, _agent(request), key, voice or _voice(request))
     if not result.lines:
         reasons = "; ".join(refusal["reason"] for refusal in result.refused[:3])
         raise InputError("the rows", f"none can be stored: {reasons}", "Correct them")
     _check_agents(request, result.lines)
     _check_claims(request, result.lines)
     return result
-
-
-async def _parsed(content: bytes, are_lines: bool) -> list[Any]:
-    """Return the rows of a body. Parsing a small one takes less time than handing it to another
-    thread."""
-    if len(content) <= SMALL:
-        return meaning.rows_of(content, are_lines)
-    return await run_in_threadpool(meaning.rows_of, content, are_lines)
 
 
 def _check_agents(request: Request, lines: Sequence[bytes]) -> None:
@@ -352,32 +406,39 @@ def _agent(request: Request) -> str | None:
     return str(agent) if agent else None
 
 
-async def _rows(durable: Durable, spell: Spell, request: Request) -> Response:
-    result = await _received(request, spell)
-    await durable(request, result.lines)
+async def _rows(append: Append, spell: Spell, request: Request) -> Response:
+    body = await _body(request)
+    async with _turn(request, body) as turn:
+        result = await _run(turn, _received, request, body, spell)
+        stored = await append(request, result.lines, turn)
+    await _acknowledged(stored)
     content: dict[str, Any] = {"ids": result.ids}
     if result.refused:
         content["refused"] = result.refused
     return JSONResponse(content, 202)
 
 
-async def _feedback(durable: Durable, tokens: FeedbackTokens, request: Request) -> Response:
+async def _feedback(append: Append, tokens: FeedbackTokens, request: Request) -> Response:
     """Store feedback of an app, or of a web page with the token of one trace; return the answer."""
     bearer = bearer_of(request.headers)
     if not is_feedback_token(bearer):
-        return await _rows(durable, meaning.feedback_row, request)
+        return await _rows(append, meaning.feedback_row, request)
     limits: RateLimits = request.app.state.gate.limits
     try:
         voice = Voice(*tokens.voice_of(bearer))
-        try:
-            result = await _received(request, meaning.feedback_row, voice, MOST_OF_PAGE)
-            for line in result.lines:
-                _check_token(tokens, bearer, json.loads(line))
-        except Forbidden:
-            limits.count_failure(address_of(request))
-            raise
-        limits.count_page(voice.rater or "")
-        await durable(request, result.lines)
+        body = await _body(request, MOST_OF_PAGE)
+        async with _turn(request, body) as turn:
+            try:
+                spell = meaning.feedback_row
+                result = await _run(turn, _received, request, body, spell, voice, MOST_OF_PAGE)
+                for line in result.lines:
+                    _check_token(tokens, bearer, json.loads(line))
+            except Forbidden:
+                limits.count_failure(address_of(request))
+                raise
+            limits.count_page(voice.rater or "")
+            stored = await append(request, result.lines, turn)
+        await _acknowledged(stored)
         response: Response = JSONResponse({"ids": result.ids}, 202)
     except ThumbwheelError as error:
         response = problem(error)
@@ -407,7 +468,9 @@ async def _token(tokens: FeedbackTokens, request: Request) -> Response:
     if principal.kind == "user":  # each token is a rater, and a user is one
         why = "a user speaks in no name but their own"
         raise Forbidden("the feedback token", why, "Use the key of the app that serves the page")
-    result = await _received(request, _trace_of_token)
+    body = await _body(request)
+    async with _turn(request, body) as turn:
+        result = await _run(turn, _received, request, body, _trace_of_token)
     line = json.loads(result.lines[0])
     trace = str(line["target"]["trace"])  # a number is an id, too
     # visitors of a page are not the owner, whose word alone decides an experiment
@@ -434,7 +497,7 @@ async def _preflight() -> Response:
     return Response(status_code=204, headers=FOREIGN_PAGES)
 
 
-async def _tensorzero(durable: Durable, request: Request) -> Response:
+async def _tensorzero(append: Append, request: Request) -> Response:
     """Answer as TensorZero's gateway does; a dry run is checked and not stored."""
     dry_run = False
 
@@ -443,30 +506,30 @@ async def _tensorzero(durable: Durable, request: Request) -> Response:
         dry_run = row.get("dryrun") is True
         return meaning.tensorzero_row(row)
 
-    result = await _received(request, spell)
-    await durable(request, [] if dry_run else result.lines)
+    body = await _body(request)
+    async with _turn(request, body) as turn:
+        result = await _run(turn, _received, request, body, spell)
+        stored = await append(request, [] if dry_run else result.lines, turn)
+    await _acknowledged(stored)
     return JSONResponse({"feedback_id": result.ids[0]}, 200)
 
 
-async def _langfuse(durable: Durable, request: Request) -> Response:
-    result = await _received(request, meaning.langfuse_row)
-    await durable(request, result.lines)
+async def _langfuse(append: Append, request: Request) -> Response:
+    body = await _body(request)
+    async with _turn(request, body) as turn:
+        result = await _run(turn, _received, request, body, meaning.langfuse_row)
+        stored = await append(request, result.lines, turn)
+    await _acknowledged(stored)
     return JSONResponse({"id": result.ids[0]}, 200)
 
 
-async def _langfuse_batch(durable: Durable, request: Request) -> Response:
+async def _langfuse_batch(append: Append, request: Request) -> Response:
     """Answer each event by itself, as Langfuse does: one that cannot be stored fails alone."""
-    content = await _body(request)
-    try:
-        events = await run_in_threadpool(meaning.langfuse_events, content)
-    except Unreadable as error:
-        refusal = InputError("the body", f"it cannot be read: {error}", "Send events of Langfuse")
-        raise answered_with(400, refusal) from None
-    spell, voice = meaning.langfuse_event_row, _voice(request)
-    read = partial(meaning.received, events, spell, _agent(request), None, voice)
-    result = await run_in_threadpool(read)
-    _check_agents(request, result.lines)
-    await durable(request, result.lines)
+    body = await _body(request)
+    async with _turn(request, body) as turn:
+        events, result = await _run(turn, _received_events, request, body)
+        stored = await append(request, result.lines, turn)
+    await _acknowledged(stored)
     refusals = {refusal["index"]: refusal["reason"] for refusal in result.refused}
     successes, errors = [], []
     for index, event in enumerate(events):
@@ -478,6 +541,19 @@ async def _langfuse_batch(durable: Durable, request: Request) -> Response:
     return JSONResponse({"successes": successes, "errors": errors}, 207)
 
 
+def _received_events(request: Request, content: bytes) -> tuple[list[dict[str, Any]], Received]:
+    """Return (the events of a batch of Langfuse's, their scores as lines)."""
+    try:
+        events = meaning.langfuse_events(_unpacked(request, content))
+    except Unreadable as error:
+        refusal = InputError("the body", f"it cannot be read: {error}", "Send events of Langfuse")
+        raise answered_with(400, refusal) from None
+    spell, voice = meaning.langfuse_event_row, _voice(request)
+    result = meaning.received(events, spell, _agent(request), None, voice)
+    _check_agents(request, result.lines)
+    return events, result
+
+
 def _event_name(event: Mapping[str, Any]) -> str | None:
     """Return the id of an event for the answer, or None if it has no valid one."""
     try:
@@ -487,7 +563,7 @@ def _event_name(event: Mapping[str, Any]) -> str | None:
 
 
 async def _spans(
-    durable: Durable, read: Callable[[bytes, str, SpanSender], SpanLines], request: Request
+    append: Append, read: Callable[[bytes, str, SpanSender], SpanLines], request: Request
 ) -> Response:
     """Answer an export request of OpenTelemetry in its own encoding."""
     content_type = _content_type(request)
@@ -495,29 +571,45 @@ async def _spans(
         type_text = f"content type {content_type!r}" if content_type else "a body without its type"
         refusal = InputError(type_text, "spans come as OTLP", f"Send {PROTOBUF} or {JSON}")
         raise answered_with(415, refusal)
-    content = await _body(request)
+    body = await _body(request)
+    async with _turn(request, body) as turn:
+        result = await _run(turn, _received_spans, request, body, content_type, read)
+        stored = await append(request, result.lines, turn)
+    await _acknowledged(stored)
+    return Response(response_body(result, content_type), 200, media_type=content_type)
+
+
+def _received_spans(
+    request: Request,
+    content: bytes,
+    content_type: str,
+    read: Callable[[bytes, str, SpanSender], SpanLines],
+) -> SpanLines:
+    """Return the spans or log records of a body as lines."""
     principal: Principal = request.state.principal
     sender = SpanSender(_agent(request), _voice(request), partial(principal.may, "rate"))
     try:
-        result = await run_in_threadpool(read, content, content_type, sender)
+        result = read(_unpacked(request, content), content_type, sender)
     except Unreadable as error:
         why = f"it cannot be read: {error}"
         raise answered_with(400, InputError("the body", why, "Send OTLP")) from None
     _check_agents(request, result.lines)
-    await durable(request, result.lines)
-    return Response(response_body(result, content_type), 200, media_type=content_type)
+    return result
 
 
 def _content_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-async def _body(
-    request: Request, most: int = MOST_BYTES, most_unpacked: int = MOST_UNPACKED
-) -> bytes:
-    """Return the unpacked body. Raises InputError if it is too large, or packed in an unknown
-    way."""
+def _packing(request: Request) -> str | None:
+    """Return how the body is packed, or None if it is not."""
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    return None if encoding in ("", "identity") else encoding
+
+
+async def _body(request: Request, most: int = MOST_BYTES) -> bytes:
+    """Return the body as it was sent. Raises InputError if it is too large, or packed in an unknown
+    way."""
     chunks: list[bytes] = []
     size = 0
     async for chunk in request.stream():
@@ -525,20 +617,20 @@ async def _body(
         if size > most:
             raise _too_large(f"a body has at most {most:,} bytes")
         chunks.append(chunk)
-    content = b"".join(chunks)
-    if encoding in ("", "identity"):
-        return content
-    if encoding not in ("gzip", "deflate"):
+    encoding = _packing(request)
+    if encoding not in (None, "gzip", "deflate"):
         refusal = InputError(
             f"Content-Encoding {encoding!r}", "it is not supported", "Use gzip or deflate"
         )
         raise answered_with(415, refusal)
-    return await run_in_threadpool(_unpacked, content, most_unpacked)
+    return b"".join(chunks)
 
 
-def _unpacked(content: bytes, most: int) -> bytes:
-    """Return a gzip or zlib body unpacked. Raises InputError beyond `most` bytes, and for a damaged
-    body."""
+def _unpacked(request: Request, content: bytes, most: int = MOST_UNPACKED) -> bytes:
+    """Return a gzip or zlib body unpacked, and any other as it is. Raises InputError beyond `most`
+    bytes, and for a damaged body."""
+    if _packing(request) is None:
+        return content
     try:
         return unpacked(content, most)
     except TooLarge:

@@ -61,6 +61,7 @@ from thumbwheel.db.workspace import OWNER_OF_HOME
 from thumbwheel.importers.counterparts import Message, SourceAnswer, question_of
 from thumbwheel.importers.source import Line
 from thumbwheel.importers.types import (
+    MOST_STEPS,
     NOUNS,
     OWNER_MARKS,
     AnyRecord,
@@ -79,8 +80,6 @@ PAGE = 500
 """Pieces of feedback that are linked in one piece of work."""
 MOST_SOURCES = 32
 """Sources of an agent in which the target of another source's feedback is looked for."""
-MOST_STEPS = 10_000
-"""Steps of a trace to which late ones are still added."""
 MOST_MOVED = 1_000
 """Steps of a trace that are put in another order for late ones."""
 

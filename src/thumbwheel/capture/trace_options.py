@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import wraps
 from typing import Annotated, Any
@@ -12,6 +12,8 @@ import typer
 
 from thumbwheel.capture.judged import Judged
 from thumbwheel.capture.trace_filter import TraceFilter
+from thumbwheel.core.errors import ConfigError
+from thumbwheel.core.plugins import nearest
 
 MOST_DIGITS = 9
 """Of the number of a version; databases hold no larger one."""
@@ -78,6 +80,15 @@ def trace_filter(
         rated=rated,
         judged=None if judged is None else Judged(judged),  # a request brings its text
     )
+
+
+def require_filters(names: Iterable[str]) -> None:
+    """Raise ConfigError for a name that is no option of `trace_filter`."""
+    options = list(inspect.signature(trace_filter).parameters)
+    for name in names:
+        if name not in options:
+            fix = f"Known: {', '.join(options)}.{nearest(name, options)}"
+            raise ConfigError(f"filter {name!r}", "traces have no such filter", fix)
 
 
 def _version_number(version: str) -> int:

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from thumbwheel.capture.judged import KINDS, meaning
 from thumbwheel.capture.trace_filter import TraceFilter
+from thumbwheel.capture.trace_types import REPLAY_SOURCE
 from thumbwheel.core import ids
 from thumbwheel.core.errors import NotFound
 from thumbwheel.db import feedback_in_force, message_chains
@@ -425,15 +426,20 @@ def call_totals(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str
 
 
 def judgements(
-    connection: sa.Connection, agent_id: str, trace_ids: Sequence[str]
+    connection: sa.Connection, agent_id: str, trace_ids: Sequence[str], *, replays: bool = True
 ) -> dict[str, list[sa.RowMapping]]:
-    """Return trace id -> the feedback in force on it or a step of it, oldest first."""
+    """Return trace id -> the feedback in force on it or a step of it, oldest first. Without
+    `replays`, votes between it and the answer of a replay are left out."""
     by_trace: dict[str, list[sa.RowMapping]] = {}
     for part in batches(trace_ids, MOST):
         among = sa.select(feedback_targets.c.feedback_id).where(
             feedback_targets.c.target_id.in_(part),
             feedback_targets.c.kind.in_(("trace", "step")),
         )
+        if not replays:
+            among = among.where(
+                feedback_targets.c.feedback_id.not_in(_feedback_of_replays(agent_id))
+            )
         query = (
             sa.select(
                 feedback,
@@ -704,9 +710,12 @@ def judged_since(
     connection: sa.Connection, agent_id: str, since: datetime, most: int
 ) -> list[sa.RowMapping]:
     """Return the newest opinions in force that were recorded since then, at most `most`: each with
-    its trace, when that was answered, and the version that answered it last."""
+    its trace, when that was answered, and the version that answered it last. Opinions about an
+    answer of a replay are left out, and votes between it and the recorded one."""
     recent = sa.select(feedback.c.id).where(
-        feedback.c.agent_id == agent_id, feedback.c.recorded_at >= since
+        feedback.c.agent_id == agent_id,
+        feedback.c.recorded_at >= since,
+        feedback.c.id.not_in(_feedback_of_replays(agent_id)),
     )
     version_id = (
         sa.select(steps.c.model_version_id)
@@ -740,12 +749,23 @@ def judged_since(
     return list(connection.execute(query).mappings())
 
 
+def _feedback_of_replays(agent_id: str) -> sa.Select[Any]:
+    """Return the ids of the feedback about an answer of a replay, alone or beside another one."""
+    return (
+        sa.select(feedback_targets.c.feedback_id)
+        .join(traces, traces.c.id == feedback_targets.c.target_id)
+        .where(traces.c.agent_id == agent_id, traces.c.source == REPLAY_SOURCE)
+    )
+
+
 def counts_between(
     connection: sa.Connection, agent_id: str, since: datetime, until: datetime
 ) -> tuple[int, int]:
-    """Return (number of traces, number of failed ones) recorded from `since` to before `until`."""
+    """Return (number of traces, number of failed ones) recorded from `since` to before `until`,
+    without those of replays."""
     query = sa.select(sa.func.count(), sa.func.count().filter(traces.c.status != "ok")).where(
         traces.c.agent_id == agent_id,
+        traces.c.source != REPLAY_SOURCE,
         traces.c.recorded_at >= since,
         traces.c.recorded_at < until,
     )
@@ -757,12 +777,13 @@ def call_figures(
     connection: sa.Connection, agent_id: str, since: datetime, until: datetime, most: int
 ) -> list[sa.RowMapping]:
     """Return cost and times of the newest calls to models recorded from `since` to before `until`,
-    at most `most`."""
+    at most `most`, without those of replays."""
     query = (
         sa.select(steps.c.cost, steps.c.started_at, steps.c.ended_at)
         .join(traces, traces.c.id == steps.c.trace_id)
         .where(
             traces.c.agent_id == agent_id,
+            traces.c.source != REPLAY_SOURCE,
             traces.c.recorded_at >= since,
             traces.c.recorded_at < until,
             steps.c.kind.in_(("llm", "task")),

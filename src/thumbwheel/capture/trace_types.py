@@ -14,6 +14,9 @@ from thumbwheel.core.config import Config
 
 VALUE = "true for a thumb up; a number, a text, or the ranking of a preference."
 """What the value of feedback is."""
+REPLAY_SOURCE = "replay"
+"""The source of answers that a replay stored: a version gave them to be compared with recorded
+ones, and no user of the app got them."""
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,16 @@ strangers runs in `sandbox`.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 PR_SET_PDEATHSIG = 1
 PACKAGE_ROOT = str(Path(__file__).parents[2])
@@ -57,6 +60,32 @@ def end(process: subprocess.Popen[bytes]) -> None:
                 stream.close()
             except OSError:  # there was output buffered for a process that has ended
                 continue
+
+
+def ask(process: subprocess.Popen[bytes], line: bytes, seconds: float) -> dict[str, Any]:
+    """Send a child a line of JSON, and return the object that it answers with. Raises TimeoutError,
+    EOFError if the child has ended, and OSError."""
+    assert process.stdin is not None  # noqa: S101 - narrows the type
+    process.stdin.write(line)
+    process.stdin.flush()
+    answer = json.loads(read_line(process, seconds))
+    return dict(answer)
+
+
+def read_line(process: subprocess.Popen[bytes], seconds: float) -> bytes:
+    """Return the next line of the child. Raises TimeoutError, and EOFError if it has ended."""
+    assert process.stdout is not None  # noqa: S101 - narrows the type
+    pipe, deadline = process.stdout.fileno(), time.monotonic() + seconds
+    received = bytearray()
+    while not received.endswith(b"\n"):
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([pipe], [], [], left)[0]:
+            raise TimeoutError
+        part = os.read(pipe, 2**16)
+        if not part:
+            raise EOFError
+        received += part
+    return bytes(received)
 
 
 def end_children() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from thumbwheel.datasets.episode import LAST_ONLY
+from thumbwheel.datasets.episode import LAST_ONLY, LAST_ONLY_OF_ONE
 from thumbwheel.datasets.row_stats import ScoreStatistics
 from thumbwheel.datasets.types import WAITS
 from thumbwheel.rewards.types import RULE, DominantRater, Signal, TargetCounts
@@ -213,7 +213,7 @@ def _methods(plan: DataPlan) -> Iterator[str]:
         split = "/".join(f"{count:,}" for count in shape.counts.values())
         needed = f"; {_needed(method.missing)} needed" if method.missing else ""
         yield (
-            f"{method.title} {_readiness(method)}: {method.rows:,} {method.shape} "
+            f"{method.title} {_readiness(method)}: {_of_shape(method.rows, method.shape)} "
             f"({origins}){weights}; train/dev/gate {split}{needed}."
         )
 
@@ -252,12 +252,17 @@ def _readiness(method: MethodPlan) -> str:
 
 
 def _needed(missing: Mapping[str, int]) -> str:
-    return " and ".join(f"{count:,} more {what}" for what, count in missing.items())
+    return " and ".join(_of_shape(count, what, " more") for what, count in missing.items())
+
+
+def _of_shape(count: int, rows: str, more: str = "") -> str:
+    """Return `12 labels`, `1 pair`, or with `more` `1 more pair`."""
+    return f"{count:,}{more} {rows.removesuffix('s') if count == 1 else rows}"
 
 
 def _problems(plan: DataPlan) -> Iterator[str]:
     if runs := plan.notes.get(LAST_ONLY):
-        yield f"{runs:,} {LAST_ONLY}."
+        yield f"{LAST_ONLY_OF_ONE}." if runs == 1 else f"{runs:,} {LAST_ONLY}."
     if text := contradictions(plan.notes, plan.rule):
         yield text
     if plan.loudest:
@@ -286,9 +291,15 @@ def _problems(plan: DataPlan) -> Iterator[str]:
 def contradictions(notes: Mapping[str, int], rule: str) -> str:
     """Describe how often raters contradicted each other; empty if they did not."""
     noted = ", ".join(
-        f"{count:,} {what}" for what, count in sorted(notes.items()) if what != LAST_ONLY
+        _noted(count, what) for what, count in sorted(notes.items()) if what != LAST_ONLY
     )
     return f"Contradictions: {noted}. Rule: {rule}." if noted else ""
+
+
+def _noted(count: int, what: str) -> str:
+    """Return `3 answers with disagreeing raters`, or `1 answer with ...`."""
+    rows, _, about = what.partition(" ")
+    return f"{_of_shape(count, rows)} {about}"
 
 
 def _evaluation(plan: DataPlan) -> Iterator[str]:

@@ -22,6 +22,10 @@ LAST_ONLY = (
     "runs of several steps: their last answer alone is learned from, by the judgement of the whole "
     "run"
 )
+LAST_ONLY_OF_ONE = (
+    "1 run of several steps: its last answer alone is learned from, by the judgement of the whole "
+    "run"
+)
 OTHER_ANSWER = "the answer of the run is not that of its last step"
 
 

@@ -33,7 +33,7 @@ from thumbwheel.importers.mapping import (
 )
 from thumbwheel.importers.marks import SEVERAL, Words
 from thumbwheel.importers.proposals import proposed_columns
-from thumbwheel.importers.rowfile import read_rows
+from thumbwheel.importers.rowfile import first_rows, read_rows
 from thumbwheel.importers.source import Item, LeftOut, Line, Tabular
 from thumbwheel.importers.types import AnyRecord, CaseRecord, FeedbackRecord
 from thumbwheel.rewards.aggregate import verdict_of
@@ -41,6 +41,8 @@ from thumbwheel.rewards.types import LabelConfig, Statement
 
 FIRST_ROWS = 20
 """Rows that are shown."""
+MOST_PREVIEWED = 50_000
+"""Rows that are read; a packed file of a few kilobytes can hold millions."""
 CELL = 300
 """Characters of a cell that are shown."""
 LOOKED_AT = 5_000
@@ -209,9 +211,20 @@ def preview_file(
     options: Options | None = None,
     config: LabelConfig | None = None,
 ) -> FilePreview:
-    """Return what an import of the file for `agent` with these options would store. Raises
-    InputError only for options that no file can have."""
-    options = options or Options()
+    """Return what an import of the file for `agent` with these options would store, by its first
+    MOST_PREVIEWED rows. Raises InputError only for options that no file can have."""
+    with first_rows(MOST_PREVIEWED):
+        return _previewed(path, agent, case_rule, source, options or Options(), config)
+
+
+def _previewed(
+    path: Path,
+    agent: str,
+    case_rule: CaseRule,
+    source: str | None,
+    options: Options,
+    config: LabelConfig | None,
+) -> FilePreview:
     collector = _Collector(config or LabelConfig())
     preview = collector.preview
 
@@ -241,13 +254,13 @@ def preview_file(
         except InputError as error:
             preview.problem = _problem(error, "columns")
             columns = proposed_columns(table.first) | dict(options.columns)
-    first_rows, values = _first_rows(path, names) if names else ({}, {})
+    shown_rows, values = _first_rows(path, names) if names else ({}, {})
     preview.columns = _columns(names, columns, options, values)
     preview.marks = _marks(columns, mapping, options)
     if preview.problem is not None:
         preview.rows = [
             PreviewRow(number, _cells(row, names), "", "", (), None, None)
-            for number, row in first_rows.items()
+            for number, row in shown_rows.items()
         ]
         return preview
 
@@ -266,8 +279,10 @@ def preview_file(
     else:
         preview.records = report.records
         preview.notes = [without_commands(line) for line in report.words()]
+        if preview.read == MOST_PREVIEWED:
+            preview.notes = [*preview.notes, f"only the first {MOST_PREVIEWED:,} rows were read"]
     preview.rows = [
-        _row(item, _cells(first_rows.get(item.number, {}), names), collector)
+        _row(item, _cells(shown_rows.get(item.number, {}), names), collector)
         for item in collector.items
     ]
     return preview

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core.errors import InputError, MissingExtra
+from thumbwheel.deploy.grammar_trial import TRIAL
 
 if TYPE_CHECKING:
     import torch
@@ -134,6 +135,8 @@ class GrammarCompiler:
             grammar = llguidance.LLMatcher.grammar_from_json_schema(schema, overrides=LAYOUT)
         except (TypeError, ValueError, RecursionError) as error:
             raise _bad_form(str(error)) from None
+        if problem := TRIAL.problem(grammar):
+            raise _bad_form(problem)
         matcher = llguidance.LLMatcher(tokens, grammar, log_level=0)
         if matcher.is_error():
             raise _bad_form(matcher.get_error())

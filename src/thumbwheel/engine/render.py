@@ -9,10 +9,8 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import select
 import subprocess
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -104,7 +102,7 @@ class _Renderer:
             if template not in self._broken_templates:
                 process = self._running()
                 try:
-                    answer = _exchange(process, line)
+                    answer = child.ask(process, line, SECONDS)
                     if is_large and "fault" in answer:
                         return {"refused": answer["fault"]}
                     return answer
@@ -128,7 +126,7 @@ class _Renderer:
             "thumbwheel.engine.template_child", str(MEMORY), str(LONGEST), stdin=subprocess.PIPE
         )
         try:
-            _read_line(process, START_SECONDS)
+            child.read_line(process, START_SECONDS)
         except (EOFError, TimeoutError):
             child.end(process)
             raise MissingExtra.of("rendering chat templates", "transformers", "train") from None
@@ -139,30 +137,6 @@ class _Renderer:
         if self._process is not None and self._owner == os.getpid():
             child.end(self._process)
         self._process = None
-
-
-def _exchange(process: subprocess.Popen[bytes], line: bytes) -> dict[str, Any]:
-    assert process.stdin is not None  # noqa: S101 - narrows the type
-    process.stdin.write(line)
-    process.stdin.flush()
-    answer = json.loads(_read_line(process, SECONDS))
-    return dict(answer)
-
-
-def _read_line(process: subprocess.Popen[bytes], seconds: float) -> bytes:
-    """Return the next line of the child. Raises TimeoutError, and EOFError if it has ended."""
-    assert process.stdout is not None  # noqa: S101 - narrows the type
-    pipe, deadline = process.stdout.fileno(), time.monotonic() + seconds
-    received = bytearray()
-    while not received.endswith(b"\n"):
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([pipe], [], [], left)[0]:
-            raise TimeoutError
-        part = os.read(pipe, 2**16)
-        if not part:
-            raise EOFError
-        received += part
-    return bytes(received)
 
 
 _RENDERER = _Renderer()

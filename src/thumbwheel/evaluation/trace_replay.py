@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from thumbwheel.capture.ingest import save, scope_under
 from thumbwheel.capture.trace_filter import TraceFilter
 from thumbwheel.capture.trace_queries import answered_traces, by_metadata, named_traces, trace_row
-from thumbwheel.capture.trace_types import TraceSummary
+from thumbwheel.capture.trace_types import REPLAY_SOURCE, TraceSummary
 from thumbwheel.capture.traces import list_traces
 from thumbwheel.core import ids
 from thumbwheel.core.errors import DataError, NotFound
@@ -42,8 +42,6 @@ from thumbwheel.importers.types import StepRecord, Tokens, TraceRecord
 from thumbwheel.models import versions
 from thumbwheel.models.types import Agent, ModelVersion
 
-SOURCE = "replay"
-"""The source of traces that a replay stores."""
 REPLAY, REPLAY_OF, POSITION, VERSION = "replay", "replay_of", "position", "replayed_by"
 """Keys of their metadata: the replay, the recorded trace, its place in the replay, and the version.
 Only the gateway says which version answered an app, so the column of versions stays empty."""
@@ -76,7 +74,7 @@ def select_traces(
     with ws.db.read() as connection:
         if names:
             return [trace_row(connection, agent, name)["id"] for name in dict.fromkeys(names)]
-        recorded = replace(wanted, without_source=SOURCE)
+        recorded = replace(wanted, without_source=REPLAY_SOURCE)
         trace_ids = [row.id for row in answered_traces(connection, agent.id, recorded, most)]
     if not trace_ids:
         raise DataError(
@@ -115,7 +113,7 @@ def replay_traces(ws: Workspace, spec: ReplaySpec) -> TraceReplay:
         responder.close()
 
     # Their traces
-    scope = scope_under(ws, agent.id, agent.slug, SOURCE)
+    scope = scope_under(ws, agent.id, agent.slug, REPLAY_SOURCE)
     lines = []
     records: dict[int, tuple[str, TraceRecord]] = {}
     for position, (trace_id, reply) in enumerate(zip(calls, replies, strict=True)):
@@ -223,7 +221,7 @@ def show_replay(ws: Workspace, agent: Agent, replay_id: str) -> ShownReplay:
     """Return a replay with its answers side by side, in the order in which they were asked. Raises
     NotFound if the agent has no such replay."""
     with ws.db.read() as connection:
-        rows = by_metadata(connection, agent.id, SOURCE, REPLAY, [replay_id])
+        rows = by_metadata(connection, agent.id, REPLAY_SOURCE, REPLAY, [replay_id])
     if not rows:
         raise NotFound(
             f"replay {replay_id!r}",

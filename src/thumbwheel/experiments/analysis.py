@@ -24,7 +24,9 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
+from thumbwheel.core.figures import points
 from thumbwheel.experiments.types import (
+    SHARES,
     ArmComparison,
     ArmFigures,
     Decision,
@@ -459,8 +461,9 @@ def _loss(plan: Plan, inputs: Inputs, comparison: ArmComparison) -> str:
             )
     if _is_worse(comparison) and not _other_people(plan, comparison):
         return (
-            f"{comparison.arm} is worse: {plan.config.metric} differs by {comparison.gain:+.4f}, "
-            f"at most {comparison.stop_high:+.4f} (error {stopping_bets(plan).alpha:.4g})"
+            f"{comparison.arm} is worse: {plan.config.metric} differs by "
+            f"{_in_words(plan, comparison.gain)}, at most {_in_words(plan, comparison.stop_high)} "
+            f"(error {stopping_bets(plan).alpha:.4g})"
         )
     return ""
 
@@ -482,8 +485,8 @@ def _winner(plan: Plan, inputs: Inputs, lost: Sequence[str]) -> Decision | None:
         return None
     best = max(winners, key=lambda comparison: comparison.gain or 0.0)
     reason = (
-        f"{best.arm} is better: {plan.config.metric} gains {best.gain:+.4f}, at least "
-        f"{best.low:+.4f} (error {winning_bets(plan).alpha:.4g}, {best.method})"
+        f"{best.arm} is better: {plan.config.metric} gains {_in_words(plan, best.gain)}, at least "
+        f"{_in_words(plan, best.low)} (error {winning_bets(plan).alpha:.4g}, {best.method})"
     )
     return Decision(verdict="won", arm=best.arm, reasons=(reason, *_guards_in_words(best)))
 
@@ -520,6 +523,13 @@ def _is_better(comparison: ArmComparison) -> bool:
     if comparison.gain is None or comparison.low is None:
         return False
     return comparison.low > comparison.silent_gain
+
+
+def _in_words(plan: Plan, gain: float | None) -> str:
+    """Return a gain as people read it: of a share of good answers in percentage points."""
+    if plan.config.metric in SHARES and gain is not None:
+        return f"{points(gain)} points"
+    return "–" if gain is None else f"{gain:+.4f}".replace("-", "−")
 
 
 def _obstacles(plan: Plan, inputs: Inputs, comparison: ArmComparison) -> list[str]:
@@ -586,9 +596,12 @@ def _standing(plan: Plan, inputs: Inputs, lost: Sequence[str]) -> list[str]:
         if comparison.gain is None:
             reasons.append(f"{comparison.arm}: too few outcomes")
             continue
-        text = f"{comparison.arm}: {plan.config.metric} differs by {comparison.gain:+.4f}"
+        text = (
+            f"{comparison.arm}: {plan.config.metric} differs by {_in_words(plan, comparison.gain)}"
+        )
         if comparison.low is not None and comparison.high is not None:
-            text += f", between {comparison.low:+.4f} and {comparison.high:+.4f}"
+            low, high = (_in_words(plan, end) for end in (comparison.low, comparison.high))
+            text += f", between {low} and {high}"
         if _is_better(comparison):
             obstacles = _obstacles(plan, inputs, comparison)
         else:

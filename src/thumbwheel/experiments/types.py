@@ -44,6 +44,8 @@ MOVES: dict[State, frozenset[State]] = {
 }
 
 
+SHARES = frozenset({"thumb"})
+"""Metrics whose mean is a share of good answers: a gain of it is read in percentage points."""
 MOST_UNPROVED = 0.1
 """The share that versions get together which the gate has not approved."""
 

@@ -18,15 +18,17 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 import aiohttp
 
 from thumbwheel.access.credentials import Credentials
 from thumbwheel.access.gate import AccessGate
 from thumbwheel.access.types import ANONYMOUS, ANY_AGENT, Principal
+from thumbwheel.access.work_shares import share_of
 from thumbwheel.core import log
-from thumbwheel.core.errors import InputError, ThumbwheelError
+from thumbwheel.core.errors import Busy, InputError, ThumbwheelError
 from thumbwheel.gateway.budget import Account, Budgets
 from thumbwheel.gateway.held_bytes import CallBytes, HeldBytes
 from thumbwheel.gateway.protocol import CallRequest, Protocol, ReplyReader
@@ -36,19 +38,21 @@ from thumbwheel.gateway.recorder import PendingCall, Recorder
 from thumbwheel.gateway.refusal import Refusal, error_body
 from thumbwheel.gateway.reply_draft import CLIENT_LEFT
 from thumbwheel.gateway.request import (
+    SMALL,
     ClientLeft,
     Message,
     Path,
     Receive,
+    is_large,
     read_body,
     read_object,
     split_path,
+    unpacked_body,
 )
 from thumbwheel.gateway.routing import Choice, ChooseModel, RoutingRequest, Upstream
 from thumbwheel.gateway.settings import GatewayConfig
 from thumbwheel.gateway.spent import require_price
 from thumbwheel.gateway.translated_call import (
-    TranslatedRequest,
     needs_translation,
     require_tools_shown,
     server_reply_reader,
@@ -67,6 +71,9 @@ from thumbwheel.gateway.upstream import (
 )
 from thumbwheel.models.types import LIVE, Family
 from thumbwheel.sdk.version import __version__
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 Scope = dict[str, Any]
 Send = Callable[[Message], Awaitable[None]]
@@ -112,6 +119,7 @@ class Exchange:
 
     call: CallRequest
     raw: bytes
+    caller: Principal
     agent: str
     key: str | None
     choice: Choice
@@ -161,7 +169,9 @@ class Gateway:
     """The name that a trace gets in place of one that its app gave it; the same where it holds no
     personal data."""
     line: Callable[[Exchange], bytes | None]
-    """The recorded line of a call that is over."""
+    """The recorded line of a call that is over; making it charges the budgets."""
+    charge: Callable[[Exchange], object]
+    """Charges the budgets for a call that is over and is not recorded."""
     running: int = field(default=0)
     """Calls that run now."""
     held: HeldBytes = field(init=False)
@@ -256,7 +266,8 @@ class Gateway:
         held: CallBytes,
     ) -> Any:
         """Return Ollama's description of a model. Raises Refusal for an unknown model."""
-        body = read_object(await read_body(receive, headers, self.config.max_body, held), headers)
+        sent = await read_body(receive, headers, self.config.max_body, held)
+        _, body = await self._object(sent, headers, caller, held)
         name = str(body.get("model") or body.get("name") or "").removesuffix(":latest")
         names = self._names_for(path, caller)
         if name not in names:
@@ -285,8 +296,9 @@ class Gateway:
         if self.via in headers.get(VIA, ""):
             raise Refusal(508, LOOPS)
         key = _key_name(caller)
-        raw = await read_body(receive, headers, self.config.max_body, held)
-        call = protocol.request(read_object(raw, headers), headers)
+        sent = await read_body(receive, headers, self.config.max_body, held)
+        raw, body = await self._object(sent, headers, caller, held)
+        call = await self._in_turn(caller, len(raw), protocol.request, body, headers)
         agent, alias = _agent_of(path, caller, call)
         name = self.trace_name(trace_id_of(call))
         admitted: AdmittedCall | None = scope.get(ADMITTED)
@@ -309,12 +321,38 @@ class Gateway:
         if not protocol.is_counted:
             accounts = []
         exchange = Exchange(
-            call, raw, agent, key, choice, accounts, trace_id, rate, started_at, began
+            call, raw, caller, agent, key, choice, accounts, trace_id, rate, started_at, began
         )
         scope[EXCHANGE] = exchange
         if self.config.require_capture and trace_id is not None and self.recorder.problem():
             raise Refusal(503, f"{NOT_CAPTURED}: {self.recorder.problem()}")
         await self._watched(exchange, scope, receive, send)
+
+    async def _object(
+        self, sent: bytes, headers: dict[str, str], caller: Principal, held: CallBytes
+    ) -> tuple[bytes, dict[str, Any]]:
+        """Return (a body as it is unpacked, its JSON object). What is large is read in a thread, in
+        the turn of the caller's share. Raises Refusal, and Busy if too many wait for a turn."""
+        limit = self.config.max_body
+        if not is_large(sent, headers):
+            held.hold_values(sent)
+            return sent, read_object(sent, headers)
+        async with self.gate.shares.reading_turn(share_of(caller), "call") as turn:
+            raw = await turn.in_thread(unpacked_body, sent, headers, limit)
+            if raw is not sent:
+                held.hold(len(raw))
+            held.hold_values(raw)
+            return raw, await turn.in_thread(read_object, raw, headers)
+
+    async def _in_turn(
+        self, caller: Principal, size: int, work: Callable[P, T], /, *args: P.args, **kw: P.kwargs
+    ) -> T:
+        """Return what `work` returns of a request of `size` bytes: at once for a small one, else in
+        a thread, in the turn of the caller's share."""
+        if size <= SMALL:
+            return work(*args, **kw)
+        async with self.gate.shares.reading_turn(share_of(caller), "call") as turn:
+            return await turn.in_thread(work, *args, **kw)
 
     def _accounts(self, agent: str, key: str | None) -> list[Account]:
         accounts = []
@@ -417,10 +455,11 @@ class Gateway:
             scope["headers"], upstream, family, keeps_key=keeps_key, name=self.via
         )
         if needs_translation(call, upstream):
-            request = self._translated_request(exchange, upstream)
+            request = await self._made(exchange, translated_request, call, upstream)
             headers = [header for header in headers if header[0] != "accept-encoding"]
             return await self.upstreams.post(upstream, request.path, headers, request.body)
-        body = call.with_model(exchange.raw, upstream.model, upstream.body)
+        raw = exchange.raw
+        body = await self._made(exchange, call.with_model, raw, upstream.model, upstream.body)
         path = call.protocol.path
         if query := scope.get("query_string"):
             path = f"{path}?{query.decode('latin-1')}"
@@ -431,11 +470,14 @@ class Gateway:
         with _refusing(exchange):
             require_tools_shown(exchange.call, upstream)
 
-    def _translated_request(self, exchange: Exchange, upstream: Upstream) -> TranslatedRequest:
-        """Return the call in the form of the upstream's API. Raises InputError if it cannot be
-        translated."""
+    async def _made(
+        self, exchange: Exchange, make: Callable[P, T], /, *args: P.args, **options: P.kwargs
+    ) -> T:
+        """Return what `make` makes of the call for an upstream. Raises InputError if the call
+        cannot be translated, and Busy."""
         with _refusing(exchange):
-            return translated_request(exchange.call, upstream)
+            size = len(exchange.raw)
+            return await self._in_turn(exchange.caller, size, make, *args, **options)
 
     async def _translate(
         self, exchange: Exchange, reply: aiohttp.ClientResponse, send: Send
@@ -549,8 +591,10 @@ class Gateway:
         exchange.ended = time.perf_counter()
         if exchange.is_read:
             size = len(exchange.raw) + exchange.size
-            entry = PendingCall(lambda: self.line(exchange), size, exchange.is_counted, durable)
-            self.recorder.add(entry)
+            charge = partial(self.charge, exchange) if exchange.is_counted else None
+            share = share_of(exchange.caller)
+            line = partial(self.line, exchange)
+            self.recorder.add(PendingCall(line, size, charge, share, durable))
 
 
 def _headers_of(scope: Scope) -> dict[str, str]:
@@ -624,13 +668,14 @@ def _is_recorded(rate: float, session: str) -> bool:
 
 @contextmanager
 def _refusing(exchange: Exchange) -> Iterator[None]:
-    """Note an InputError that is raised inside as the end of the exchange. It does not count
-    against the arm of an experiment."""
+    """Note an InputError or Busy that is raised inside as the end of the exchange. It does not
+    count against the arm of an experiment."""
     try:
         yield
-    except InputError as error:
+    except (InputError, Busy) as error:
         _note_failure(exchange)
-        exchange.status, exchange.cause = 400, str(error)
+        exchange.status = 400 if isinstance(error, InputError) else error.http_status
+        exchange.cause = str(error)
         raise
 
 

@@ -11,6 +11,7 @@ import asyncio
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -24,6 +25,9 @@ MOST_CALLS = 4096
 """Calls that may wait to be written down."""
 MOST_BYTES = 256 << 20
 """Of their requests and replies together."""
+LARGEST_SHARE = 0.75
+"""Of what the calls of others leave free: the most that the calls of one share take together, so
+that there is room for those of others."""
 RED = 60.0
 """Seconds after a loss for which the recorder counts as unhealthy."""
 SAY_EVERY = 30.0
@@ -56,8 +60,10 @@ class PendingCall:
     line: Callable[[], bytes | None]
     """None where nothing is to be written."""
     size: int
-    charges: bool = False
-    """Whether making the line also charges budgets, which a call that is lost has used, too."""
+    charge: Callable[[], object] | None = None
+    """Charges the budgets, as making the line does, for a call that is lost; None if none count."""
+    share: str = ""
+    """Whose call it is (access/work_shares.py)."""
     durable: asyncio.Future[bool] | None = field(default=None)
     """Set once it is known whether the line is on disk, where somebody waits for that."""
 
@@ -71,6 +77,8 @@ class Recorder:
         self._entries: queue.SimpleQueue[PendingCall | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._waiting = self._waiting_bytes = 0
+        self._calls_of: Counter[str] = Counter()
+        self._bytes_of: Counter[str] = Counter()
         self._losses = Losses()
         self._lost_at = self._stored_at = self._told_at = float("-inf")
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
@@ -104,23 +112,43 @@ class Recorder:
         """Queue a call for writing; if the queue is full, count it as lost."""
         with self._lock:
             is_full = self._waiting >= MOST_CALLS or self._waiting_bytes + entry.size > MOST_BYTES
-            if not is_full:
-                self._waiting += 1
-                self._waiting_bytes += entry.size
+            is_share_full = self._is_share_full(entry)
+            is_taken = not (is_full or is_share_full)
+            if is_taken:
+                self._count(entry, 1)
+        if is_taken:
+            self._entries.put(entry)
+            return
+        if entry.charge is not None:
+            with suppress(Exception):  # a call must not fail for being recorded
+                entry.charge()
         if is_full:
-            if entry.charges:
-                with suppress(Exception):  # a call must not fail for being recorded
-                    entry.line()
             self._lose(entry, "more calls wait to be written than the disk takes")
         else:
-            self._entries.put(entry)
+            why = "more calls of its agents wait to be written than may"
+            self._lose(entry, why, is_of_share=True)
+
+    def _is_share_full(self, entry: PendingCall) -> bool:
+        """Return whether the calls of the entry's share would take too much of the queue."""
+        n_calls, n_bytes = self._calls_of[entry.share], self._bytes_of[entry.share]
+        room = LARGEST_SHARE * (MOST_CALLS - (self._waiting - n_calls))
+        room_bytes = LARGEST_SHARE * (MOST_BYTES - (self._waiting_bytes - n_bytes))
+        return n_calls + 1 > room or n_bytes + entry.size > room_bytes
+
+    def _count(self, entry: PendingCall, sign: int) -> None:
+        """Count an entry that waits (1), or does not wait any more (-1)."""
+        self._waiting += sign
+        self._waiting_bytes += sign * entry.size
+        self._calls_of[entry.share] += sign
+        self._bytes_of[entry.share] += sign * entry.size
+        if not self._calls_of[entry.share]:
+            del self._calls_of[entry.share], self._bytes_of[entry.share]
 
     def _run(self) -> None:
         while (entry := self._entries.get()) is not None:
             self._write(entry)
             with self._lock:
-                self._waiting -= 1
-                self._waiting_bytes -= entry.size
+                self._count(entry, -1)
         if self._spool is not None:
             with suppress(OSError):
                 self._spool.close()
@@ -150,12 +178,21 @@ class Recorder:
 
         written.add_done_callback(settle)
 
-    def _lose(self, entry: PendingCall, why: str, error: BaseException | None = None) -> None:
-        """Count a call as lost. /health shows `why`; only the log has the text of the error."""
+    def _lose(
+        self,
+        entry: PendingCall,
+        why: str,
+        error: BaseException | None = None,
+        *,
+        is_of_share: bool = False,
+    ) -> None:
+        """Count a call as lost. /health shows `why`; only the log has the text of the error.
+        `is_of_share`: the calls of others are recorded, and the recorder has no problem."""
         now = time.monotonic()
         with self._lock:
             self._losses = Losses(self._losses.count + 1, why)
-            self._lost_at = now
+            if not is_of_share:
+                self._lost_at = now
             is_silent = now < self._told_at + SAY_EVERY
             if not is_silent:
                 self._told_at = now

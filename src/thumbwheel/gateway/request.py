@@ -10,7 +10,7 @@ from thumbwheel.core.packed_body import BadPacking, TooLarge, unpacked
 from thumbwheel.gateway.event_stream import parsed
 from thumbwheel.gateway.held_bytes import CallBytes
 from thumbwheel.gateway.refusal import Refusal
-from thumbwheel.importers.json_text import holds_more_values
+from thumbwheel.importers.json_text import holds_more_containers, holds_more_values
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -18,6 +18,11 @@ Receive = Callable[[], Awaitable[Message]]
 MOST_VALUES = 2_000_000
 """Values of a request. An empty array takes three bytes of text and twenty times as much memory, in
 every call that runs; lists of token ids for embeddings have some hundred thousand."""
+MOST_CONTAINERS = 250_000
+"""Lists and objects of a request. Each takes ten times as long to read as a number, and the whole
+server waits meanwhile; a long conversation with tools has some thousands."""
+SMALL = 256 << 10
+"""Bytes of a body that is read in the event loop; it takes a few milliseconds."""
 PREFIX = "/a/"
 """Before the name of an agent, for clients that can set nothing but their base URL."""
 LINGER = 256 << 20
@@ -55,9 +60,8 @@ def split_path(path: str) -> Path:
 async def read_body(
     receive: Receive, headers: Mapping[str, str], limit: int, held: CallBytes
 ) -> bytes:
-    """Return the body of a request, unpacked. Raises Refusal if it is larger than `limit` bytes,
-    does not match its headers, or all calls together hold too many bytes; ClientLeft if the client
-    left."""
+    """Return the body of a request as it was sent. Raises Refusal if it is larger than `limit`
+    bytes, or all calls together hold too many bytes; ClientLeft if the client left."""
     stated = headers.get("content-length")
     is_too_large = stated is not None and stated.isdecimal() and int(stated) > limit
     pieces: list[bytes] = []
@@ -80,13 +84,24 @@ async def read_body(
             break
     if is_too_large:
         raise _too_large(limit)
-    body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def is_large(body: bytes, headers: Mapping[str, str]) -> bool:
+    """Return whether it may take long to read a body as it was sent."""
+    return len(body) > SMALL or _packing(headers) is not None
+
+
+def unpacked_body(body: bytes, headers: Mapping[str, str], limit: int) -> bytes:
+    """Return a body unpacked. Raises Refusal if it is larger than `limit` bytes then, or not packed
+    as the headers say."""
+    encoding = _packing(headers)
+    return body if encoding is None else _unpacked(body, encoding, limit)
+
+
+def _packing(headers: Mapping[str, str]) -> str | None:
     encoding = headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("", "identity"):
-        body = _unpacked(body, encoding, limit)
-        held.hold(len(body))
-    held.hold_values(body)
-    return body
+    return None if encoding in ("", "identity") else encoding
 
 
 def read_object(body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
@@ -101,6 +116,9 @@ def read_object(body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
         )
     if holds_more_values(body, MOST_VALUES):
         raise Refusal(413, f"the request holds more than the {MOST_VALUES:,} values that are taken")
+    if holds_more_containers(body, MOST_CONTAINERS):
+        message = f"the request holds more than the {MOST_CONTAINERS:,} lists and objects"
+        raise Refusal(413, f"{message} that are taken")
     value = parsed(body)
     if not isinstance(value, dict):
         raise Refusal(400, "the body of the request is no JSON object")

@@ -49,6 +49,15 @@ def holds_more_values(raw: bytes, most: int) -> bool:
     return count_marks(raw) > most and count_marks(_TEXT.sub(b"", raw)) > most
 
 
+def holds_more_containers(raw: bytes, most: int) -> bool:
+    """Return whether a JSON text has more than `most` lists and objects."""
+    return _count_containers(raw) > most and _count_containers(_TEXT.sub(b"", raw)) > most
+
+
+def _count_containers(raw: bytes) -> int:
+    return raw.count(b"[") + raw.count(b"{")
+
+
 def value_in(text: str) -> Any:
     """Return the value of a text if it is JSON, else the text itself. Raises HasNul."""
     try:

@@ -12,13 +12,16 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from thumbwheel.importers.types import MOST_MESSAGES
+
 MAX_CHARACTERS = 1_500_000
 """Characters that are recorded of one request; a context of 300,000 tokens has about as many.
 With those of the reply, each escaped in the longest way, a line stays below what an import takes
 (`importers.lines.LONGEST`)."""
 MAX_VALUES = 200_000
-_VALUES_OF_ITEM = 4
-"""Values that a message or part has at least, in the form in which it is recorded."""
+_VALUES_OF_ITEM = MAX_VALUES // MOST_MESSAGES
+"""Values that a message or part counts for, so that no recorded call has more messages than an
+import takes."""
 MAX_DEPTH = 64
 """The reader of import lines takes 200 levels, some of which are the line's."""
 MAX_NAME = 512

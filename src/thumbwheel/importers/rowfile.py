@@ -12,7 +12,10 @@ import ast
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +122,7 @@ INDEX = re.compile(r"__index_level_\d+__|Unnamed: \d+")
 """Columns with the index of a table of pandas."""
 LONGEST_PYTHON = 2**20
 """Characters of a chat in Python's spelling that are taken apart."""
+_most_rows: ContextVar[int | None] = ContextVar("most_rows", default=None)
 HOPELESS = 1000
 """A file whose first lines, as many as this, hold not one JSON object is not read any further."""
 
@@ -135,14 +139,25 @@ class FileRow:
 
 
 def read_rows(path: Path, on_position: OnPosition) -> Iterator[FileRow]:
-    """Yield every row of the file in order, in constant memory. Raises InputError if the file as a
-    whole cannot be read."""
+    """Yield every row of the file in order, in constant memory; inside of `first_rows` the first
+    ones. Raises InputError if the file as a whole cannot be read."""
     container = container_of(path)
     if container == "json":
         rows = _unwrapped(_json(path, on_position))
     else:
         rows = table_rows(path, on_position, container)
+    rows = islice(rows, _most_rows.get())
     return map(_with_opened_texts, map(_without_types, map(_without_index, rows)))
+
+
+@contextmanager
+def first_rows(most: int) -> Iterator[None]:
+    """Let readers see the first `most` rows of every file while the context is open."""
+    token = _most_rows.set(most)
+    try:
+        yield
+    finally:
+        _most_rows.reset(token)
 
 
 def _without_index(row: FileRow) -> FileRow:

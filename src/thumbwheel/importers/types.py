@@ -58,6 +58,9 @@ HEAVIEST = 1000.0
 """Weight of a rater: sums of more would be no numbers at some point."""
 MOST_TARGETS = 256
 """Of one judgement: a ranking makes a pair of every two of them."""
+MOST_MESSAGES, MOST_STEPS = 20_000, 10_000
+"""Of one trace. Each is a row, and all of them are stored in one transaction, for which everybody
+waits."""
 OWNER_MARKS = ("is_training_data", "is_validation_data")
 """Keys of a trace's metadata (true or false) by which its owner says what it is for; a later import
 may change them."""
@@ -159,6 +162,8 @@ def _chat(value: Any) -> Any:
     messages = [{"role": "user", "content": value}] if isinstance(value, str) else value
     if not isinstance(messages, list) or not messages:
         raise Unreadable(f"{_short(value)} is neither a text nor a list of chat messages")
+    if len(messages) > MOST_MESSAGES:
+        raise Unreadable(f"it has {len(messages):,} messages; {MOST_MESSAGES:,} are the most")
     for message in messages:
         _check_message(message)
     return messages
@@ -377,7 +382,7 @@ class TraceRecord(Record):
     case: Name | None = None
     input: Chat
     output: str | None = None
-    steps: list[StepRecord] = Field(default_factory=lambda: [StepRecord()])
+    steps: list[StepRecord] = Field(default_factory=lambda: [StepRecord()], max_length=MOST_STEPS)
     status: Word = "ok"
     occurred_at: Time | None = None
     metadata: dict[str, Any] | None = None

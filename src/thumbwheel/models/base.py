@@ -6,15 +6,21 @@ a hub id that is in the Hugging Face cache or can be downloaded.
 
 from __future__ import annotations
 
+import shutil
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from thumbwheel.core.errors import InputError, MissingExtra, ModelError, NotFound
 from thumbwheel.models import ollama_store
 from thumbwheel.models.gguf.header import is_gguf
 from thumbwheel.models.known_bases import KNOWN_BASES
+
+if TYPE_CHECKING:
+    from huggingface_hub import DryRunFileInfo
 
 NEEDED = ("torch", "transformers", "peft", "safetensors")
 NAMES = (
@@ -22,6 +28,8 @@ NAMES = (
     "ollama:llama3.2, or a Hugging Face id"
 )
 """What may be named as a base."""
+LEAST_FREE, SHARE_KEPT_FREE = 10**9, 0.05
+"""Bytes and share of a disk that a download leaves free."""
 FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 """What is fetched of a repository: no code and no pickles."""
 
@@ -144,6 +152,25 @@ def _cached(base: str) -> Path:
     return Path(snapshot_download(base, allow_patterns=FILES, local_files_only=True))
 
 
+def _require_room(base: str, files: Sequence[DryRunFileInfo]) -> None:
+    """Raise ModelError if the disk would have too little room after a download: whoever may train
+    names any repository, and all agents are served from this disk."""
+    from huggingface_hub import constants
+
+    needed = sum(file.file_size or 0 for file in files if file.will_download)
+    cache = Path(constants.HF_HUB_CACHE)
+    there = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    disk = shutil.disk_usage(there)
+    reserve = max(LEAST_FREE, int(SHARE_KEPT_FREE * disk.total))
+    if needed > disk.free - reserve:
+        raise ModelError(
+            f"base model {base!r}",
+            f"its files have {needed / 1e9:,.1f} GB, and {disk.free / 1e9:,.1f} GB of the disk are "
+            f"free, of which {reserve / 1e9:,.1f} GB are kept for what comes in",
+            "Choose a smaller base, or make room",
+        )
+
+
 def _from_hub(base: str) -> Path:
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HFValidationError
@@ -167,6 +194,7 @@ def _from_hub(base: str) -> Path:
             "while online",
         )
     try:
+        _require_room(base, snapshot_download(base, allow_patterns=FILES, dry_run=True))
         return Path(snapshot_download(base, allow_patterns=FILES))
     except Exception as error:
         if not type(error).__module__.startswith(

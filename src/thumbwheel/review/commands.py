@@ -76,6 +76,9 @@ def create_(
     ] = None,
     most: Annotated[int, typer.Option(min=1, max=1_000_000, help="Items, at most.")] = 100_000,
     answers: Annotated[int, typer.Option(help="Answers of a comparison, at most.")] = 2,
+    replays: Annotated[
+        bool, typer.Option("--replays", help="Also answers of replays, which no user got.")
+    ] = False,
     *,
     wanted: TraceFilter,
     options: Mapping[str, Any] = {},
@@ -98,7 +101,7 @@ def create_(
         differing = None
         if conflicts_of is not None:
             of, differing = Origin.CONFLICTS, require_queue(ws, owner, conflicts_of)
-        selection = QueueSelection(Origin(of), wanted, most, answers, differing)
+        selection = QueueSelection(Origin(of), wanted, most, answers, replays, differing)
         made_queue = create(ws, owner, name, config, selection)
     return _queue_answer(made_queue, agent)
 

@@ -6,7 +6,7 @@ Not here: who gets which item (`hand_out.py`), what raters say (`rate.py`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -18,6 +18,7 @@ from thumbwheel.capture.trace_queries import (
     having_metadata,
     named_traces,
 )
+from thumbwheel.capture.trace_types import REPLAY_SOURCE
 from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, DataError, InputError, NotFound
 from thumbwheel.core.plugins import nearest
@@ -55,6 +56,8 @@ class QueueSelection:
     most: int = MOST
     answers: int = 2
     """Of a comparison, at most."""
+    replays: bool = False
+    """Whether answers of replays, which no user of the app got, are taken too."""
     differing: Queue | None = None
     """The queue whose items on which raters differ become the items of this one."""
 
@@ -62,6 +65,11 @@ class QueueSelection:
     def kind(self) -> ItemKind:
         """Of the items."""
         return self.origin.kind if self.differing is None else self.differing.kind
+
+    @property
+    def wanted(self) -> TraceFilter:
+        """The traces that items are made of."""
+        return self.traces if self.replays else replace(self.traces, without_source=REPLAY_SOURCE)
 
 
 def create(
@@ -164,7 +172,7 @@ def _selected(
         targets = [ItemTargets((trace_id,)) for trace_id in conflicting(connection, agent)]
     else:
         most = MOST if config.layout == "cards" else selection.most
-        rows = answered_traces(connection, agent.id, selection.traces, most)
+        rows = answered_traces(connection, agent.id, selection.wanted, most)
         targets = [ItemTargets((row.id,)) for row in rows]
         if config.layout == "cards":
             targets = _cards(connection, targets)
@@ -200,7 +208,7 @@ def _comparisons(
 ) -> list[ItemTargets]:
     """Return different answers to one prompt, of the newest prompts first."""
     answers: dict[str, dict[str, str]] = {}
-    rows = answered_traces(connection, agent.id, selection.traces, selection.most * 10)
+    rows = answered_traces(connection, agent.id, selection.wanted, selection.most * 10)
     for row in rows:
         by_text = answers.setdefault(row.input_id, {})
         by_text.setdefault(ids.fingerprint(row.output), row.id)

@@ -70,6 +70,10 @@ class Segment:
                 raise ValueError(f"{line!r:.80} is more than a line")
         return self._accept(b"\n".join(lines))
 
+    def append_large(self, lines: Sequence[bytes]) -> Future[None]:
+        """Append lines as `append_all` does; where lines are prepared, in the calling thread."""
+        return self.append_all(lines)
+
     def _accept(self, data: bytes) -> Future[None]:
         answer: Future[None] = Future()
         if sys.is_finalizing():

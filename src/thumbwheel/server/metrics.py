@@ -17,6 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from thumbwheel.access.needs import needs
+from thumbwheel.access.turn_route import TurnRoute
 from thumbwheel.gateway.application import Exchange
 from thumbwheel.gateway.reply_draft import CLIENT_LEFT
 
@@ -149,7 +150,7 @@ class Metrics:
 def router(metrics: Metrics) -> APIRouter:
     """Return the router for `/metrics`, in the format that the client accepts: Prometheus or
     OpenMetrics."""
-    routes = APIRouter()
+    routes = APIRouter(route_class=TurnRoute)
 
     @routes.get("/metrics", response_class=Response, dependencies=[needs("read")])
     def read_metrics(request: Request) -> Response:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request, Response
 
 from thumbwheel.access.needs import needs
+from thumbwheel.access.turn_route import TurnRoute
 from thumbwheel.access.types import Grants, Principal
 from thumbwheel.app.routing_table import tried_choice
 from thumbwheel.core.ids import slug_of
@@ -63,7 +64,7 @@ class PlaygroundCall(Response):
 
 def router() -> APIRouter:
     """Return the route that the playground's script asks."""
-    routes = APIRouter()
+    routes = APIRouter(route_class=TurnRoute)
 
     @routes.post(
         "/api/agents/{agent}/playground/{model}",

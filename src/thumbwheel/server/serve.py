@@ -172,6 +172,7 @@ def assembled(
             upstreams=Upstreams(config),
             trace_name=redactor.name,
             line=line,
+            charge=lambda exchange: recorded_call(exchange, budgets),
         )
 
         call_samples = _samples_of_calls(gateway, recorder, drainer)

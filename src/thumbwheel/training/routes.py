@@ -48,6 +48,7 @@ ROUTES = (
     *_methods(),
     Route("train auto", "POST", f"{AGENT}/runs/auto", "run", {"dry_run": True}),
     Route("run list", "GET", f"{AGENT}/runs", "read"),
+    Route("run compare", "GET", f"{AGENT}/runs/compare", "read"),
     Route(
         "run note",
         "PUT",

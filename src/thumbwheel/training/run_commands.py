@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from thumbwheel.core import present
 from thumbwheel.core.figures import duration, size
-from thumbwheel.training.types import Reproduction, Run, RunFiles, RunNote, Sameness
+from thumbwheel.training.types import (
+    ListedRun,
+    Reproduction,
+    RunComparison,
+    RunFiles,
+    RunNote,
+    Sameness,
+)
 
 DIFFERENT = 1
 """Exit code of a reproduction that did not come out the same."""
 
-run = typer.Typer(help="Recorded training runs: list them, train one again and compare.")
-
-
-@dataclass(frozen=True)
-class ListedRun(Run):
-    """A run of the list."""
-
-    version: str | None = None
-    """The version that it gave, as `v3`; None if it gave none or goes on."""
-    activity: str | None = None
-    """What it does now, in words; None once it has ended."""
-    note: str = ""
-    """What people wrote about it."""
-    tags: Sequence[str] = ()
-    """Words by which it is found again."""
+run = typer.Typer(help="Recorded training runs: list, compare, train one again.")
 
 
 @run.command("list")
@@ -41,26 +33,11 @@ def list_(
 
     Example: thumbwheel run list --agent support
     """
-    from thumbwheel.models.versions import require_agent, versions
-    from thumbwheel.training.run_notes import NO_NOTE, notes
-    from thumbwheel.training.train import activity_of, runs
+    from thumbwheel.models.versions import require_agent
+    from thumbwheel.training.run_list import listed_runs
 
     with ctx.obj() as ws:
-        learner = require_agent(ws, agent)
-        version_of = {version.run_id: version.name for version in versions(ws, learner)}
-        note_by_run = notes(ws, learner)
-        listed = []
-        for recorded in runs(ws, learner):
-            note = note_by_run.get(recorded.id, NO_NOTE)
-            listed.append(
-                ListedRun(
-                    **vars(recorded),
-                    version=version_of.get(recorded.id),
-                    activity=activity_of(ws, recorded),
-                    note=note.text,
-                    tags=note.tags,
-                )
-            )
+        listed = listed_runs(ws, require_agent(ws, agent))
     columns: dict[str, Callable[[ListedRun], object]] = {
         "run": lambda row: row.id,
         "method": lambda row: row.algorithm,
@@ -79,6 +56,50 @@ def _duration(row: ListedRun) -> str:
     if row.recorded_at is None or row.ended_at is None:
         return ""
     return duration((row.ended_at - row.recorded_at).total_seconds())
+
+
+@run.command()
+def compare(
+    ctx: typer.Context,
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help="Two runs or more, by their ids.")
+    ],
+    agent: Annotated[str, typer.Option(help="Whose runs.")],
+) -> present.Answer[RunComparison]:
+    """Compare runs: what they came to, and the settings that differ.
+
+    Example: thumbwheel run compare run_01k3 run_01k4 --agent support
+    """
+    from thumbwheel.models.versions import require_agent
+    from thumbwheel.training.run_list import compare_runs
+
+    with ctx.obj() as ws:
+        comparison = compare_runs(ws, require_agent(ws, agent), runs)
+    return present.page(comparison, _comparison_page(comparison))
+
+
+def _comparison_page(comparison: RunComparison) -> Iterator[present.Part]:
+    from thumbwheel.training.run_list import SECONDS
+
+    headings = ("", *(run.id for run in comparison.runs))
+    rows: list[Sequence[object]] = []
+    for line in comparison.results:
+        is_time = line.name == SECONDS
+        cells = [duration(value) if is_time else _cell(value) for value in line.values]
+        rows.append(("time" if is_time else line.name, *cells))
+    yield present.Table("results", headings, rows)
+    settings = [(line.name, *map(_cell, line.values)) for line in comparison.settings]
+    nothing_differs = "method, base, dataset and every setting are the same"
+    yield present.Table("settings that differ", headings, settings, nothing_differs)
+    if settings:
+        yield present.Note(f"{len(comparison.same)} settings are the same")
+
+
+def _cell(value: object) -> object:
+    """Return how a value of a run is shown."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "–" if value is None else value
 
 
 @run.command()

@@ -255,6 +255,11 @@ def activity_of(ws: Workspace, run: Run) -> str | None:
     return f"step {step} of {planned}" if planned else None
 
 
+def metrics_of(ws: Workspace, run: Run) -> list[dict[str, Any]]:
+    """Return the metrics of a run so far: a line for each step and each evaluation."""
+    return run_dir(ws, run).read_metrics()
+
+
 def metrics_after(
     ws: Workspace, run: Run, number: int, limit: int
 ) -> list[tuple[int, dict[str, Any]]]:

@@ -358,6 +358,49 @@ class RunNote:
 
 
 @dataclass(frozen=True)
+class ListedRun(Run):
+    """A run of the list."""
+
+    version: str | None = None
+    """The version that it gave, as `v3`; None if it gave none or goes on."""
+    activity: str | None = None
+    """What it does now, in words; None once it has ended."""
+    note: str = ""
+    """What people wrote about it."""
+    tags: Sequence[str] = ()
+    """Words by which it is found again."""
+
+
+@dataclass(frozen=True)
+class ComparedValues:
+    """A result or a setting of the runs that are compared."""
+
+    name: str
+    """Its name."""
+    values: Sequence[Any]
+    """Its value in each run; null where a run has none."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether the runs do not all have the same value."""
+        return any(value != self.values[0] for value in self.values)
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """Several runs beside each other."""
+
+    runs: Sequence[ListedRun]
+    """The runs; values are in their order."""
+    results: Sequence[ComparedValues]
+    """What they came to."""
+    settings: Sequence[ComparedValues]
+    """Settings that differ; method, base and dataset are among them."""
+    same: Sequence[ComparedValues]
+    """Settings that are the same in all runs."""
+
+
+@dataclass(frozen=True)
 class RunFiles:
     """The files of a run's folder, which are deleted with it."""
 

@@ -56,7 +56,7 @@ OTHER_CLASSES = {
     "OpenAgent": "RemoteAgent",
     "FrozenDataset": "RemoteDataset",
 }
-HTTP_ONLY = {"agents.list", EXPORT_FILE}
+HTTP_ONLY = {"agents.list", "runs.metrics", EXPORT_FILE}
 LINES = (
     {"type": "trace", "id": "t1", "input": "Where is it?", "output": "On its way."},
     {"type": "trace", "id": "t2", "input": "And now?", "output": "Here."},
@@ -191,6 +191,15 @@ def test_a_server_answers_as_the_home_itself(
         assert dataset.to_hf()["train"].to_list() == frozen.to_hf()["train"].to_list()
         assert list(dataset.to_pandas()["row_id"]) == list(frozen.to_pandas()["row_id"])
         assert desk.versions == local.versions
+        traces = desk.traces()
+        assert {trace.external_id for trace in traces} == {"t1", "t2"}
+        assert traces == local.traces() and desk.trace("t1") == local.trace("t1")
+        for chosen in ({"most": 1}, {"judged": "bad"}, {"text": "Where", "rated": True}):
+            assert len(desk.traces(**chosen)) == 1
+            assert desk.traces(**chosen) == local.traces(**chosen)
+        assert error_of(lambda: desk.traces(judgd="bad")) == error_of(
+            lambda: local.traces(judgd="bad")
+        )
 
         # errors are those of the home itself
         evaluation = Evaluation.model_construct(id="evl_none")
@@ -274,6 +283,10 @@ def test_a_whole_turn_is_made_over_a_server(tmp_path: Path) -> None:
             ["v0", "v1"],
         )
         assert agent.version().id == result.version_id
+        (run,) = agent.runs
+        assert (run.id, run.version, run.config["max_steps"]) == (result.run_id, "v1", 3)
+        metrics = agent.metrics(run.id)
+        assert {line["step"] for line in metrics} >= {1, 2, 3}
         evaluation = agent.evaluate("v1", max_new_tokens=4)
         decision = agent.gate(evaluation)
         assert decision.id.startswith("dec_") and decision.reasons
@@ -284,6 +297,7 @@ def test_a_whole_turn_is_made_over_a_server(tmp_path: Path) -> None:
         local = home.agent("shop")
         assert local.gate(local.evaluate("v1", max_new_tokens=4)) == decision
         assert local.versions == agent_versions(local)
+        assert (local.runs, local.metrics(run.id)) == ([run], metrics)
 
 
 def agent_versions(local: OpenAgent) -> list[Any]:

@@ -111,6 +111,8 @@ def test_corrections_recommend_dpo(tmp_path: Path) -> None:
     few = plan_of(world, tmp_path / "strict", DatasetConfig(plan=PlanConfig(dpo_min=100)))
     assert "DPO weak: 60 pairs (60 from correction)" in "\n".join(few.to_words())
     assert few.missing["dpo"] == {"pairs": 40}
+    nearly = plan_of(world, tmp_path / "nearly", DatasetConfig(plan=PlanConfig(dpo_min=61)))
+    assert "; 1 more pair needed." in "\n".join(nearly.to_words())
 
 
 def test_contradictions_duplicates_and_awaited_targets_are_told(tmp_path: Path) -> None:
@@ -129,6 +131,7 @@ def test_contradictions_duplicates_and_awaited_targets_are_told(tmp_path: Path) 
     assert plan.drops == {"the same answer to the same prompt: counted once": 1}
     text = "\n".join(plan.to_words())
     assert "the side with the most weight decides (a plurality)" in text
+    assert "1 answer whose raters disagree evenly, 1 answer with disagreeing raters" in text
     assert "1 target of feedback did not arrive yet" in text
     assert "Feedback about 1 session is kept" in text
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.public_data import public_data
+from thumbwheel.core import child
 from thumbwheel.core.errors import DataError, ModelError
 from thumbwheel.engine import render
 from thumbwheel.engine.messages import FALLBACKS
@@ -58,13 +59,13 @@ def test_a_template_without_end_is_stopped_and_not_tried_again(
         f"%}}{{% endfor %}}{{% endfor %}}x"
     )
     exchanges: list[bytes] = []
-    exchange = render._exchange
+    ask = child.ask
 
-    def counted(process: subprocess.Popen[bytes], line: bytes) -> dict[str, Any]:
+    def counted(process: subprocess.Popen[bytes], line: bytes, seconds: float) -> dict[str, Any]:
         exchanges.append(line)
-        return exchange(process, line)
+        return ask(process, line, seconds)
 
-    monkeypatch.setattr(render, "_exchange", counted)
+    monkeypatch.setattr(child, "ask", counted)
     for _ in range(2):
         with pytest.raises(ModelError, match="did not end within 2 seconds"):
             rendered(template)

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from thumbwheel.evaluation import compare, guards
@@ -134,6 +134,13 @@ def test_others_are_not_told_of_general_skill(guards):
     assert not any("--replay-weight" in reason for reason in decision.reasons)
 
 
+# Inputs drawn at random are seldom so good that one reason alone decides.
+@example(passing(low=0.0), GatePolicy())
+@example(passing(low=-0.005), GatePolicy())
+@example(passing(basis=Basis.FEEDBACK), GatePolicy())
+@example(passing(fresh=False), GatePolicy())
+@example(passing(tainted=True), GatePolicy())
+@example(passing(judges=("rm1",), optimised=("reward_model", "rm1")), GatePolicy())
 @given(INPUTS, POLICIES)
 def test_never_approves_without_a_lower_bound_above_zero(inputs, policy):
     verdict = decide(inputs, policy).verdict

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from tests.worlds.feedback_world import AGENT as TAUGHT
 from tests.worlds.gateway_world import AGENT, opened_home, running
 from tests.worlds.taught_world import PLACES
 from thumbwheel.app.python_api import OpenAgent
-from thumbwheel.capture.feedback import list_feedback
+from thumbwheel.capture.feedback import add_feedback, list_feedback
 from thumbwheel.capture.ingest import ingest
+from thumbwheel.capture.prompts import prompts
+from thumbwheel.capture.recent import quality, use
 from thumbwheel.capture.trace_filter import TraceFilter
 from thumbwheel.capture.traces import list_traces, show_trace
 from thumbwheel.core.errors import DataError, NotFound
@@ -31,6 +34,7 @@ from thumbwheel.evaluation.replay_types import ReplaySpec
 from thumbwheel.evaluation.trace_replay import select_traces, show_replay
 from thumbwheel.models import versions
 from thumbwheel.models.types import Agent, EndpointAddress
+from thumbwheel.review.commands import queue
 
 SUPPORT = Agent.named(AGENT)
 LINES: list[dict[str, Any]] = [
@@ -91,12 +95,12 @@ def asked() -> Asked:
 def ws(tmp_path: Path, asked: Asked) -> Iterator[Workspace]:
     """A home with recorded traces and a version that is not deployed anywhere."""
     with ScriptedUpstream(asked.answer) as upstream, opened_home(tmp_path / "home") as opened:
-        add_traces(opened, tmp_path, LINES)
+        add_lines(opened, tmp_path, LINES)
         versions.add_endpoint(opened, AGENT, EndpointAddress(upstream.url, "candidate"))
         yield opened
 
 
-def add_traces(ws: Workspace, folder: Path, lines: list[dict[str, Any]]) -> None:
+def add_lines(ws: Workspace, folder: Path, lines: list[dict[str, Any]]) -> None:
     file = folder / "traces.jsonl"
     file.write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
     ingest(ws, AGENT, "jsonl", file)
@@ -152,7 +156,7 @@ def test_the_same_replay_asks_and_stores_nothing_twice(ws: Workspace, asked: Ask
 def test_it_selects_the_newest_that_match_and_never_an_answer_of_a_replay(
     ws: Workspace, tmp_path: Path
 ) -> None:
-    add_traces(ws, tmp_path, [WITHOUT_ANSWER])
+    add_lines(ws, tmp_path, [WITHOUT_ANSWER])
     run_replay(ws, spec_of(ws, "t1"))
     names = [
         show_trace(ws, AGENT, chosen)["external_id"]
@@ -177,7 +181,7 @@ def test_it_selects_the_newest_that_match_and_never_an_answer_of_a_replay(
 def test_what_cannot_be_asked_again_is_named_with_the_reason(
     ws: Workspace, asked: Asked, tmp_path: Path
 ) -> None:
-    add_traces(ws, tmp_path, [WITH_TOOLS, WITHOUT_ANSWER])
+    add_lines(ws, tmp_path, [WITH_TOOLS, WITHOUT_ANSWER])
     asked.refused = {"question 3"}
     spec = spec_of(ws, "tools", "silent", "t3", "t1")
     result = run_replay(ws, spec)
@@ -192,6 +196,51 @@ def test_what_cannot_be_asked_again_is_named_with_the_reason(
     assert "question 1" in asked.questions and "rain" not in asked.questions
 
 
+def test_a_vote_on_a_replay_is_in_no_share_and_its_answers_are_no_use_of_the_app(
+    ws: Workspace, tmp_path: Path
+) -> None:
+    add_feedback(ws, AGENT, "t3", "thumb", True, rater="ann")
+    result = run_replay(ws, spec_of(ws, "t1", "t2"))
+    now = datetime.now(UTC) + timedelta(seconds=1)
+    before = quality(ws, SUPPORT, now)
+    (prompt,) = prompts(ws, SUPPORT)
+    assert (prompt.traces, prompt.good, prompt.rated) == (len(LINES), 1, 1)
+    assert [(share.good, share.rated) for share in before.by_week] == [(1, 1)]
+
+    for row in show_replay(ws, SUPPORT, result.id).traces:
+        targets = [{"trace": row.recorded}, {"trace": row.replayed}]
+        vote = {"kind": "preference", "value": 1, "targets": targets, "rater": "ann"}
+        add_lines(ws, tmp_path, [{"type": "feedback", **vote}])
+    assert show_replay(ws, SUPPORT, result.id).votes == {"replayed": 2}
+    assert quality(ws, SUPPORT, now) == before
+    assert prompts(ws, SUPPORT) == [prompt]
+    answers = use(ws, SUPPORT, now)
+    assert (answers.answers, answers.typical_seconds) == (len(LINES), None)
+
+    # another vote about a recorded answer still counts
+    add_feedback(ws, AGENT, "t1", "thumb", False, rater="ann")
+    (share,) = quality(ws, SUPPORT, now).by_week
+    assert (share.good, share.rated) == (1, 2)
+
+
+@pytest.mark.parametrize("more", [[], ["--order", "active"], ["--unrated"]])
+def test_answers_of_a_replay_enter_a_queue_only_on_request(ws: Workspace, more: list[str]) -> None:
+    result = run_replay(ws, spec_of(ws, "t1", "t2"))
+    (row, _) = show_replay(ws, SUPPORT, result.id).traces
+
+    def items(name: str, *options: str) -> int:
+        command = ("create", name, "--agent", AGENT, *options, "--json")
+        return int(json.loads(invoked(ws, queue, *command).stdout)["items"])
+
+    assert items("recorded", *more) == len(LINES)
+    assert items("all", "--replays", *more) == len(LINES) + 2
+    with pytest.raises(DataError, match="none of what is recorded"):
+        items("none", "--of", "comparisons", *more)
+    assert items("pairs", "--of", "comparisons", "--replays", *more) == 2
+    added = invoked(ws, queue, "add", "recorded", row.replayed, "--agent", AGENT, "--json")
+    assert json.loads(added.stdout)["added"] == 1
+
+
 def test_erasing_the_person_takes_the_new_answer_too(ws: Workspace) -> None:
     result = run_replay(ws, spec_of(ws, "t1", "t2"))
     erase(ws, SUPPORT, "customer-1")
@@ -202,7 +251,7 @@ def test_erasing_the_person_takes_the_new_answer_too(ws: Workspace) -> None:
 
 
 def test_the_commands_run_it_show_it_and_write_it(ws: Workspace, tmp_path: Path) -> None:
-    add_traces(ws, tmp_path, [FORMULA])
+    add_lines(ws, tmp_path, [FORMULA])
     text = invoked(ws, replay, "run", "v0", "--agent", AGENT, "--trace", "sum", "--json").stdout
     result = json.loads(text)
     assert (result["answered"], result["equal"]) == (1, 0)
@@ -226,7 +275,7 @@ def test_the_commands_run_it_show_it_and_write_it(ws: Workspace, tmp_path: Path)
 def test_python_gets_the_same_from_an_open_home_and_from_a_server(
     ws: Workspace, tmp_path: Path
 ) -> None:
-    add_traces(ws, tmp_path, [WITH_TOOLS])
+    add_lines(ws, tmp_path, [WITH_TOOLS])
     here = OpenAgent(ws, SUPPORT).replay("v0", traces=["t2", "t0"])
     assert [row.after for row in here.traces] == ["again: question 2", "again: question 0"]
     with running(ws) as server:

@@ -118,6 +118,30 @@ def test_each_border_of_a_win_and_of_a_loss(changes: dict[str, Any], verdict: st
     assert decide(plan, inputs_of(plan, comparison_of(**changes))).verdict == verdict
 
 
+def test_a_gain_of_thumbs_is_said_in_points_and_one_of_a_scale_as_it_is_measured() -> None:
+    for options, won, lost in (
+        (
+            {},
+            "v1 is better: thumb gains +10.0 points, at least +2.0 points",
+            "v1 is worse: thumb differs by −30.0 points, at most −10.0 points",
+        ),
+        (
+            {"metric": "rating"},
+            "v1 is better: rating gains +0.1000, at least +0.0200",
+            "v1 is worse: rating differs by −0.3000, at most −0.1000",
+        ),
+    ):
+        plan = plan_of(**options)
+        reason, *_ = decide(plan, inputs_of(plan, comparison_of())).reasons
+        assert reason.startswith(won)
+        worse = comparison_of(gain=-0.3, low=-0.5, stop_high=-0.1)
+        assert decide(plan, inputs_of(plan, worse)).reasons[0].startswith(lost)
+        unclear = comparison_of(low=-0.05)
+        (reason,) = decide(plan, inputs_of(plan, unclear)).reasons
+        low, high = ("−5.0 points", "+20.0 points") if not options else ("−0.0500", "+0.2000")
+        assert reason.endswith(f"between {low} and {high}")
+
+
 @pytest.mark.parametrize(
     ("changes", "verdict"),
     [

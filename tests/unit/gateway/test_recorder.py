@@ -54,7 +54,7 @@ def test_a_call_that_is_lost_for_a_full_queue_is_charged_all_the_same(
         return name.encode()
 
     with Recorder(SlowDisk) as recorder:
-        recorder.add(PendingCall(lambda: line("budget"), 6, charges=True))
+        recorder.add(PendingCall(lambda: line("budget"), 6, charge=lambda: line("budget")))
         recorder.add(PendingCall(lambda: line("no budget"), 9))
     assert charged == ["budget"]
     assert recorder.losses.count == 2 and "more calls wait" in recorder.losses.last

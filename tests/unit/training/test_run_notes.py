@@ -9,15 +9,19 @@ from collections.abc import Iterator
 
 import pytest
 
+import thumbwheel
+from tests.opened_home import invoked
 from tests.worlds.api_world import commands_client
-from tests.worlds.gateway_world import AGENT, opened_home
-from tests.worlds.operations_world import operations, write_curves
+from tests.worlds.gateway_world import AGENT, opened_home, running
+from tests.worlds.operations_world import STEPS, operations, write_curves
 from tests.worlds.pages_world import fill, small_home
-from thumbwheel.core.errors import Conflict, InputError
+from thumbwheel.app.python_api import OpenAgent
+from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.types import Agent
 from thumbwheel.training.curves import StepRange, curves
 from thumbwheel.training.live import STARTING, progress_of
+from thumbwheel.training.run_commands import run as group
 from thumbwheel.training.run_notes import delete_run, note_of, write_note
 from thumbwheel.training.train import run_dir, run_of, runs
 from thumbwheel.training.types import RunNote
@@ -50,6 +54,42 @@ def test_a_note_is_written_replaced_and_listed(ws: Workspace) -> None:
         assert client.put(f"{API}/run_sft/note", json={"tag": ["a,b"]}).status_code == 422
     with pytest.raises(InputError, match="comma"):
         write_note(ws, run, "", ["a,b"])
+
+
+def test_runs_are_compared_and_a_server_answers_as_the_home(ws: Workspace) -> None:
+    local = OpenAgent(ws, SUPPORT)
+    comparison = local.compare_runs("run_dpo", "run_sft")
+    assert [run.id for run in comparison.runs] == ["run_dpo", "run_sft"]
+    assert [(line.name, list(line.values)) for line in comparison.settings] == [
+        ("method", ["dpo", "sft"])
+    ]
+    assert "learning_rate" in [line.name for line in comparison.same]
+    results = {line.name: line.values for line in comparison.results}
+    assert results["version"] == [None, "v3"]
+    assert results["dev loss of the base"][0] == results["dev loss of the base"][1]
+    assert len(set(results["dev loss of the best step"])) == 2
+
+    command = ("compare", "run_dpo", "run_sft", "--agent", AGENT)
+    shown = invoked(ws, group, *command, columns=200).stdout
+    assert "10 min 40 s" in shown and "dpo" in shown
+    assert json.loads(invoked(ws, group, *command, "--json").stdout)["settings"] == [
+        {"name": "method", "values": ["dpo", "sft"]}
+    ]
+    for names, error in ((["run_sft"], InputError), (["run_sft", "run_9"], NotFound)):
+        with pytest.raises(error):
+            local.compare_runs(*names)
+
+    lines = local.metrics("run_sft")
+    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
+    assert [run.state for run in local.runs] == ["finished", "finished", "running"]
+    with running(ws) as server:
+        key = ws.home.access_token.read_text().strip()
+        served = thumbwheel.connect(server.url, key=key).agent(AGENT)
+        assert served.runs == local.runs
+        assert served.compare_runs("run_dpo", "run_sft") == comparison
+        assert served.metrics("run_sft") == lines
+        with pytest.raises(InputError, match="2 to 8 can be compared"):
+            served.compare_runs("run_sft")
 
 
 def test_a_run_that_a_version_needs_or_that_trains_is_kept(ws: Workspace) -> None:

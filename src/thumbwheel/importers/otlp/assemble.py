@@ -20,6 +20,7 @@ from thumbwheel.importers.otlp.evaluations import evaluation_record, is_evaluati
 from thumbwheel.importers.otlp.messages import text_in
 from thumbwheel.importers.otlp.span import Span
 from thumbwheel.importers.types import (
+    MOST_STEPS,
     AnyRecord,
     StepRecord,
     TargetRef,
@@ -170,6 +171,7 @@ def _run(
         # an agent that answers by a tool, such as final_answer
         answer = text_in(conventions.first(steps[-1].attributes, conventions.TOOL_OUTPUT))
 
+    steps = steps[:MOST_STEPS]  # as none are added later to a trace that has so many
     fields: dict[str, Any] = {
         "id": name,
         "session": _first_name(inside, conventions.SESSION),

@@ -9,6 +9,7 @@ from thumbwheel.access.types import Principal
 from thumbwheel.core.config import Config
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import versions
+from thumbwheel.server.api.bodies import BoundedRoute
 
 
 class ListedAgent(Config):
@@ -20,7 +21,7 @@ class ListedAgent(Config):
 
 def router() -> APIRouter:
     """Return the router for the list of agents."""
-    routes = APIRouter()
+    routes = APIRouter(route_class=BoundedRoute)
 
     @routes.get(
         "/api/agents", operation_id="agents.list", dependencies=[needs("read", by_row=True)]

@@ -11,12 +11,12 @@ from typing import Any
 
 from fastapi import HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
-from fastapi.routing import APIRoute
 from starlette.types import Message
 
 from thumbwheel.access.credentials import Credentials
 from thumbwheel.access.gate import AccessGate
 from thumbwheel.access.problem import answered_with
+from thumbwheel.access.turn_route import TurnRoute
 from thumbwheel.capture.uploads import Upload
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, StorageError
@@ -31,7 +31,7 @@ MOST_UPLOADED = 8 * 2**30
 FILE_NAME = re.compile(r"[^\W_][\w .()+-]{0,199}")
 
 
-class BoundedRoute(APIRoute):
+class BoundedRoute(TurnRoute):
     """A route that stops reading a body at MOST_BYTES; that of a stranger soon."""
 
     def get_route_handler(self) -> Callable[[Request], Any]:

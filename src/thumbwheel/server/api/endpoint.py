@@ -14,7 +14,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from fastapi import Path as PathParameter
-from fastapi.concurrency import run_in_threadpool
 from pydantic import BeforeValidator, ConfigDict, Field, create_model
 
 from thumbwheel.access.needs import needs
@@ -22,6 +21,7 @@ from thumbwheel.access.protocol import EXIT, PAGE, path_names
 from thumbwheel.access.result import json_of, response_of, wants_page
 from thumbwheel.access.route import Route
 from thumbwheel.access.types import Principal
+from thumbwheel.access.work_shares import in_thread_turn
 from thumbwheel.app.job_kinds import job_kind
 from thumbwheel.app.run_or_submit import result_of
 from thumbwheel.app.served_home import Asking, ServedHome, accepted_response, ended_job
@@ -334,7 +334,7 @@ class OperationEndpoint:
             return response
 
         async def answer_of_job(**arguments: Any) -> Response:
-            response = await run_in_threadpool(self.answered, arguments)
+            response = await in_thread_turn(self.answered, arguments)
             if isinstance(response, Response):
                 return response
             state, seconds = arguments["request"].app.state, arguments[WAIT]
@@ -343,7 +343,7 @@ class OperationEndpoint:
             ended = await ended_job(arguments["request"], response.job, seconds)
             if ended is None:
                 return accepted_response(response.job)
-            return await run_in_threadpool(response.respond, ended)
+            return await in_thread_turn(response.respond, ended)
 
         chosen: Callable[..., Any] = answer_of_job if self.operation.is_job else answer
         chosen.__signature__ = inspect.Signature(self._parameters())  # type: ignore[attr-defined]

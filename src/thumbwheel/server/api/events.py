@@ -24,6 +24,7 @@ from thumbwheel.access.needs import Need, needs
 from thumbwheel.access.problem import problem
 from thumbwheel.access.route import AGENT
 from thumbwheel.access.types import Principal
+from thumbwheel.access.work_shares import in_thread_turn
 from thumbwheel.app.job_paths import shown_event
 from thumbwheel.core import present
 from thumbwheel.core.errors import Busy, Forbidden, InputError, NotFound
@@ -123,7 +124,7 @@ class BoundedStream(StreamingResponse):
 async def answer(request: Request, look: Look, after: str | None) -> Response:
     """Return the events as a stream if the client accepts one, else the events so far as a list.
     Raises whatever the first call of `look` raises."""
-    first = await run_in_threadpool(look, after)
+    first = await in_thread_turn(look, after)
     if STREAM in request.headers.get("accept", ""):
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return BoundedStream(request, _stream(request, look, first, after), headers)

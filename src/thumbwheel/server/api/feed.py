@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi import Path as PathParameter
 
 from thumbwheel.access.needs import needs
+from thumbwheel.access.turn_route import TurnRoute
 from thumbwheel.models.versions import require_agent
 from thumbwheel.notify.feed import MEDIA_TYPE, atom
 from thumbwheel.notify.notices import notices
@@ -25,7 +26,7 @@ class FeedResponse(Response):
 
 def router() -> APIRouter:
     """Return the router of the feed."""
-    routes = APIRouter()
+    routes = APIRouter(route_class=TurnRoute)
 
     @routes.get(
         "/api/agents/{agent}/feed.atom",

@@ -10,6 +10,8 @@ from fastapi import Path as PathParameter
 
 from thumbwheel.access.needs import needs
 from thumbwheel.access.route import AGENT
+from thumbwheel.access.turn_route import TurnRoute
+from thumbwheel.access.work_shares import in_file_turn
 from thumbwheel.capture.uploads import Upload
 from thumbwheel.core import present
 from thumbwheel.core.field_words import describe_fields
@@ -31,7 +33,7 @@ AgentName = Annotated[
 def router() -> APIRouter:
     """Return the router for previews of imports."""
     describe_fields(FilePreview)
-    routes = APIRouter()
+    routes = APIRouter(route_class=TurnRoute)
 
     @routes.post(
         f"{AGENT}/imports/previews",
@@ -49,7 +51,7 @@ def router() -> APIRouter:
             },
         },
     )
-    def preview(
+    async def preview(
         request: Request,
         agent: AgentName,
         path: Annotated[str, Query(pattern=NO_NUL, description="The name of the file.")],
@@ -78,7 +80,8 @@ def router() -> APIRouter:
         file from being imported is in `problem`.
         """
         ws: Workspace = request.app.state.workspace
-        shown = preview_file(
+        shown = await in_file_turn(
+            preview_file,
             upload.path,
             slug_of(agent),
             case_rule=ws.case_rule,

@@ -13,7 +13,7 @@ from thumbwheel.deploy import routing
 from thumbwheel.experiments import controller
 from thumbwheel.experiments.analysis import MISMATCH, SILENCE
 from thumbwheel.experiments.history import Moment, history
-from thumbwheel.experiments.types import ExperimentConfig
+from thumbwheel.experiments.types import SHARES, ExperimentConfig
 from thumbwheel.loop.experiment import waiting_winner
 from thumbwheel.models import versions
 from thumbwheel.report.charts import Band, ChartLine, series
@@ -62,6 +62,7 @@ def load_experiment(asked: PageRequest) -> Mapping[str, Any]:
         "charts": _charts(moments, experiment.plan.config.metric),
         "mismatch": MISMATCH,
         "silence": SILENCE,
+        "is_share": experiment.plan.config.metric in SHARES,
         "events": [*reversed(controller.events_of(asked.ws, experiment))],
         "verdicts": controller.verdicts_of(asked.ws, experiment),
         "waiting": waiting_winner(asked.ws, experiment),
@@ -94,8 +95,9 @@ def load_start(asked: PageRequest) -> Mapping[str, Any]:
 
 def _charts(moments: Sequence[Moment], metric: str) -> dict[str, Markup]:
     """Return arm -> chart of its gain, with the interval that holds at every moment, by the number
-    of outcomes."""
+    of outcomes. The gain of a share is drawn in percentage points."""
     charts = {}
+    scale = 100 if metric in SHARES else 1
     arms = [comparison.arm for comparison in moments[-1].comparisons] if moments else []
     for arm in arms:
         gains: list[tuple[float, float]] = []
@@ -103,11 +105,11 @@ def _charts(moments: Sequence[Moment], metric: str) -> dict[str, Markup]:
         for moment in moments:
             (comparison,) = (row for row in moment.comparisons if row.arm == arm)
             if comparison.gain is not None:
-                gains.append((moment.answered, comparison.gain))
+                gains.append((moment.answered, scale * comparison.gain))
             if comparison.low is not None and comparison.high is not None:
                 # Nobody can gain or lose more than everything.
                 low, high = max(-1.0, comparison.low), min(1.0, comparison.high)
-                band.append((moment.answered, low, high))
+                band.append((moment.answered, scale * low, scale * high))
         if gains:
             charts[arm] = chart([arm, metric, gains, band], _drawing(arm, metric, gains, band))
     return charts
@@ -121,7 +123,7 @@ def _drawing(
 ) -> Any:
     title = f"Gain of {arm} in {metric}, with the interval that holds at every moment"
     return lambda: series(
-        [ChartLine(f"gain of {arm}", gains)],
+        [ChartLine(f"points of {arm}" if metric in SHARES else f"gain of {arm}", gains)],
         title,
         band=Band(band) if band else None,
         level=0.0,

@@ -70,6 +70,7 @@ def load_playground(asked: PageRequest) -> Mapping[str, Any]:
         "settings": {
             "agent": slug,
             "api": f"/api/agents/{slug}",
+            "feedback": f"/a/{slug}/api/feedback",
             "rater": asked.rater,
             "recorded": recorded,
         },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from secrets import randbits
 from typing import Any, Literal
 
@@ -28,6 +29,17 @@ class ReplayQuery(Config):
     """Pairs before those that are shown"""
 
 
+@dataclass(frozen=True)
+class Side:
+    """One of two answers beside each other."""
+
+    answer: Literal["recorded", "replayed"]
+    trace: str
+    name: str
+    """Who answered, as people read it."""
+    text: str
+
+
 def load_replay(asked: PageRequest) -> Mapping[str, Any]:
     """Load a part of a replay. Sides are drawn anew for each reader if the names are hidden."""
     query = asked.parsed(ReplayQuery)
@@ -39,12 +51,13 @@ def load_replay(asked: PageRequest) -> Mapping[str, Any]:
     pairs = []
     for trace in chosen[query.skip : query.skip + AT_ONCE]:
         is_hidden = is_blind and not trace.is_equal and not trace.votes
-        sides = [
-            {"trace": trace.recorded, "name": "recorded", "text": trace.before},
-            {"trace": trace.replayed, "name": replay.version, "text": trace.after},
-        ]
+        recorded_name = "recorded"
         if trace.answered_by:
-            sides[0]["name"] = f"recorded, {trace.answered_by}"
+            recorded_name = f"recorded, {trace.answered_by}"
+        sides = [
+            Side("recorded", trace.recorded, recorded_name, trace.before),
+            Side("replayed", trace.replayed, replay.version, trace.after),
+        ]
         if is_hidden and randbits(1):
             sides.reverse()
         pairs.append({"trace": trace, "sides": sides, "is_hidden": is_hidden})

@@ -17,6 +17,7 @@ from starlette.types import Scope
 
 from thumbwheel.access.needs import needs, public
 from thumbwheel.access.problem import shown_to
+from thumbwheel.access.work_shares import in_file_turn
 from thumbwheel.core import log
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import NotFound, ThumbwheelError
@@ -163,10 +164,11 @@ def _add_markdown(routes: APIRouter) -> None:
         operation_id="pages.markdown",
         dependencies=[needs("read", by_row=True)],
     )
-    def show_markdown(asked: TextsToShow) -> ShownTexts:
+    async def show_markdown(asked: TextsToShow) -> ShownTexts:
         """Return texts as the safe HTML in which the pages show Markdown. Beyond 400,000 characters
         texts are shown unrendered."""
-        return ShownTexts(html=[str(html) for html in markdown_of_all(asked.texts)])
+        rendered = await in_file_turn(markdown_of_all, asked.texts)
+        return ShownTexts(html=[str(html) for html in rendered])
 
 
 def _download(form: str) -> Callable[[Request], Response]:

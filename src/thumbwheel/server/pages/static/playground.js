@@ -1,10 +1,9 @@
 // The playground: a chat with one version, or two versions on one prompt and a vote between them.
-//
-// A vote is a preference over the two traces, in the order in which they were shown.
 
 import { newKey, send } from "./api.js";
 import { ask } from "./chat_stream.js";
 import { say } from "./messages.js";
+import { listenToVotes, storeVote } from "./vote.js";
 
 const root = document.getElementById("playground");
 const settings = root ? JSON.parse(root.dataset.settings) : null;
@@ -17,7 +16,8 @@ const stopButton = document.getElementById("stop");
 let history = []; // messages of the conversation so far, without the system prompt
 let session = newKey();
 let running = null; // ends what is being answered
-let openVote = null; // takes the key of a vote
+let openVote = null; // the buttons of the newest vote, which keys press
+const votes = new WeakMap(); // the buttons of a vote -> what a choice does
 
 const isComparing = () => setup.elements.mode.value === "compare";
 const chosen = (id) => {
@@ -104,11 +104,6 @@ async function answered(reply, model, mode, signal) {
   }
 }
 
-async function judged(trace, words) {
-  const line = { id: newKey(), rater: settings.rater, ...words };
-  await send("POST", `/a/${encodeURIComponent(settings.agent)}/api/feedback`, { ...trace, ...line });
-}
-
 function addThumbs(reply, trace) {
   const thumbs = fromTemplate("thumbs");
   thumbs.addEventListener("click", async (event) => {
@@ -116,7 +111,7 @@ function addThumbs(reply, trace) {
     if (!button) return;
     const isGood = button.dataset.thumb === "true";
     try {
-      await judged({ trace }, { thumb: isGood });
+      await send("POST", settings.feedback, { id: newKey(), rater: settings.rater, trace, thumb: isGood });
       for (const other of thumbs.querySelectorAll("button")) {
         other.setAttribute("aria-pressed", String(other === button));
         other.disabled = true;
@@ -173,46 +168,32 @@ async function compare(question, signal) {
     pair.append(element("p", { class: "outcome soft" }, "This agent's calls are not recorded, so there is nothing to vote about."));
     return;
   }
-  pair.append(voteBox(pair, question, replies, results, isBlind ? reveal : () => {}));
+  pair.append(voteBox(question, replies, results, isBlind ? reveal : () => {}));
 }
 
-function voteBox(pair, question, replies, results, reveal) {
+function voteBox(question, replies, results, reveal) {
   const box = fromTemplate("vote");
-  const buttons = [...box.querySelectorAll("button")];
-  const vote = async (choice) => {
-    for (const button of buttons) button.disabled = true;
-    const targets = results.map((result) => ({ trace: result.answer.trace }));
-    const preference = choice === "tie" ? null : Number(choice);
-    try {
-      await judged({ targets }, { kind: "preference", value: preference });
-    } catch (error) {
-      for (const button of buttons) button.disabled = false;
-      say(error.message, "bad");
-      return;
-    }
-    openVote = null;
+  const about = {
+    url: settings.feedback,
+    rater: settings.rater,
+    traces: results.map((result) => result.answer.trace),
+    names: results.map((result, side) => `${result.answer.version} (${["left", "right"][side]})`),
+  };
+  votes.set(box, async (choice) => {
+    const vote = await storeVote(box, choice, about);
+    if (!vote) return;
+    if (openVote === box) openVote = null;
     reveal();
-    const better = preference === null ? null : replies[preference];
-    better?.box.classList.add("better");
-    const names = results.map((result) => result.answer.version);
-    const words = preference === null
-      ? `Saved: a tie between ${names[0]} (left) and ${names[1]} (right).`
-      : `Saved: ${names[preference]} (${["left", "right"][preference]}) is better than ${names[1 - preference]}.`;
-    const outcome = element("p", { class: "outcome", role: "status" }, words);
-    box.replaceWith(outcome);
-    if (preference !== null) {
+    if (vote.side !== null) {
+      replies[vote.side].box.classList.add("better");
       history.push({ role: "user", content: question });
-      const gold = goldForm(question, results[preference].answer.text);
+      const gold = goldForm(question, results[vote.side].answer.text);
       history.pop();
-      if (gold) outcome.after(gold);
+      if (gold) vote.outcome.after(gold);
     }
     prompt.focus();
-  };
-  box.addEventListener("click", (event) => {
-    const button = event.target.closest("button[data-vote]");
-    if (button) vote(button.dataset.vote);
   });
-  openVote = { 1: () => vote("0"), 2: () => vote("1"), 0: () => vote("tie") };
+  openVote = box;
   return box;
 }
 
@@ -263,11 +244,7 @@ if (root) {
     event.preventDefault();
     submit();
   });
-  document.addEventListener("keydown", (event) => {
-    const isTyping = event.target.matches?.("input:not([type=radio], [type=checkbox]), textarea, select");
-    if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
-    openVote?.[event.key]?.();
-  });
+  listenToVotes(talk, () => openVote, (box, choice) => votes.get(box)(choice));
   stopButton.addEventListener("click", () => running?.abort());
   document.getElementById("anew").addEventListener("click", anew);
   setup.addEventListener("change", showMode);

@@ -5,6 +5,7 @@ import { newKey, send } from "./api.js";
 import { difference } from "./diff.js";
 import { Keys, shown } from "./bench_keys.js";
 import { say } from "./messages.js";
+import { isForPage } from "./page_keys.js";
 import { Outbox } from "./outbox.js";
 
 const AHEAD = 30; // items that are fetched before they are needed
@@ -790,8 +791,7 @@ function perform(action) {
 }
 
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || event.isComposing) return;
-  if (event.target.closest("input, textarea, select, [contenteditable]") || document.querySelector("dialog[open]")) return;
+  if (!isForPage(event)) return;
   const action = keys.actionOf(event.key);
   if (!action || (!keys.isOn && action !== "help")) return;
   // Enter and Space on a button or a link are the button's

@@ -2,6 +2,8 @@
 // `g` with a letter opens a page of the agent. A page adds its own by `data-keys` on its main part:
 // {"key": "what it does"}.
 
+import { isForPage } from "./page_keys.js";
+
 const GO = {
   o: "overview", t: "traces", r: "rate", d: "data-plan", s: "datasets", u: "runs", m: "models",
   e: "evaluations", x: "experiments", p: "playground", l: "loop", j: "jobs",
@@ -17,8 +19,6 @@ const navigation = [...document.querySelectorAll("nav.side a[data-page]")];
 let goes = 0;
 let entries = [];
 let selected = 0;
-
-const isTyping = (target) => target.closest?.("input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable]");
 
 function pageLink(name) {
   return navigation.find((link) => link.dataset.page === name);
@@ -160,8 +160,7 @@ function pressed(event) {
     else if (!document.querySelector("dialog[open]")) openPalette();
     return;
   }
-  if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || event.isComposing || event.defaultPrevented) return;
-  if (ownHelp || isTyping(event.target) || document.querySelector("dialog[open]")) return;
+  if (ownHelp || !isForPage(event)) return;
   if (event.key === "?") {
     event.preventDefault();
     showKeys();
