@@ -243,6 +243,45 @@ def test_a_part_whose_worker_is_killed_is_done_by_another(
     assert hosts.bucket.sizes("parts") == {} and stored_parts(ws) == []
 
 
+def test_a_helper_that_uploads_when_the_job_fails_leaves_nothing(
+    hosts: Hosts, ws: Workspace, helper: Helper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_parts, "TRACES_A_PART", N_TRACES // 2)
+    uploading, has_failed, is_over = (threading.Event() for _ in range(3))
+    main = threading.current_thread()
+    put, do = build_parts._put, helper.do
+    uploaded: list[str] = []
+
+    def put_late(*arguments: Any) -> dict[str, str]:
+        if threading.current_thread() is main:
+            return put(*arguments)
+        uploading.set()
+        assert has_failed.wait(60)
+        stored = put(*arguments)
+        uploaded.append(stored["key"])
+        return stored
+
+    def do_in_vain(part: JobPart) -> None:
+        with pytest.raises(Fenced):
+            do(part)
+        is_over.set()
+
+    def fail(step: str) -> None:
+        assert uploading.wait(60)
+        raise RuntimeError(step)
+
+    monkeypatch.setattr(build_parts, "_put", put_late)
+    monkeypatch.setattr(helper, "do", do_in_vain)
+    helper.start()
+    wait_in_first_part(monkeypatch, fail)
+    with doing(ws), pytest.raises(RuntimeError, match="claims"):
+        build(ws, AGENT, "labels", CONFIG)
+    assert stored_parts(ws) == []
+    has_failed.set()
+    assert is_over.wait(60)
+    assert len(uploaded) == 1 and hosts.bucket.sizes("parts") == {}
+
+
 def test_without_a_bucket_a_dataset_is_built_by_one_host(
     tmp_path: Path, databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:

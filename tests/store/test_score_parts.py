@@ -281,6 +281,24 @@ def test_programs_of_an_evaluation_are_run_by_two_hosts(
     assert helper.n_done + len(calls) == N_PARTS and stored_parts(ws) == []
 
 
+def test_equal_parts_are_run_once(
+    ws: Workspace, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = [PROGRAMS[1]] * N_TRACES
+    monkeypatch.setattr(CodeExecution, "score", fake_score)
+    function = CodeExecution.create({"partial": True})
+    expected = function.score(programs)
+    with (
+        open_host(tmp_path, url, "second") as second,
+        helping(second, "programs", running) as helper,
+        doing(ws),
+    ):
+        calls = wait_first(monkeypatch, CodeExecution, "score", lambda: True)
+        assert program_scorer(ws, AGENT)(function, programs) == expected
+    assert helper.error is None
+    assert len(calls) == 1 and stored_parts(ws) == []
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [

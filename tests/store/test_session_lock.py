@@ -1,4 +1,4 @@
-"""One process of all hosts of a home switches an alias, or answers a decision: that takes minutes."""
+"""One process of all hosts of a home switches an alias, or answers a decision, for minutes."""
 
 from __future__ import annotations
 

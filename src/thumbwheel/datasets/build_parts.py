@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from thumbwheel.core import ids
-from thumbwheel.core.errors import StorageError
+from thumbwheel.core.errors import Fenced, StorageError
+from thumbwheel.core.files import unwritable
 from thumbwheel.datasets import store
 from thumbwheel.datasets.collect import (
     ASSIGNED,
@@ -42,7 +43,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import ROWS
 from thumbwheel.jobs import current
 from thumbwheel.jobs.part_types import PartHandler, PartOutcome
-from thumbwheel.jobs.parts import has_helpers, share
+from thumbwheel.jobs.parts import abandon, has_helpers, share
 from thumbwheel.jobs.types import Job
 from thumbwheel.models.blob_location import bucket_of
 from thumbwheel.models.bucket import Bucket
@@ -142,7 +143,9 @@ class _SharedRanges:
         try:
             yield cls(ws, bucket, connection, jobs, folder, prefix)
         finally:
-            # also what an attempt left whose worker died
+            # First the rows: a helper that is uploading finds its part lost, and removes its file.
+            abandon(ws, doing)
+            # Also what an attempt left whose worker died.
             for fence in range(1, doing.fence + 1):
                 bucket.remove(_prefix(doing, fence))
 
@@ -256,8 +259,19 @@ class _Part:
         return PartOutcome({"counters": counters, "rows": self._store(packed)})
 
     def _store(self, file: Path) -> dict[str, str]:
-        self._ws.db.write(lambda connection: None, ROWS)  # raises Fenced if the part is lost
-        return _put(self._bucket, self._prefix, file)
+        self._require_part()
+        stored = _put(self._bucket, self._prefix, file)
+        try:
+            self._require_part()
+        except Fenced:
+            # it was lost during the upload, and the job may have ended: nobody else removes this
+            self._bucket.remove(stored["key"])
+            raise
+        return stored
+
+    def _require_part(self) -> None:
+        """Raise Fenced if this worker no longer has the part."""
+        self._ws.db.write(lambda connection: None, ROWS)
 
 
 @contextmanager
@@ -307,8 +321,12 @@ def _fetch(bucket: Bucket, stored: Mapping[str, str], file: Path) -> None:
 
 
 def _unpack(bucket: Bucket, stored: Mapping[str, str], folder: Path) -> None:
+    """Write the stored rows of a range below a folder. Raises StorageError."""
     packed = folder / "rows.zip"
     _fetch(bucket, stored, packed)
-    with zipfile.ZipFile(packed) as archive:
-        archive.extractall(folder)
+    try:
+        with zipfile.ZipFile(packed) as archive:
+            archive.extractall(folder)
+    except OSError as error:
+        raise unwritable(f"folder {str(folder)!r}", error) from error
     packed.unlink()

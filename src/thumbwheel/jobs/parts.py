@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.core import log
+from thumbwheel.core.errors import Fenced
 from thumbwheel.db.hosts import folder_id
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import JOBS
@@ -119,6 +121,13 @@ def _shared(
     ws.db.write(lambda connection: part_store.remove(connection, job.id), JOBS)
     log.say(f"{done_here} of {len(specs)} parts were done by this host")
     return [results[number] for number in numbers]
+
+
+def abandon(ws: Workspace, job: Job) -> None:
+    """Remove the parts of a job, so that a worker that still does one can write nothing more. Do
+    nothing if this worker has lost the job, whose parts are then those of another attempt."""
+    with suppress(Fenced):
+        ws.db.write(lambda connection: part_store.remove(connection, job.id), JOBS)
 
 
 def finish(ws: Workspace, part: JobPart, outcome: PartOutcome) -> None:
