@@ -6,7 +6,7 @@ ARGS ?=
 # tests start thousands of processes, which would each compile our modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast test-touched test-all test-repeat test-postgresql attack test-gpu gpu-kit test-ui test-peers test-openwebui check check-lint check-types check-imports check-house site size bench bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export bench-quality bench-writer bench-kill bench-drain bench-ingest bench-scale bench-ranks bench-startup bench-demo bench-idle bench-curves bench-lists bench-swap bench-aa bench-stoploss bench-bandit bench-year bench-yield bench-fifty bench-active bench-jobs bench-faults bench-queue fuzz clean
+.PHONY: demo test test-fast test-touched test-all test-repeat test-postgresql attack test-gpu gpu-kit test-ui test-peers test-openwebui check check-lint check-types check-imports check-house site size bench bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export bench-quality bench-writer bench-kill bench-drain bench-ingest bench-scale bench-parts bench-ranks bench-startup bench-demo bench-idle bench-curves bench-lists bench-swap bench-aa bench-stoploss bench-bandit bench-year bench-yield bench-fifty bench-active bench-jobs bench-faults bench-queue fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.train
@@ -147,6 +147,9 @@ bench-ingest: $(VENV)/.dev
 
 bench-scale: $(VENV)/.dev
 	$(BIN)/python benchmarks/scale.py $(ARGS)
+
+bench-parts: $(VENV)/.dev
+	$(BIN)/python benchmarks/parts.py $(ARGS)
 
 bench-ranks: $(VENV)/.dev
 	$(BIN)/python benchmarks/ranks.py $(ARGS)

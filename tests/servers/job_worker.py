@@ -161,7 +161,29 @@ def do_part(where: str, content: dict[str, Any]) -> PartOutcome:
     return PartOutcome({"number": number, "where": where}, effect)
 
 
-PART_KINDS = {"numbers": PartKind(opened_parts, (HEAVY,))}
+@contextmanager
+def held_collecting(ws: Workspace) -> Iterator[PartHandler]:
+    """Collect prompts of a dataset; while there is a file `hold` beside the home, wait with what
+    was collected, and say so by a file `held`."""
+    from thumbwheel.datasets.build_parts import collecting
+
+    hold, held = (ws.home.path.parent / name for name in ("hold", "held"))
+    with collecting(ws) as collect:
+
+        def collect_and_hold(spec: dict[str, Any]) -> PartOutcome:
+            outcome = collect(spec)
+            while hold.exists():
+                held.touch()
+                time.sleep(0.02)
+            return outcome
+
+        yield collect_and_hold
+
+
+PART_KINDS = {
+    "numbers": PartKind(opened_parts, (HEAVY,)),
+    "prompts": PartKind(held_collecting, (HEAVY,)),
+}
 KINDS = {
     "shared": JobKind(SharedSpec, run_shared, (HEAVY,)),
     "steps": JobKind(StepsSpec, run_steps),

@@ -147,6 +147,11 @@ class FeedbackWorld:
         ws = Workspace.open(
             Home.at(home), Sources({"endpoints": {"private": ["127.0.0.1"]}}, "test", {})
         )
+        self.write(ws, shuffle)
+        return ws
+
+    def write(self, ws: Workspace, shuffle: Any = None) -> None:
+        """Write the rows into a home that is open."""
         rows_by_key = {
             (table, *(values[key.name] for key in table.primary_key)): (table, values)
             for table, values in self.rows
@@ -162,7 +167,6 @@ class FeedbackWorld:
                 connection.execute(table.insert().values(**values))
 
         ws.db.write(work)
-        return ws
 
     def _depth(self, table: sa.Table, values: dict[str, Any]) -> int:
         """How many messages come before this one; they must be there first."""

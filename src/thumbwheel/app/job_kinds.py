@@ -75,6 +75,9 @@ PLUGINS: VariantTable[JobKind] = VariantTable("job kind", "thumbwheel.job_kinds"
 
 PARTS: Mapping[str, PartLocation] = {
     "answers": PartLocation("thumbwheel.evaluation.answer_parts", "answering", (HEAVY,)),
+    "programs": PartLocation("thumbwheel.evaluation.program_parts", "running", (HEAVY,)),
+    "prompts": PartLocation("thumbwheel.datasets.build_parts", "collecting", (HEAVY,)),
+    "scores": PartLocation("thumbwheel.rewards.judge_parts", "judging", (HEAVY,)),
 }
 """Kinds of the parts of jobs that workers of other hosts do, too."""
 

@@ -25,8 +25,9 @@ from thumbwheel.core import ids
 from thumbwheel.core.errors import DataError, InputError, NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.datasets import store
-from thumbwheel.datasets.collect import collect
+from thumbwheel.datasets.build_parts import collect_rows
 from thumbwheel.datasets.files import (
+    BUILDING,
     DIGEST,
     ParquetRows,
     SpillReader,
@@ -70,12 +71,12 @@ def build(
     config = (config or DatasetConfig()).resolved(as_of or started_at)
     shape_rules = SHAPES.get(shape)()
     label = f"dataset of shape {shape!r} for agent {agent!r}"
-    with tempfile.TemporaryDirectory(dir=ws.home.path, prefix="building-") as name:
+    with tempfile.TemporaryDirectory(dir=ws.home.path, prefix=BUILDING) as name:
         folder = Path(name)
 
         # Collect all rows on disk, then select those that the filters keep.
         values = ledger_values(ws, learner, as_of) if config.reward == "ledger" else None
-        collected = collect(ws.db, learner, shape, config, as_of, folder, values)
+        collected = collect_rows(ws, learner, shape, config, as_of, folder, values)
         spilled = SpillReader(collected.folders, shape_rules.row)
         collected_stats = RowStats(drops=collected.drops, prompts=collected.prompts)
         selection = Selection(spilled, config, collected_stats)

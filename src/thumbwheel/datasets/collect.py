@@ -1,10 +1,10 @@
-"""Collects the rows of a dataset from the database into spill files, in this process or, for large
-agents, in several worker processes that share the prompts.
+"""Collects the rows of a dataset from the database into spill files: in this process, in several
+processes that share the prompts of a large agent, or on several hosts (build_parts.py).
 
-Every worker reads the same state of the database, and its own range of prompts, in two steps: first
-the claims of its prompts on the split (`split_assignment`), then, once the claims of all workers
-are combined, the rows. Run as a module, this file is such a worker. What evidence is, is in
-`evidence`; what becomes of the rows in `build`.
+A range of prompts is collected in two steps: first the claims of its prompts on the split
+(`split_assignment`), then, once the claims of all ranges are combined, the rows. All of them read
+the same state of the database. Run as a module, this file is a process that collects a range. What
+evidence is, is in `evidence`; what becomes of the rows in `build`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import sqlalchemy as sa
 
@@ -32,7 +31,6 @@ from thumbwheel.datasets.ledger_rewards import TraceReward
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.split_assignment import (
     SplitAssignment,
-    assign_splits,
     combine_claims,
     load_arrays,
     save_arrays,
@@ -41,20 +39,23 @@ from thumbwheel.datasets.types import DatasetConfig, Drop, Row, Tally
 from thumbwheel.db.dialects import opened_at
 from thumbwheel.db.engine import Database
 from thumbwheel.models.types import Agent
-from thumbwheel.rewards.label import dominant_rater
-from thumbwheel.rewards.types import DominantRater
+from thumbwheel.rewards.feedback_queries import prompt_ranges
+from thumbwheel.rewards.types import DominantRater, PromptRange
+
+if TYPE_CHECKING:
+    import numpy as np
 
 TRACES_A_WORKER = 50_000
 """Traces from which starting another process pays."""
-CLAIMS, ASSIGNED = "claims.npz", "assigned.npz"
-"""Files: the claims of one worker, and the splits assigned to the prompts of all."""
+CLAIMS, PROMPTS, ASSIGNED = "claims.npz", "prompts.npz", "assigned.npz"
+"""Files: the claims and the prompts of one range, and the splits assigned to the prompts of all."""
 MAX_WORKERS = 4
-"""Most worker processes: the later passes over the rows are not shared."""
+"""Most processes of a host: the later passes over the rows are not shared."""
 
 
 @dataclass(frozen=True)
 class CollectionJob:
-    """What one process collects: the prompt ids from `first` to before `last`."""
+    """What is collected: the prompt ids from `first` to before `last`."""
 
     agent: str
     shape: str
@@ -67,6 +68,15 @@ class CollectionJob:
     def learner(self) -> Agent:
         """The agent, which a worker process knows by its name."""
         return Agent.named(self.agent)
+
+    @property
+    def prompts(self) -> PromptRange:
+        """The range of prompts."""
+        return PromptRange(self.first, self.last)
+
+    def of(self, prompts: PromptRange) -> CollectionJob:
+        """Return the job for another range of prompts."""
+        return replace(self, first=prompts.first, last=prompts.last)
 
 
 @dataclass
@@ -82,63 +92,141 @@ class CollectedRows:
     loudest: DominantRater | None = None
 
     def add(self, folder: Path, counters: Mapping[str, Any]) -> None:
-        """Add the rows of one process in `folder`, with its counters."""
+        """Add the rows of one range in `folder`, with its counters."""
         self.folders.append(folder)
         for name, counts in counters.items():
             getattr(self, name).update(counts)
 
 
-def collect(
+class Ranges(Protocol):
+    """Ranges of prompts that are collected side by side."""
+
+    def claims(self) -> list[dict[str, np.ndarray]]:
+        """Return what ties the prompts of each range, for `combine_claims`."""
+
+    def rows(self, assigned: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+        """Spill the rows, by the file with the splits of all prompts. Yield each folder with its
+        counters of drops, notes, and prompts by split. Raises StorageError."""
+
+
+@contextmanager
+def local_ranges(
     db: Database,
-    agent: Agent,
-    shape: str,
-    config: DatasetConfig,
-    as_of: datetime | None,
+    connection: sa.Connection,
+    job: CollectionJob,
     folder: Path,
-    values: Mapping[str, TraceReward] | None,
-) -> CollectedRows:
-    """Spill the rows of `shape` below `folder`; `values`, trace id -> reward, are the ledger's
-    rewards if `config` asks for them.
+    *,
+    snapshot: str | None = None,
+    values: Mapping[str, TraceReward] | None = None,
+    prompts: Path | None = None,
+) -> Iterator[LocalRanges]:
+    """Yield the ranges of a job as this host collects them: in processes, if there are enough
+    traces for several, or in this one, through `connection`, whose state `snapshot` names. Given
+    `prompts`, a file of prompts that were read before, they have no claims and read none.
 
-    Raises StorageError if the disk is full or a worker process dies.
+    Raises StorageError if the disk is full or a process dies.
     """
-    until = as_of.isoformat() if as_of else None
-    job = CollectionJob(agent.slug, shape, config.model_dump(mode="json"), until)
-    shape_class = SHAPES.get(shape)
-    with db.read() as connection:
-        collected = CollectedRows(
-            watermark=store.watermark(connection, job.learner.id, as_of),
-            loudest=dominant_rater(connection, agent, as_of, config.scope()),
+    ranges = [job.prompts]
+    if is_divisible(job, values):
+        ranges = _ranges(connection, job)
+    if len(ranges) > 1:
+        source = _RowSource(
+            db.backend.secret_address,
+            snapshot or db.snapshot(connection),
+            store.state(connection, job.learner.id),
+            None if prompts is None else str(prompts),
+        )
+        with ExitStack() as stack:
+            workers = [
+                stack.enter_context(_Worker(source, job.of(part), folder / f"part-{number}"))
+                for number, part in enumerate(ranges)
+            ]
+            states = [worker.receive() for worker in workers]
+            if all(state == source.state for state in states):
+                yield LocalRanges(workers)
+                return
+    yield LocalRanges([_Here(connection, job, folder, values, prompts)])
+
+
+def is_divisible(job: CollectionJob, values: Mapping[str, TraceReward] | None) -> bool:
+    """Return whether ranges of prompts can be collected apart: the shape does not merge prompts,
+    and no rewards of the ledger are in the memory of this process."""
+    return not SHAPES.get(job.shape).merges and values is None
+
+
+def _ranges(connection: sa.Connection, job: CollectionJob) -> list[PromptRange]:
+    """Return the range of each process."""
+    n_traces = store.trace_count(connection, job.learner.id, job.prompts)
+    n_ranges = min(usable_cores(), MAX_WORKERS, 1 + n_traces // TRACES_A_WORKER)
+    return prompt_ranges(connection, job.learner.id, n_ranges, job.prompts)
+
+
+def collect(ranges: Ranges, config: DatasetConfig, folder: Path, collected: CollectedRows) -> None:
+    """Combine the claims of all ranges and let each spill its rows; `folder` is for what is between
+    the two. Raises StorageError."""
+    keys, assignments = combine_claims(ranges.claims(), config)
+    assigned = folder / ASSIGNED
+    save_arrays({"keys": keys, "assignments": assignments}, assigned)
+    for rows_folder, counters in ranges.rows(assigned):
+        collected.add(rows_folder, counters)
+
+
+class LocalRanges:
+    """Ranges that this host collects."""
+
+    def __init__(self, collectors: Sequence[_Here | _Worker]) -> None:
+        self._collectors = collectors
+
+    def claims(self) -> list[dict[str, np.ndarray]]:
+        return [collector.claims() for collector in self._collectors]
+
+    def prompts(self) -> list[dict[str, np.ndarray]]:
+        """Return the prompts of each range, with which others go on."""
+        return [collector.prompts() for collector in self._collectors]
+
+    def rows(self, assigned: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+        for collector in self._collectors:
+            collector.begin(assigned)
+        for collector in self._collectors:
+            yield collector.folder, collector.counters()
+
+
+class _Here:
+    """Collects a range in this process."""
+
+    def __init__(
+        self,
+        connection: sa.Connection,
+        job: CollectionJob,
+        folder: Path,
+        values: Mapping[str, TraceReward] | None = None,
+        prompts: Path | None = None,
+    ) -> None:
+        self.folder = folder
+        self._connection, self._job, self._values = connection, job, values
+        self._assigned = Path()
+        config = DatasetConfig.model_validate(job.config)
+        if prompts is not None:
+            self._part = SplitAssignment.restored(config, load_arrays(prompts))
+            return
+        scope, unjudged = config.scope(job.first, job.last), SHAPES.get(job.shape).unjudged
+        self._part = SplitAssignment.read(
+            connection, job.learner.id, config, scope, unjudged=unjudged
         )
 
-        # A large agent is shared between workers, unless the shape needs all prompts together.
-        cuts: list[str] = []
-        if not shape_class.merges and values is None:
-            cuts = _cuts(connection, job.learner.id)
-        if cuts:
-            bounds = pairwise([None, *cuts, None])
-            jobs = [replace(job, first=first, last=last) for first, last in bounds]
-            source = _RowSource(
-                db.backend.secret_address,
-                db.snapshot(connection),
-                store.state(connection, job.learner.id),
-            )
-            if _collect_in_workers(source, jobs, folder, config, collected):
-                return collected
+    def claims(self) -> dict[str, np.ndarray]:
+        return self._part.claims()
 
-        assignment = assign_splits(
-            connection, job.learner.id, config, config.scope(), unjudged=shape_class.unjudged
-        )
-        collected.add(folder, _spill(connection, job, assignment, folder, values))
-    return collected
+    def prompts(self) -> dict[str, np.ndarray]:
+        return self._part.prompts()
 
+    def begin(self, assigned: Path) -> None:
+        self._assigned = assigned
 
-def _cuts(connection: sa.Connection, agent_id: str) -> list[str]:
-    """Return prompt ids that cut the agent into parts for the workers; empty if one process is
-    enough."""
-    workers = 1 + store.trace_count(connection, agent_id) // TRACES_A_WORKER
-    parts = min(usable_cores(), MAX_WORKERS, workers)
-    return store.cuts(connection, agent_id, parts) if parts > 1 else []
+    def counters(self) -> Mapping[str, Any]:
+        arrays = load_arrays(self._assigned)
+        self._part.load(arrays["keys"], arrays["assignments"])
+        return _spill(self._connection, self._job, self._part, self.folder, self._values)
 
 
 @dataclass(frozen=True)
@@ -151,37 +239,13 @@ class _RowSource:
     state: list[int]
     """Where the database has no snapshots that processes can share, equal counts show that they see
     the same state."""
-
-
-def _collect_in_workers(
-    source: _RowSource,
-    jobs: Sequence[CollectionJob],
-    folder: Path,
-    config: DatasetConfig,
-    collected: CollectedRows,
-) -> bool:
-    """Run each job in a worker. Returns False, with nothing collected, if one of them sees another
-    state of the database."""
-    with ExitStack() as stack:
-        workers = [
-            stack.enter_context(_Worker(source, job, folder / f"part-{number}"))
-            for number, job in enumerate(jobs)
-        ]
-        states = [worker.receive() for worker in workers]
-        if any(worker_state != source.state for worker_state in states):
-            return False
-        claims = [load_arrays(worker.folder / CLAIMS) for worker in workers]
-        keys, assignments = combine_claims(claims, config)
-        save_arrays({"keys": keys, "assignments": assignments}, folder / ASSIGNED)
-        for worker in workers:
-            worker.send(str(folder / ASSIGNED))
-        for worker in workers:
-            collected.add(worker.folder, worker.receive())
-    return True
+    prompts: str | None
+    """The file of the prompts, if their claims were read before."""
 
 
 class _Worker:
-    """A worker process and its folder. Messages are JSON lines; it ends when its input closes."""
+    """A process that collects a range, and its folder. Messages are JSON lines; it ends when its
+    input closes."""
 
     def __init__(self, source: _RowSource, job: CollectionJob, folder: Path) -> None:
         self.folder = folder
@@ -210,6 +274,19 @@ class _Worker:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()
+
+    def claims(self) -> dict[str, np.ndarray]:
+        return load_arrays(self.folder / CLAIMS)
+
+    def prompts(self) -> dict[str, np.ndarray]:
+        return load_arrays(self.folder / PROMPTS)
+
+    def begin(self, assigned: Path) -> None:
+        self.send(str(assigned))
+
+    def counters(self) -> Mapping[str, Any]:
+        counters: Mapping[str, Any] = self.receive()
+        return counters
 
     def send(self, message: Any) -> None:
         assert self._process.stdin is not None  # noqa: S101 - narrows the type
@@ -294,18 +371,18 @@ def main(folder: Path) -> None:
 
     source = _RowSource(**json.loads(sys.stdin.readline()))
     job = CollectionJob(**json.loads(sys.stdin.readline()))
-    config = DatasetConfig.model_validate(job.config)
     database = Database(opened_at(source.address))
     with database.read(source.snapshot) as connection:
         state = store.state(connection, job.learner.id)
-        scope, unjudged = config.scope(job.first, job.last), SHAPES.get(job.shape).unjudged
-        assignment = SplitAssignment(connection, job.learner.id, config, scope, unjudged=unjudged)
-        save_arrays(assignment.claims(), folder / CLAIMS)
+        prompts = None if source.prompts is None else Path(source.prompts)
+        collector = _Here(connection, job, folder, None, prompts)
+        if prompts is None:
+            save_arrays(collector.claims(), folder / CLAIMS)
+            save_arrays(collector.prompts(), folder / PROMPTS)
         send(state)
         if assigned_path := sys.stdin.readline():
-            arrays = load_arrays(Path(json.loads(assigned_path)))
-            assignment.load(arrays["keys"], arrays["assignments"])
-            send(_spill(connection, job, assignment, folder))
+            collector.begin(Path(json.loads(assigned_path)))
+            send(collector.counters())
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ from thumbwheel.datasets.types import Row
 if TYPE_CHECKING:
     import pyarrow as pa
 
+BUILDING = "building-"
+"""Prefix of the folders in the home in which files are built."""
 READ_BATCH = 1024
 """Rows that are decoded at once."""
 ROWS_IN_MEMORY = 20_000
@@ -235,7 +237,8 @@ class SpillWriter:
 
 
 class SpillReader:
-    """Reads the rows of several spills of one class together, in the order of their ids."""
+    """Reads the rows of several spills of one class together, in the order of their ids; a spill is
+    in a folder or in those below it."""
 
     def __init__(self, folders: Iterable[Path], row_type: type[Row]) -> None:
         self.columns = RowColumns(row_type)
@@ -250,7 +253,7 @@ class SpillReader:
             names = list(dict.fromkeys(("row_id", *names)))
         buckets = defaultdict(list)
         for folder in self._folders:
-            for path in folder.glob(f"{split}-*.arrow"):
+            for path in folder.rglob(f"{split}-*.arrow"):
                 buckets[path.name].append(path)
         pending: list[Any] = []
         for _, paths in sorted(buckets.items()):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.core.errors import StorageError
-from thumbwheel.datasets.files import write_parquet
+from thumbwheel.datasets.files import BUILDING, write_parquet
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.types import SPLITS, Dataset
 from thumbwheel.db.workspace import Workspace
@@ -27,8 +27,6 @@ SINGLE = ("case_id", "group")
 """Columns of one id; `group` is the session, if there is one."""
 READ_BATCH = 1024
 """Rows that are decoded at once."""
-BUILDING = "building-"
-"""Prefix of the folders in the home in which files are built."""
 
 
 @dataclass(frozen=True)

@@ -92,38 +92,62 @@ class Claims:
 
 
 class SplitAssignment:
-    """The splits of the prompts of one part. Read the `claims`, combine them with those of the
+    """The splits of the prompts of one part. `read` it, combine its `claims` with those of the
     other parts (`combine_claims`), `load` the result, then ask for splits."""
 
-    def __init__(
-        self,
-        connection: sa.Connection,
-        agent_id: str,
-        config: DatasetConfig,
-        scope: FeedbackScope | None = None,
-        *,
-        unjudged: bool = False,
-    ) -> None:
-        """Claim the agent's prompts. With `unjudged`, prompts that nobody judged are claimed too,
-        unless `config` leaves them out."""
+    def __init__(self, config: DatasetConfig) -> None:
         self.config = config
         self._keys: dict[str, int] = {}
         self._positions: dict[int, int] = {}
         self._claims = Claims()
         self._texts: list[str] = []
         self._assignments: dict[int, int] = {}
-        self._claim_cases(connection, agent_id)
+
+    @classmethod
+    def read(
+        cls,
+        connection: sa.Connection,
+        agent_id: str,
+        config: DatasetConfig,
+        scope: FeedbackScope | None = None,
+        *,
+        unjudged: bool = False,
+    ) -> SplitAssignment:
+        """Claim the agent's prompts. With `unjudged`, prompts that nobody judged are claimed too,
+        unless `config` leaves them out."""
+        part = cls(config)
+        part._claim_cases(connection, agent_id)
         edited: dict[str, list[str]] = defaultdict(list)
         for trace_id, text in store.edits(connection, agent_id):
             edited[trace_id].append(text)
-        self._claim_asked(connection, agent_id, scope, True, edited)
+        part._claim_asked(connection, agent_id, scope, True, edited)
         if unjudged and not config.require_feedback:
-            self._claim_asked(connection, agent_id, scope, False, edited)
-        self._read_triples()
+            part._claim_asked(connection, agent_id, scope, False, edited)
+        part._read_triples()
+        return part
+
+    @classmethod
+    def restored(cls, config: DatasetConfig, prompts: dict[str, np.ndarray]) -> SplitAssignment:
+        """Return a part that was read elsewhere, by its `prompts`; it has no claims."""
+        part = cls(config)
+        prompt_ids = (prompt_id.decode() for prompt_id in prompts["prompt_ids"].tolist())
+        part._keys = dict(zip(prompt_ids, prompts["prompt_keys"].tolist(), strict=True))
+        part._positions = dict.fromkeys(prompts["keys"].tolist(), 0)
+        return part
 
     def claims(self) -> dict[str, np.ndarray]:
         """Return the claims of this part, for `combine_claims`."""
         return self._claims.arrays()
+
+    def prompts(self) -> dict[str, np.ndarray]:
+        """Return the prompts of this part and their keys, for `restored`."""
+        import numpy as np
+
+        return {
+            "prompt_ids": np.array([prompt_id.encode() for prompt_id in self._keys], np.bytes_),
+            "prompt_keys": np.fromiter(self._keys.values(), np.uint64, len(self._keys)),
+            "keys": np.fromiter(self._positions, np.uint64, len(self._positions)),
+        }
 
     def load(self, keys: np.ndarray, assignments: np.ndarray) -> SplitAssignment:
         """Take over the assignments of the prompts of this part from the assignments of all
@@ -275,7 +299,7 @@ def assign_splits(
     unjudged: bool = False,
 ) -> SplitAssignment:
     """Return the splits of all prompts of an agent."""
-    assignment = SplitAssignment(connection, agent_id, config, scope, unjudged=unjudged)
+    assignment = SplitAssignment.read(connection, agent_id, config, scope, unjudged=unjudged)
     return assignment.load(*combine_claims([assignment.claims()], config))
 
 
@@ -286,8 +310,7 @@ def combine_claims(
     parts. The order of the parts does not matter."""
     import numpy as np
 
-    names = next(iter(parts))
-    claims = {name: np.concatenate([part[name] for part in parts]) for name in names}
+    claims = join_arrays(parts)
     keys, first, number = np.unique(claims["keys"], return_index=True, return_inverse=True)
     flags = np.zeros(len(keys), np.uint8)
     np.bitwise_or.at(flags, number, claims["flags"])
@@ -435,6 +458,14 @@ def align_by_key(
             next_right = next(right, None)
         else:
             yield item, None
+
+
+def join_arrays(parts: Collection[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return the arrays of several parts, those of one name behind each other."""
+    import numpy as np
+
+    names = next(iter(parts))
+    return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
 def save_arrays(arrays: dict[str, np.ndarray], path: Path) -> None:

@@ -31,7 +31,8 @@ from thumbwheel.db.schema import (
 )
 from thumbwheel.importers.types import OWNER_MARKS
 from thumbwheel.rewards.cases import offered_tools
-from thumbwheel.rewards.types import FeedbackScope
+from thumbwheel.rewards.feedback_queries import in_range
+from thumbwheel.rewards.types import EVERY_PROMPT, FeedbackScope, PromptRange
 
 GOLD = "gold"
 AUTOMATIC = ("checker", "model")
@@ -301,22 +302,6 @@ def judged_prompts(
                 yield prompt_id, prompt
 
 
-def cuts(connection: sa.Connection, agent_id: str, parts: int) -> list[str]:
-    """Return prompt ids that cut the traces of the agent into `parts` parts of about the same size;
-    fewer if there are too few prompts."""
-    query = (
-        sa.select(traces.c.input_id)
-        .where(traces.c.agent_id == agent_id)
-        .order_by(traces.c.input_id)
-    )
-    count = trace_count(connection, agent_id)
-    prompt_ids = set()
-    for part in range(1, parts):
-        at_cut = query.offset(count * part // parts).limit(1)
-        prompt_ids.add(connection.execute(at_cut).scalar())
-    return sorted(prompt_id for prompt_id in prompt_ids if prompt_id)
-
-
 class CaseInput(NamedTuple):
     """What the split needs of a case; a case without a group key is grouped by its prompt."""
 
@@ -395,10 +380,12 @@ def state(connection: sa.Connection, agent_id: str) -> list[int]:
     return [*counts, connection.execute(linked).scalar_one()]
 
 
-def trace_count(connection: sa.Connection, agent_id: str) -> int:
-    """Count all traces of the agent, judged or not."""
+def trace_count(
+    connection: sa.Connection, agent_id: str, prompts: PromptRange = EVERY_PROMPT
+) -> int:
+    """Count the traces of the agent about some prompts, judged or not."""
     return connection.execute(
-        sa.select(sa.func.count()).where(traces.c.agent_id == agent_id)
+        sa.select(sa.func.count()).where(traces.c.agent_id == agent_id, *in_range(prompts))
     ).scalar_one()
 
 

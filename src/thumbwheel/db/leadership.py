@@ -26,11 +26,17 @@ EVERY, BELIEVED, SILENT = 1.5, 4.0, 7.0
 """Seconds between two signs of life; after which one no longer counts for this server; and after
 which the database ends the session. SILENT + EVERY is when another server has taken over."""
 LOCK = int.from_bytes(hashlib.sha256(b"thumbwheel leader").digest()[:8], "big", signed=True)
-HOLDERS = f"""
+HOLDER = """
 SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted
 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-AND ((classid::bigint << 32) | objid::bigint) = {LOCK}
+AND ((classid::bigint << 32) | objid::bigint) = {number}
 """
+
+
+def holder_of(connection: sa.Connection, number: int) -> int | None:
+    """Return the id, on the server, of the session that has an advisory lock; None if none has."""
+    pid: int | None = connection.exec_driver_sql(HOLDER.format(number=number)).scalar()
+    return pid
 
 
 class Leadership:
@@ -68,7 +74,7 @@ class Leadership:
         `Database.guarded`."""
         if self._backend is None:
             return
-        holder = connection.exec_driver_sql(HOLDERS).scalar()
+        holder = holder_of(connection, LOCK)
         if holder is None or holder != self._pid:
             raise Fenced(
                 "the experiments and the retention of this home",

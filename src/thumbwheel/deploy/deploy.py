@@ -28,7 +28,7 @@ from thumbwheel.deploy.routing import (
     warm_deployments,
 )
 from thumbwheel.deploy.running import for_each
-from thumbwheel.deploy.switch import promote, switch_lock
+from thumbwheel.deploy.switch import promote, require_none_newer, switch_lock
 from thumbwheel.deploy.targets import TARGETS
 from thumbwheel.deploy.types import (
     ENDPOINT,
@@ -79,17 +79,21 @@ def deploy(
     quant: str | None = None,
     settings: Mapping[str, Any] | None = None,
     accept: str | None = None,
+    over_newer: bool = True,
     on_recorded: Callable[[str], None] = lambda _: None,
 ) -> DeployResult:
     """Serve a version on `target`, check it with the canary, and point `alias` at it. Without an
     alias it is only kept warm. `on_recorded` gets the id of the deployment before it is started.
 
     Raises Conflict for a version that may not be served, or on a target that could not have
-    answered last week's calls (`accept` overrides this), ModelError for one that cannot be served
+    answered last week's calls (`accept` overrides this), or without `over_newer` if a newer version
+    is live, ModelError for one that cannot be served
     or is not the expected model, DataError if the canary is inconclusive (the version then stays
     warm, and `accept`, "name: reason", overrides the doubt), StorageError for a full disk.
     """
     # Everything that can be refused is refused before anything is exported.
+    if alias == LIVE and not over_newer:
+        require_none_newer(ws, model_version)
     deploy_plan = plan(ws, model_version, target, alias, quant)
     driver = TARGETS.get(target)
     target_config = ws.settings(driver.Config, f"deploy.{target}", settings)
@@ -154,7 +158,13 @@ def deploy(
     if alias is not None:
         reason = f"deployed on {target}"
         switch = promote(
-            ws, model_version, alias, reason=reason, deployment=deployment, accept=accept
+            ws,
+            model_version,
+            alias,
+            reason=reason,
+            deployment=deployment,
+            accept=accept,
+            over_newer=over_newer,
         )
     _end_superseded(ws, deployment)
     return DeployResult(deployment, result, switch)
@@ -186,7 +196,7 @@ def _end_superseded(ws: Workspace, new: Deployment) -> None:
     """End earlier deployments of the version on the same target. A deployment that answers for an
     alias stays, and so does one whose canary passed if the canary of `new` did not."""
     agent = Agent.named(new.agent)
-    with switch_lock(ws, agent):
+    with switch_lock(ws, agent) as ws:
         in_use = {new.id}
         for alias in versions.aliases_of(ws, agent):
             serving = route(ws, agent, alias).deployment
@@ -267,7 +277,7 @@ def undeploy(
     A target that does not answer keeps the model, and the deployment stays recorded; with `forget`
     the record ends all the same.
     """
-    with switch_lock(ws, Agent.named(model_version.agent)):
+    with switch_lock(ws, Agent.named(model_version.agent)) as ws:
         return _undeploy(ws, model_version, target, forget=forget)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from thumbwheel.core import log
 from thumbwheel.core.errors import Conflict, ModelError
+from thumbwheel.db import session_lock
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import fitness, processes, store
 from thumbwheel.deploy.routing import by_id, require_endpoint, route, warm_deployments
@@ -35,14 +36,16 @@ def promote(
     deployment: Deployment | None = None,
     accept: str | None = None,
     checks_fit: bool = True,
+    over_newer: bool = True,
 ) -> Switch:
     """Point `alias` at a version that is deployed and passed its canary, in one step; the version
     before it stays warm. `deployment` is preferred to others of the version.
 
     Raises Conflict if it is not deployed, its canary was inconclusive, or it would become live
     and its target could not have answered last week's calls (`accept`, "name: reason", goes on all
-    the same; without `checks_fit` this is not checked), ModelError if it does not answer. The alias
-    then stays where it was.
+    the same; without `checks_fit` this is not checked), or without `over_newer` if it would become
+    live in place of a newer version. Raises ModelError if it does not answer. The alias then stays
+    where it was.
     """
     evidence: dict[str, Any] = {}
     if accept is not None:
@@ -51,11 +54,28 @@ def promote(
         checks_fit = False
     preferred_id = deployment.id if deployment else None
     versions.check_alias_name(alias)
-    with switch_lock(ws, Agent.named(model_version.agent)):
+    with switch_lock(ws, Agent.named(model_version.agent)) as ws:
         # Under the lock its state is read anew: it may have changed since it was looked up.
         current = versions.by_id(ws, model_version.id)
+        if alias == LIVE and not over_newer:
+            require_none_newer(ws, current)
         checks_fit = checks_fit and alias == LIVE
         return _switch(ws, current, alias, reason, evidence, preferred_id, checks_fit=checks_fit)
+
+
+def require_none_newer(ws: Workspace, model_version: ModelVersion) -> None:
+    """Raise Conflict if a newer version of the agent is live."""
+    live_id = versions.aliases_of(ws, Agent.named(model_version.agent)).get(LIVE)
+    if live_id is None:
+        return
+    live = versions.by_id(ws, live_id)
+    if live.number > model_version.number:
+        raise Conflict(
+            f"{model_version.name} as {LIVE}",
+            f"{live.name}, which is newer, is {LIVE}",
+            f"To put it in its place all the same: thumbwheel promote {model_version.name} "
+            f"--agent {model_version.agent}",
+        )
 
 
 def is_first_by_traffic(ws: Workspace, model_version: ModelVersion) -> bool:
@@ -74,7 +94,7 @@ def rollback(ws: Workspace, agent: Agent, alias: str = LIVE) -> Switch:
     there is nothing to go back to.
     """
     versions.check_alias_name(alias)
-    with switch_lock(ws, agent):
+    with switch_lock(ws, agent) as ws:
         undone = []
         current_id = versions.aliases_of(ws, agent).get(alias)
         history = effective_switches(versions.switches(ws, agent, alias))
@@ -228,9 +248,14 @@ def _choose_deployment(
 
 
 @contextmanager
-def switch_lock(ws: Workspace, agent: Agent) -> Iterator[None]:
-    """Allow one process of this host at a time to switch aliases of an agent or to end its
+def switch_lock(ws: Workspace, agent: Agent) -> Iterator[Workspace]:
+    """Allow one process of the home at a time to switch aliases of an agent or to end its
     deployments, so that database and target end with the same version, and no alias moves to what
-    is being taken away."""
-    with processes.locked(ws.home.path / store.FOLDER / "switching" / agent.slug):
-        yield
+    is being taken away. Yield the home through which to write meanwhile."""
+    if session_lock.is_of_many_hosts(ws):
+        with session_lock.held(ws, f"switch of {agent.slug!r}", wait=True) as held:
+            assert held is not None  # noqa: S101 - it was waited for
+            yield held
+    else:
+        with processes.locked(ws.home.path / store.FOLDER / "switching" / agent.slug):
+            yield ws

@@ -22,7 +22,9 @@ from typing import Any
 from thumbwheel.capture.inbox import REJECTED
 from thumbwheel.capture.uploads import sweep_uploads
 from thumbwheel.core.files import replace
-from thumbwheel.datasets.rewrite import BUILDING, is_affected_file
+from thumbwheel.datasets import build_parts
+from thumbwheel.datasets.files import BUILDING
+from thumbwheel.datasets.rewrite import is_affected_file
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.erasure import file_records
 from thumbwheel.erasure.types import SubjectRows
@@ -65,7 +67,7 @@ def purge(
     count["uploaded files"] += sweep_uploads(ws, kept_seconds=0)
     for unfinished in ws.home.path.glob(f"{BUILDING}*"):
         count["unfinished files"] += _remove(unfinished)
-    count["unfinished files"] += Artifacts.of(ws).sweep()
+    count["unfinished files"] += Artifacts.of(ws).sweep() + _remove_parts(ws)
     count["datasets' files"] += _remove_blobs(ws, doomed.ids)
     fitted = tainted.classifiers | tainted.judge_agreements | tainted.calibrations
     count["classifiers and judges' statements"] += documents.delete(ws, fitted)
@@ -89,6 +91,13 @@ def _remove_stored_checkpoints(ws: Workspace, doomed: SubjectRows, tainted: Tain
     for run_id in sorted(run_ids):
         forget_stored(ws, bucket, run_id)
     return len(run_ids)
+
+
+def _remove_parts(ws: Workspace) -> int:
+    """Delete the rows of datasets under construction from the bucket of the home; return the number
+    of files. A build that needs them fails."""
+    bucket = bucket_of(ws)
+    return 0 if bucket is None else bucket.remove(build_parts.FOLDER)
 
 
 def _folders(path: Path) -> list[Path]:

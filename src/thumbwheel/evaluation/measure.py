@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,9 +47,16 @@ def _judged(answer: ModelAnswer, text: str, score: Score) -> JudgedAnswer:
     )
 
 
-def score(cases: Sequence[HeldOutCase], texts: Sequence[str], owner: OwnerSettings) -> list[Score]:
+def score(
+    cases: Sequence[HeldOutCase],
+    texts: Sequence[str],
+    owner: OwnerSettings,
+    scorer: Callable[[rewards.RewardFunction[Any], Sequence[rewards.Case]], list[Score]] = (
+        lambda function, answered: function.score(answered)
+    ),
+) -> list[Score]:
     """Return one score per answer, by the checker that its case names, else by the default for the
-    kind of its reference.
+    kind of its reference. `scorer` applies a checker to answers.
 
     A case whose checker cannot be used (unknown, impossible settings, a setting that only the owner
     may set) gives no value.
@@ -65,7 +72,7 @@ def score(cases: Sequence[HeldOutCase], texts: Sequence[str], owner: OwnerSettin
                 rewards.Case(texts[index], cases[index].reference, cases[index].prompt)
                 for index in group.indices
             ]
-            group_scores = group.checker.score(answered)
+            group_scores = scorer(group.checker, answered)
         for index, case_score in zip(group.indices, group_scores, strict=True):
             scores[index] = case_score
     return [case_score for case_score in scores if case_score is not None]

@@ -51,6 +51,8 @@ class SuiteContext:
     """Judges and reward models that the candidate was trained against."""
     score_by_judge: Scorer = lambda function, cases: function.score(cases)
     """Asks a judging model; its verdicts are stored and not asked for again."""
+    run_programs: Scorer = lambda function, cases: function.score(cases)
+    """Runs programs in the sandbox; in a cluster other hosts help."""
     checkers: OwnerSettings = field(default_factory=dict)
     """The owner's settings for the reward functions that cases name as their checkers."""
     home: str | None = None

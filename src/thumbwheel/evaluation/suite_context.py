@@ -12,6 +12,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import of_agent
 from thumbwheel.evaluation import store
 from thumbwheel.evaluation.measure import blocked
+from thumbwheel.evaluation.program_parts import program_scorer
 from thumbwheel.evaluation.rows import HeldOut
 from thumbwheel.evaluation.suite import RewardModelScorer, Scorer, SuiteContext
 from thumbwheel.evaluation.types import EvaluationConfig, ModelAnswer
@@ -58,6 +59,7 @@ def suite_context(
         reward_models=scorers,
         optimised=optimised,
         score_by_judge=_judge_scorer(ws, candidate.agent_id),
+        run_programs=program_scorer(ws, candidate.agent),
         checkers=resolve_paths(ws, candidate.agent, reward_config.checkers),
         home=str(ws.home.path),
         identity=[reward_config.fingerprint(), sorted(scorers)],

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.core import log
+from thumbwheel.core.errors import Fenced
 from thumbwheel.db.hosts import folder_id
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import JOBS
@@ -58,16 +60,24 @@ def share(
     return _shared(ws, job, kind, [spec_of(index) for index in range(n_parts)], do, advance)
 
 
+def has_helpers(ws: Workspace) -> bool:
+    """Return whether parts of the job of this process would be shared: it is a job of a cluster,
+    and a worker of another host is alive (those of this host have its processors already)."""
+    if not ws.is_shared or not current.is_job():
+        return False
+    here = folder_id(ws.home)
+    return any(worker.folder != here for worker in live_workers(ws))
+
+
 def _is_shared(ws: Workspace, job: Job, n_parts: int) -> bool:
-    """Return whether the parts get rows: a worker of another host is alive (those of this host have
-    its processors already), or an earlier attempt at the job has left some done."""
+    """Return whether the parts get rows: there are helpers, or an earlier attempt at the job has
+    left some done."""
     if not ws.is_shared:
         return False
     with ws.db.read() as connection:
         if part_store.states(connection, job.id):
             return True
-    here = folder_id(ws.home)
-    return n_parts > 1 and any(worker.folder != here for worker in live_workers(ws))
+    return n_parts > 1 and has_helpers(ws)
 
 
 def _shared(
@@ -111,6 +121,13 @@ def _shared(
     ws.db.write(lambda connection: part_store.remove(connection, job.id), JOBS)
     log.say(f"{done_here} of {len(specs)} parts were done by this host")
     return [results[number] for number in numbers]
+
+
+def abandon(ws: Workspace, job: Job) -> None:
+    """Remove the parts of a job, so that a worker that still does one can write nothing more. Do
+    nothing if this worker has lost the job, whose parts are then those of another attempt."""
+    with suppress(Fenced):
+        ws.db.write(lambda connection: part_store.remove(connection, job.id), JOBS)
 
 
 def finish(ws: Workspace, part: JobPart, outcome: PartOutcome) -> None:

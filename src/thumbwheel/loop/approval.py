@@ -83,7 +83,7 @@ def _take_step(
         return result
     else:
         accept = f"{by}: {reason or 'approved it'}"
-        promote(ws, version, LIVE, reason=_words_of(by, reason), accept=accept)
+        promote(ws, version, LIVE, reason=_words_of(by, reason), accept=accept, over_newer=False)
         result.live = version.name
     answer(ws, pending, WishState.APPROVED, by, reason, clock)
     return result

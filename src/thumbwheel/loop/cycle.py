@@ -316,12 +316,15 @@ def deploy_once(
     quant: str | None = None,
 ) -> Deployment:
     """Return the deployment of `version` behind `alias`: the one that this cycle made before it was
-    killed, else a new one. `quant` is the precision of a GGUF file."""
+    killed, else a new one. `quant` is the precision of a GGUF file. Raises Conflict if a newer
+    version went live meanwhile."""
     target = str(config.deploy)
     current = route(ws, Agent.named(version.agent), alias).deployment
     if current is not None and (current.version_id, current.target) == (version.id, target):
         return ensure_running(ws, current)
-    result = deploy(ws, version, target, alias, quant=quant, settings=target_settings)
+    result = deploy(
+        ws, version, target, alias, quant=quant, settings=target_settings, over_newer=False
+    )
     return result.deployment
 
 

@@ -17,6 +17,7 @@ from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.core.files import unwritable
 from thumbwheel.core.locks import try_lock
 from thumbwheel.core.plugins import nearest
+from thumbwheel.db import session_lock
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import of_agent
 from thumbwheel.loop import turn_store
@@ -143,26 +144,38 @@ def refuse(
 
 @contextmanager
 def held_decision(ws: Workspace, agent: Agent, name: str) -> Iterator[Pending]:
-    """Yield the waiting decision and let nobody else on this host answer it meanwhile, because the
-    step of an approval takes minutes. Raises as `waiting_decision`, and Conflict if somebody
-    answers it now."""
+    """Yield the waiting decision and let nobody else answer it meanwhile, because the step of an
+    approval takes minutes. Raises as `waiting_decision`, and Conflict if somebody answers it
+    now."""
     pending = waiting_decision(ws, agent, name)
+    with _answering(ws, agent, pending) as is_held:
+        if not is_held:
+            raise Conflict(
+                f"decision {pending.id!r}",
+                "somebody else answers it at this moment",
+                f"Wait for that answer: thumbwheel loop decisions --agent {agent.slug} --all",
+            )
+        yield waiting_decision(ws, agent, pending.id)
+
+
+@contextmanager
+def _answering(ws: Workspace, agent: Agent, pending: Pending) -> Iterator[bool]:
+    """Lock a decision; yield False if another process has it."""
+    if session_lock.is_of_many_hosts(ws):
+        with session_lock.held(ws, f"decision {pending.id}", wait=False) as held:
+            yield held is not None
+        return
     folder = ws.home.cycles / agent.slug / ANSWERING
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = try_lock(folder / pending.id)
     except OSError as error:
         raise unwritable(f"folder {str(folder)!r}", error) from error
-    if handle is None:
-        raise Conflict(
-            f"decision {pending.id!r}",
-            "somebody else answers it at this moment",
-            f"Wait for that answer: thumbwheel loop decisions --agent {agent.slug} --all",
-        )
     try:
-        yield waiting_decision(ws, agent, pending.id)
+        yield handle is not None
     finally:
-        os.close(handle)
+        if handle is not None:
+            os.close(handle)
 
 
 def waiting_decision(ws: Workspace, agent: Agent, name: str) -> Pending:

@@ -21,7 +21,7 @@ from thumbwheel.models.types import Agent
 from thumbwheel.rewards import feedback_queries, store
 from thumbwheel.rewards.conversations import next_turns
 from thumbwheel.rewards.function import Case, Step
-from thumbwheel.rewards.types import Statement
+from thumbwheel.rewards.types import EVERY_PROMPT, FeedbackScope, PromptRange, Statement
 
 BATCH = 500
 MOST_MATES = 32
@@ -48,20 +48,22 @@ def stored_cases(
     as_of: datetime | None = None,
     trace_id: str | None = None,
     among: Collection[str] | None = None,
+    prompts: PromptRange = EVERY_PROMPT,
 ) -> Iterator[list[StoredCase]]:
     """Yield, in batches, all traces of `agent` (or one, or those `among` these ids, at most as many
-    as a statement takes variables) that were recorded by `as_of` (default: now), with the fields in
-    `reads` filled."""
+    as a statement takes variables, or those of some `prompts`) that were recorded by `as_of`
+    (default: now), with the fields in `reads` filled."""
     heard: Iterable[tuple[str, Statement]] = ()
     if "feedback" in reads:
+        scope = FeedbackScope(first=prompts.first, last=prompts.last)
         heard = feedback_queries.statements(
-            connection, agent.id, as_of, trace_id, arrived_by=as_of, among=among
+            connection, agent.id, as_of, trace_id, scope, arrived_by=as_of, among=among
         )
     # about the traces of `rows` and no others, in the same order
     by_trace = groupby(heard, key=itemgetter(0))
     following = next(by_trace, None)
     now = as_of or datetime.now(UTC)
-    rows = store.stored(connection, agent.id, as_of, trace_id, among)
+    rows = store.stored(connection, agent.id, as_of, trace_id, among, prompts)
     while batch := list(islice(rows, BATCH)):
         parts = _TraceParts(connection, agent.id, batch, reads, as_of)
         cases: list[StoredCase] = []

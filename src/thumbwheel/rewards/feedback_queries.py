@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,7 +20,13 @@ from thumbwheel.db.schema import (
     raters,
     traces,
 )
-from thumbwheel.rewards.types import FeedbackScope, Preference, Statement
+from thumbwheel.rewards.types import (
+    EVERY_PROMPT,
+    FeedbackScope,
+    Preference,
+    PromptRange,
+    Statement,
+)
 
 JUDGING = ("thumb", "rating", "score", "label", "outcome", "correction")
 AUTOMATIC = ("checker", "model")
@@ -102,14 +109,40 @@ def within(
         )
         first_ones = sa.or_(numbered.c.number <= scope.per_rater, numbered.c.rater_id.is_(None))
         conditions.append(feedback.c.id.in_(sa.select(numbered.c.id).where(first_ones)))
-    if scope.first:
-        conditions.append(traces.c.input_id >= scope.first)
-    if scope.last:
-        conditions.append(traces.c.input_id < scope.last)
+    conditions += in_range(PromptRange(scope.first, scope.last))
     wanted = _wanted_opinions(scope)
     if wanted:
         conditions.append(sa.or_(feedback.c.kind.not_in(OPINIONS), sa.and_(*wanted)))
     return conditions
+
+
+def in_range(prompts: PromptRange) -> list[sa.ColumnElement[bool]]:
+    """Return conditions: traces of the prompts of a range."""
+    conditions: list[sa.ColumnElement[bool]] = []
+    if prompts.first:
+        conditions.append(traces.c.input_id >= prompts.first)
+    if prompts.last:
+        conditions.append(traces.c.input_id < prompts.last)
+    return conditions
+
+
+def prompt_ranges(
+    connection: sa.Connection, agent_id: str, n_ranges: int, within: PromptRange = EVERY_PROMPT
+) -> list[PromptRange]:
+    """Return ranges that together hold the prompts of a range, each with about as many traces of
+    the agent; fewer if there are too few prompts."""
+    if n_ranges < 2:
+        return [within]
+    conditions = [traces.c.agent_id == agent_id, *in_range(within)]
+    query = sa.select(traces.c.input_id).where(*conditions).order_by(traces.c.input_id)
+    counted = sa.select(sa.func.count()).where(*conditions)
+    n_traces = connection.execute(counted).scalar_one()
+    cuts = set()
+    for number in range(1, n_ranges):
+        at_cut = query.offset(n_traces * number // n_ranges).limit(1)
+        cuts.add(connection.execute(at_cut).scalar())
+    bounds = [within.first, *sorted(prompt_id for prompt_id in cuts if prompt_id), within.last]
+    return [PromptRange(first, last) for first, last in pairwise(bounds)]
 
 
 def _wanted_opinions(scope: FeedbackScope) -> list[sa.ColumnElement[bool]]:

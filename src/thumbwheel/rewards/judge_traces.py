@@ -13,6 +13,7 @@ from thumbwheel.importers.types import Unreadable, parse_time
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.component import components
+from thumbwheel.rewards.judge_parts import judge_ranges
 from thumbwheel.rewards.ledger import LedgerReport
 from thumbwheel.rewards.ledger_stats import missing_values
 from thumbwheel.rewards.types import JudgedComponent, JudgeReport, MissingValue, PendingReport
@@ -32,9 +33,12 @@ def judge_traces(
     parts = components(ws, agent, ledger.settings(ws, agent), only)
     time = instant(as_of)
     with log.progress(f"judge {agent}", ledger.count(ws, learner, time), "traces") as advance:
-        report = ledger.run(
-            ws, learner, parts, as_of=time, retry=retry, dry_run=dry_run, advance=advance
-        )
+        if dry_run:
+            report = ledger.run(
+                ws, learner, parts, as_of=time, retry=retry, dry_run=True, advance=advance
+            )
+        else:
+            report = judge_ranges(ws, learner, parts, time, retry, advance)
     return _report(report, agent, dry_run)
 
 

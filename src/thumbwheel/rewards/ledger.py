@@ -33,6 +33,7 @@ from thumbwheel.rewards.cases import StoredCase, stored_cases
 from thumbwheel.rewards.combine import Combined, RewardConfig, RewardsConfig
 from thumbwheel.rewards.component import Component, components
 from thumbwheel.rewards.function import JudgementStatus, Score
+from thumbwheel.rewards.types import EVERY_PROMPT, PromptRange
 
 
 @dataclass
@@ -47,6 +48,28 @@ class LedgerReport:
     reasons: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     rewarded: int = 0
     """Traces that had no value of any component, and have one now."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counts as JSON, for `add_json`."""
+        return {
+            "traces": self.traces,
+            "rewarded": self.rewarded,
+            "judged": dict(self.judged),
+            "standing": dict(self.standing),
+            "statuses": [[*key, count] for key, count in self.statuses.items()],
+            "reasons": [[*key, count] for key, count in self.reasons.items()],
+        }
+
+    def add_json(self, counts: Mapping[str, Any]) -> None:
+        """Add the counts of another run, of other traces."""
+        self.traces += counts["traces"]
+        self.rewarded += counts["rewarded"]
+        self.judged.update(counts["judged"])
+        self.standing.update(counts["standing"])
+        for component, status, count in counts["statuses"]:
+            self.statuses[component, status] += count
+        for component, status, reason, count in counts["reasons"]:
+            self.reasons[component, status, reason] += count
 
     def note(self, component: str, score: Score) -> None:
         """Count one judgement."""
@@ -72,10 +95,11 @@ def run(
     retry: bool = False,
     dry_run: bool = False,
     trace_id: str | None = None,
+    prompts: PromptRange = EVERY_PROMPT,
     advance: Advance | None = None,
 ) -> LedgerReport:
-    """Judge everything not yet judged, for all traces of `agent` or for one; with `dry_run` only
-    count it.
+    """Judge everything not yet judged, for all traces of `agent`, for one or for those of some
+    `prompts`; with `dry_run` only count it.
 
     `as_of`: with the feedback and the traces of that time; its rows are stored, and today's rewards
     stay unchanged.
@@ -83,7 +107,7 @@ def run(
     report = LedgerReport()
     reads = frozenset[str]().union(*(part.function.reads for part in parts))
     with ws.db.read() as connection:
-        for batch in stored_cases(connection, agent, reads, as_of, trace_id):
+        for batch in stored_cases(connection, agent, reads, as_of, trace_id, prompts=prompts):
             rows = store.ledger(connection, [str(stored.case.target_id) for stored in batch])
             work = _Batch(agent.id, batch, rows, as_of)
             for part in parts:

@@ -24,7 +24,8 @@ from thumbwheel.db.schema import (
     suggestions,
     traces,
 )
-from thumbwheel.rewards.feedback_queries import JUDGING, in_force, recorded_traces
+from thumbwheel.rewards.feedback_queries import JUDGING, in_force, in_range, recorded_traces
+from thumbwheel.rewards.types import EVERY_PROMPT, PromptRange
 
 
 def stored(
@@ -33,9 +34,11 @@ def stored(
     as_of: datetime | None,
     trace_id: str | None,
     among: Collection[str] | None = None,
+    prompts: PromptRange = EVERY_PROMPT,
 ) -> Iterator[sa.RowMapping]:
-    """Yield traces recorded by `as_of` (or one of them, or those `among` these ids), in the order
-    of `statements`, each with its case's reference, checker and checker_config."""
+    """Yield traces recorded by `as_of` (or one of them, or those `among` these ids, or those of
+    some `prompts`), in the order of `statements`, each with its case's reference, checker and
+    checker_config."""
     columns = (
         traces.c.id,
         traces.c.input_id,
@@ -59,7 +62,7 @@ def stored(
                 sa.and_(cases.c.id == traces.c.case_id, cases.c.agent_id == traces.c.agent_id),
             )
         )
-        .where(*recorded_traces(agent_id, as_of, trace_id))
+        .where(*recorded_traces(agent_id, as_of, trace_id), *in_range(prompts))
         .where(sa.true() if among is None else traces.c.id.in_(among))
         .order_by(traces.c.input_id, traces.c.id)
     )

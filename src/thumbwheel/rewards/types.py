@@ -116,6 +116,16 @@ class FeedbackScope:
     min_confidence: float | None = None
 
 
+class PromptRange(NamedTuple):
+    """The prompts from the id `first` to before `last`; all by default."""
+
+    first: str | None = None
+    last: str | None = None
+
+
+EVERY_PROMPT = PromptRange()
+
+
 class Edit(NamedTuple):
     """The corrected output that the raters settled on, and who said so."""
 

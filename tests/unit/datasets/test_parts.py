@@ -83,7 +83,9 @@ def collected(
     bounds = list(pairwise([None, *cuts, None]))
     agent_id = ids.derived("agt", AGENT)
     parts = [
-        SplitAssignment(connection, agent_id, CONFIG, CONFIG.scope(*bound), unjudged=kind.unjudged)
+        SplitAssignment.read(
+            connection, agent_id, CONFIG, CONFIG.scope(*bound), unjudged=kind.unjudged
+        )
         for bound in bounds
     ]
     settled = combine_claims([part.claims() for part in parts], CONFIG)

@@ -147,13 +147,10 @@ def test_a_decision_about_a_tainted_version_is_moot(
     assert moot.state is WishState.MOOT
 
 
-def test_a_decision_that_a_newer_live_version_has_overtaken_is_moot(
-    empty_ws: Workspace, approved: ModelVersion
-) -> None:
-    put(empty_ws, approved, Wish.PROMOTE)
-    (pending,) = decisions(empty_ws, AGENT)
+def make_newer_live(ws: Workspace, approved: ModelVersion) -> None:
+    """Put v9 live."""
 
-    def make_newer_live(connection: sa.Connection) -> None:
+    def work(connection: sa.Connection) -> None:
         row = connection.execute(
             sa.select(model_versions).where(model_versions.c.id == approved.id)
         ).one()
@@ -170,10 +167,39 @@ def test_a_decision_that_a_newer_live_version_has_overtaken_is_moot(
             )
         )
 
-    empty_ws.db.write(make_newer_live)
-    assert versions.aliases_of(empty_ws, AGENT)["live"] == "ver_newer"
+    ws.db.write(work)
+    assert versions.aliases_of(ws, AGENT)["live"] == "ver_newer"
+
+
+def test_a_decision_that_a_newer_live_version_has_overtaken_is_moot(
+    empty_ws: Workspace, approved: ModelVersion
+) -> None:
+    put(empty_ws, approved, Wish.PROMOTE)
+    (pending,) = decisions(empty_ws, AGENT)
+    make_newer_live(empty_ws, approved)
     with pytest.raises(Conflict, match="v9, which is newer, is live"):
         approve(empty_ws, AGENT, pending.id, "anna")
+
+
+@pytest.mark.parametrize("wish", [Wish.PROMOTE, Wish.DEPLOY])
+def test_an_approval_does_not_replace_a_newer_version_that_goes_live_in_the_same_moment(
+    empty_ws: Workspace, approved: ModelVersion, monkeypatch: pytest.MonkeyPatch, wish: Wish
+) -> None:
+    put(empty_ws, approved, wish)
+    (pending,) = decisions(empty_ws, AGENT)
+    # after the look at what is live, and before the step
+    monkeypatch.setattr(
+        approval, "_require_permitted", lambda *_: make_newer_live(empty_ws, approved)
+    )
+    alias = "live" if wish is Wish.DEPLOY else None
+    with pytest.raises(Conflict, match="v9, which is newer, is live"):
+        approve(empty_ws, AGENT, pending.id, "anna", alias=alias)
+    assert versions.aliases_of(empty_ws, AGENT)["live"] == "ver_newer"
+    monkeypatch.undo()
+    with pytest.raises(Conflict, match="the question is closed"):
+        approve(empty_ws, AGENT, pending.id, "anna", alias=alias)
+    (moot,) = decisions(empty_ws, AGENT, every=True)
+    assert moot.state is WishState.MOOT
 
 
 def test_an_enabled_loop_asks_before_it_deploys_unless_its_owner_says_otherwise(

@@ -83,7 +83,7 @@ class Code(Suite):
             for answer in answers:
                 cases.append(case)
                 programs.append(answer.text)
-        scores = score(cases, programs, self.context.checkers)
+        scores = score(cases, programs, self.context.checkers, self.context.run_programs)
         by_task = []
         start = 0
         for answers in replies:
