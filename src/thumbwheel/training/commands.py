@@ -90,7 +90,7 @@ def _number(value: Any) -> str:
 
 def dry_run_page(plan: DryRun) -> Iterator[present.Part]:
     """Show what a run would need: first in words, then figure by figure."""
-    from thumbwheel.datasets.row_stats import RowStats
+    from thumbwheel.datasets.row_stats import ScoreStatistics
 
     yield f"{_needs(plan)}; nothing was trained"
 
@@ -113,7 +113,7 @@ def dry_run_page(plan: DryRun) -> Iterator[present.Part]:
     yield present.Table("dry run", ("", ""), rows)
 
     if plan.scores:
-        yield present.Note(f"scores: {RowStats(**plan.scores)}")
+        yield present.Note(f"scores: {ScoreStatistics(**plan.scores)}")
     yield present.Note(
         f"time and memory: {plan.probed_steps} real steps on this machine as it is now, and "
         f"{plan.past_runs} past runs like it"

@@ -76,9 +76,9 @@ def test_full_tuning_takes_a_tenth(tmp_path: Path) -> None:
 def test_given_settings_stay(tmp_path: Path, method: str) -> None:
     folder = base_folder(tmp_path, hidden=576, vocabulary=49_152)
     algorithm = ALGORITHMS.get(method)
-    given = {"learning_rate": 1e-5, "min_steps": 3, "replay_weight": 0.25}
-    config = with_base_defaults(algorithm.Config(**given), algorithm, folder)
-    assert config.model_dump(include=set(given)) == given
+    requested = {"learning_rate": 1e-5, "min_steps": 3, "replay_weight": 0.25}
+    config = with_base_defaults(algorithm.Config(**requested), algorithm, folder)
+    assert config.model_dump(include=set(requested)) == requested
 
 
 @pytest.mark.parametrize(("method", "small", "pretrained"), [("sft", 50, 100), ("kto", 50, 50)])

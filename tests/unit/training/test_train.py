@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from tests.training_rows import QUICK, frozen
 from thumbwheel.core import ids
@@ -22,7 +23,9 @@ from thumbwheel.core.errors import (
     NotFound,
     StorageError,
 )
+from thumbwheel.core.present import Note
 from thumbwheel.datasets.build import load_rows
+from thumbwheel.datasets.row_stats import ScoreStatistics
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.base_check import find_base
 from thumbwheel.models.artifacts import Artifacts
@@ -30,10 +33,11 @@ from thumbwheel.models.base import Base
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import ensure_agent, versions
 from thumbwheel.training import store
+from thumbwheel.training.commands import dry_run_page
 from thumbwheel.training.launch import Tail, _note
 from thumbwheel.training.rundir import RunDir, open_rows
 from thumbwheel.training.train import dry_run, environment, resume, run_of, runs, train
-from thumbwheel.training.types import RunSpec, RunState, Status
+from thumbwheel.training.types import DryRun, RunSpec, RunState, Status
 
 
 def nothing_left(ws: Workspace) -> None:
@@ -337,6 +341,11 @@ def test_the_command(empty_ws: Workspace, tiny_model: Path) -> None:
     assert plan["steps"] == 6 and plan["trainable_parameters"] == 2048
     shown = invoked(empty_ws, group, *arguments, "--dry-run")
     assert "nothing was trained" in shown.stdout and "matched modules" in shown.stdout
+    scores = asdict(ScoreStatistics.of([1.0, 4.0], [1.0, 5.0]))
+    of_scores = TypeAdapter(DryRun).validate_python(plan | {"scores": scores})
+    notes = [part.text for part in dry_run_page(of_scores) if isinstance(part, Note)]
+    in_words = "scores: 2 numbers, mean 2.5, deviation 1.5, 1 to 4 on a scale of 1 to 5"
+    assert in_words in notes
     with pytest.raises(ModelError):
         invoked(empty_ws, group, "sft", "--agent", "a", "--base", "./nowhere")
     told_help = invoked(empty_ws, group, "dpo", "--help", columns=200).stdout
