@@ -7,8 +7,8 @@ about ten times those of full fine-tuning). The methods' rates at width 2,000 we
 256, on bases with a vocabulary of at most 4,096 tokens that had learned one task. They hold for
 such bases alone. Any other is taken for a pretrained model, which has general skill to lose; its
 rates, steps and the weight of its replay were chosen on one tuning seed of SmolLM2-135M-Instruct,
-and proved for sft on two others (docs/results/pretrained.json, pretrained-5.json): half the rate in
-twice the steps learned more of the task, and kept as much general skill.
+and proved for sft on two others (docs/results/pretrained-steps-4.json, -5.json): half the rate in
+twice the steps learned more of the task and kept all general skill that the gate measures.
 """
 
 from __future__ import annotations
