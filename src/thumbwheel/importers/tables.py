@@ -165,6 +165,9 @@ class _RecordLines:
         self._text = text
         self._number = header_lines
         self._record: list[str] = []
+        self._length = 0
+        """Characters of the record so far: a sum over its lines for each of them would be
+        quadratic."""
 
     def __iter__(self) -> _RecordLines:
         return self
@@ -178,9 +181,10 @@ class _RecordLines:
         while not complete:
             rest = self._text.readline(LONGEST)
             complete = rest.endswith(("\n", "\r")) or len(rest) < LONGEST
-        length = sum(map(len, self._record)) + len(line)
-        if length >= LONGEST:
+        self._length += len(line)
+        if self._length >= LONGEST:
             self._record = [self.shown()[:SHOWN] or line[:SHOWN]]
+            self._length = len(self._record[0])
             raise csv.Error(
                 f"it has more than the {LONGEST:,} characters that one record may have; only its "
                 "beginning is shown"
@@ -192,6 +196,7 @@ class _RecordLines:
         """Forget the previous record and return the number of the line on which the next one
         begins."""
         self._record = []
+        self._length = 0
         return self._number + 1
 
     def shown(self) -> str:

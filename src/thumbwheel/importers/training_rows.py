@@ -108,6 +108,9 @@ POINTERS = frozenset(
     }
 )
 """Keys of a mark that say which message of a chat it is about."""
+MOST_PROMPT_MESSAGES = 250_000
+"""Messages in the prompts of all answers of one chat. Each answer has all messages before it, so
+their number is quadratic: a chat of 1,000 messages has as many."""
 NOT_HEARD = frozenset({"system", "developer", "tool", "function"})
 """Roles at whose messages no opinion stands: a tool says `success` of itself."""
 UNEXPECTED = (
@@ -522,12 +525,14 @@ def chat_records(
     pairs = messages_of_chat(row, raw_messages)
     messages = [message for message, _ in pairs]
     turns = []
+    is_asked = False
     for index, message in enumerate(messages):
-        is_asked = any(before["role"] in ("user", "tool") for before in messages[:index])
         if message["role"] == "assistant" and is_asked:
             turns.append(index)
+        is_asked = is_asked or message["role"] in ("user", "tool")
     if not turns:
         raise Unreadable("its messages hold no answer of the assistant to a question")
+    _require_short_prompts(turns)
     others = [pair for index, pair in enumerate(pairs) if index not in turns]
     _demand_marks_of_answers(others, marks)
     said_of_row = marks.signals(row)
@@ -558,6 +563,15 @@ def chat_records(
         prompt = without_old_thoughts(messages[:index])
         records += answered(prompt, message, signals, metadata, trace_name)
     return Records(records, [difference]) if difference else records
+
+
+def _require_short_prompts(turns: list[int]) -> None:
+    """Raise Unreadable for answers at these positions if their prompts have too many messages."""
+    if sum(turns) > MOST_PROMPT_MESSAGES:
+        raise Unreadable(
+            f"its {len(turns):,} answers have {sum(turns):,} messages before them, more than the "
+            f"{MOST_PROMPT_MESSAGES:,} that one row may have; split the chat"
+        )
 
 
 def _demand_marks_of_answers(others: Iterable[tuple[Row, Row]], marks: RowMarks) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, Response
 
+from thumbwheel.access.credentials import own_cookies
 from thumbwheel.access.needs import public
 from thumbwheel.access.protocol import DOCUMENT
 from thumbwheel.core.addresses import LOOPBACK
@@ -85,6 +86,8 @@ class Application:
             await send(message)
 
         is_call = self.gateway.handles(scope["method"], scope["path"])
+        # FastAPI parses the cookies of every request, whoever sends it
+        scope["headers"] = [_without_foreign_cookies(header) for header in scope["headers"]]
         try:
             if not self._is_allowed(scope):
                 await _send_forbidden(watched_send)
@@ -117,6 +120,13 @@ class Application:
         names = [value for name, value in scope["headers"] if name == b"host"]
         # what stands behind this server may believe another one of two
         return len(names) == 1 and host_name(names[0].decode("latin-1")) in self.hosts
+
+
+def _without_foreign_cookies(header: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
+    name, value = header
+    if name != b"cookie":
+        return header
+    return name, own_cookies(value.decode("latin-1")).encode("latin-1")
 
 
 def host_name(header: str) -> str:

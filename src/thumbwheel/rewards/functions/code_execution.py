@@ -21,6 +21,7 @@ from typing import Any
 from pydantic import Field
 
 from thumbwheel.core.config import Config
+from thumbwheel.core.python_source import parse_module
 from thumbwheel.rewards.fences import Block, blocks
 from thumbwheel.rewards.function import LONGEST_ANSWER, Case, JudgementStatus, RewardFunction, Score
 from thumbwheel.sandbox.run import run, shared
@@ -248,7 +249,7 @@ def defined_names(code: str) -> set[str]:
     try:
         return {
             node.name
-            for node in ast.parse(code).body
+            for node in parse_module(code).body
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         }
     except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -258,7 +259,7 @@ def defined_names(code: str) -> set[str]:
 def parses(code: str) -> bool:
     """Return whether `code` is valid Python."""
     try:
-        ast.parse(code)
+        parse_module(code)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return False
     return True

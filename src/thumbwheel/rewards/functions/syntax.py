@@ -8,7 +8,6 @@ language: a line in GRAMMARS and its package in the extra `syntax`.
 
 from __future__ import annotations
 
-import ast
 import json
 import warnings
 from importlib import import_module
@@ -16,6 +15,7 @@ from typing import Any
 
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import MissingExtra
+from thumbwheel.core.python_source import parse_module
 from thumbwheel.rewards.fences import blocks
 from thumbwheel.rewards.function import DEEPEST_JSON, Case, JudgementStatus, RewardFunction, Score
 
@@ -102,7 +102,7 @@ def _python(code: str) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
-            ast.parse(code)
+            parse_module(code)
     except SyntaxError as error:
         return f"line {error.lineno}: {error.msg}"
     except (ValueError, MemoryError, RecursionError) as error:

@@ -16,6 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from thumbwheel.core.python_source import check_source
 from thumbwheel.importers.fields import clip, list_at, objects_at, text_at
 from thumbwheel.importers.lines import ignore_position
 from thumbwheel.importers.messages import chat, is_chat
@@ -173,6 +174,7 @@ def _parsed_call(text: str) -> dict[str, Any]:
     import ast
 
     try:
+        check_source(text)
         call = ast.parse(text, mode="eval").body
         if not isinstance(call, ast.Call):
             raise ValueError("no call")

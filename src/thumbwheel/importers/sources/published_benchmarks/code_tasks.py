@@ -15,6 +15,7 @@ import ast
 import warnings
 from typing import Any
 
+from thumbwheel.core.python_source import parse_module
 from thumbwheel.importers.fields import clip, list_at, name_of, text_at
 from thumbwheel.importers.source import JsonLines, Row
 from thumbwheel.importers.types import AnyRecord, CaseRecord, TraceRecord, Unreadable
@@ -77,8 +78,8 @@ def entry_point(solution: str, tests: list[str]) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
-            body = ast.parse(solution).body
-            trees = [ast.parse(test) for test in tests]
+            body = parse_module(solution).body
+            trees = [parse_module(test) for test in tests]
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return None
     functions, classes = _definitions(body)
