@@ -35,7 +35,7 @@ from thumbwheel.datasets.collect import (
     is_divisible,
     local_ranges,
 )
-from thumbwheel.datasets.files import BUILDING
+from thumbwheel.datasets.files import BUILDING, PARTS
 from thumbwheel.datasets.ledger_rewards import TraceReward
 from thumbwheel.datasets.split_assignment import join_arrays, load_arrays, save_arrays
 from thumbwheel.datasets.types import DatasetConfig
@@ -59,8 +59,6 @@ PART_KIND = "prompts"
 TRACES_A_PART = 25_000
 """About how many traces a part has; a smaller agent is not shared."""
 MOST_PARTS = 32
-FOLDER = "parts"
-"""Where parts are in the bucket."""
 
 
 def collect_rows(
@@ -299,7 +297,7 @@ def collecting(ws: Workspace) -> Iterator[PartHandler]:
 
 
 def _prefix(job: Job, fence: int) -> str:
-    return f"{FOLDER}/{job.id}/{fence}"
+    return f"{PARTS}/{job.id}/{fence}"
 
 
 def _put(bucket: Bucket, prefix: str, file: Path) -> dict[str, str]:

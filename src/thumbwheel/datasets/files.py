@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 BUILDING = "building-"
 """Prefix of the folders in the home in which files are built."""
+PARTS = "parts"
+"""Folder of the bucket with what hosts have collected for datasets under construction."""
 READ_BATCH = 1024
 """Rows that are decoded at once."""
 ROWS_IN_MEMORY = 20_000

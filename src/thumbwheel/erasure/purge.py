@@ -22,8 +22,7 @@ from typing import Any
 from thumbwheel.capture.inbox import REJECTED
 from thumbwheel.capture.uploads import sweep_uploads
 from thumbwheel.core.files import replace
-from thumbwheel.datasets import build_parts
-from thumbwheel.datasets.files import BUILDING
+from thumbwheel.datasets.files import BUILDING, PARTS
 from thumbwheel.datasets.rewrite import is_affected_file
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.erasure import file_records
@@ -97,7 +96,7 @@ def _remove_parts(ws: Workspace) -> int:
     """Delete the rows of datasets under construction from the bucket of the home; return the number
     of files. A build that needs them fails."""
     bucket = bucket_of(ws)
-    return 0 if bucket is None else bucket.remove(build_parts.FOLDER)
+    return 0 if bucket is None else bucket.remove(PARTS)
 
 
 def _folders(path: Path) -> list[Path]:
