@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -70,6 +71,45 @@ def ask(process: subprocess.Popen[bytes], line: bytes, seconds: float) -> dict[s
     process.stdin.flush()
     answer = json.loads(read_line(process, seconds))
     return dict(answer)
+
+
+class LazyChild:
+    """A child that is started when it is first needed, and again after it ended; after a fork the
+    parent keeps its own. Its program writes a line once it is ready. Not safe for threads."""
+
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        start_seconds: float,
+        not_started: Callable[[], Exception],
+    ) -> None:
+        self._command = (module, *arguments)
+        self._start_seconds = start_seconds
+        self._not_started = not_started
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = 0
+
+    def running(self) -> subprocess.Popen[bytes]:
+        """Return the child of this process, started if needed. Raises `not_started()` if it is not
+        ready in time."""
+        is_ours = self._owner == os.getpid()
+        if self._process is not None and is_ours and self._process.poll() is None:
+            return self._process
+        process = start(*self._command, stdin=subprocess.PIPE)
+        try:
+            read_line(process, self._start_seconds)
+        except (EOFError, TimeoutError):
+            end(process)
+            raise self._not_started() from None
+        self._process, self._owner = process, os.getpid()
+        return process
+
+    def close(self) -> None:
+        """End the child."""
+        if self._process is not None and self._owner == os.getpid():
+            end(self._process)
+        self._process = None
 
 
 def read_line(process: subprocess.Popen[bytes], seconds: float) -> bytes:

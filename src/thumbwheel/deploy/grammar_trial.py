@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import atexit
 import json
-import os
-import subprocess
 import threading
+from functools import partial
 
 from thumbwheel.core import child
 from thumbwheel.core.errors import MissingExtra
@@ -24,14 +23,18 @@ class GrammarTrial:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._owner = 0
+        self._child = child.LazyChild(
+            "thumbwheel.deploy.grammar_child",
+            str(MEMORY),
+            start_seconds=START_SECONDS,
+            not_started=partial(MissingExtra.of, "structured output", "llguidance", "train"),
+        )
 
     def problem(self, grammar: str) -> str:
         """Return why the grammar cannot be compiled; an empty text if it can."""
         line = json.dumps({"grammar": grammar}).encode() + b"\n"
         with self._lock:
-            process = self._running()
+            process = self._child.running()
             try:
                 return str(child.ask(process, line, SECONDS)["problem"])
             except TimeoutError:
@@ -41,26 +44,9 @@ class GrammarTrial:
             self.close()
             return problem
 
-    def _running(self) -> subprocess.Popen[bytes]:
-        """Return this process's child, started if needed. Raises MissingExtra if it does not
-        start."""
-        is_ours = self._owner == os.getpid()
-        if self._process is not None and is_ours and self._process.poll() is None:
-            return self._process
-        process = child.start("thumbwheel.deploy.grammar_child", str(MEMORY), stdin=subprocess.PIPE)
-        try:
-            child.read_line(process, START_SECONDS)
-        except (EOFError, TimeoutError):
-            child.end(process)
-            raise MissingExtra.of("structured output", "llguidance", "train") from None
-        self._process, self._owner = process, os.getpid()
-        return process
-
     def close(self) -> None:
         """End the child."""
-        if self._process is not None and self._owner == os.getpid():
-            child.end(self._process)
-        self._process = None
+        self._child.close()
 
 
 TRIAL = GrammarTrial()

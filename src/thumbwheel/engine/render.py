@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import atexit
 import json
-import os
-import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from thumbwheel.core import child
@@ -87,8 +86,15 @@ class _Renderer:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._owner = 0
+        self._child = child.LazyChild(
+            "thumbwheel.engine.template_child",
+            str(MEMORY),
+            str(LONGEST),
+            start_seconds=START_SECONDS,
+            not_started=partial(
+                MissingExtra.of, "rendering chat templates", "transformers", "train"
+            ),
+        )
         self._broken_templates: dict[str, str] = {}
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,7 +106,7 @@ class _Renderer:
         is_large = len(line) - len(template) > LARGE
         with self._lock:
             if template not in self._broken_templates:
-                process = self._running()
+                process = self._child.running()
                 try:
                     answer = child.ask(process, line, SECONDS)
                     if is_large and "fault" in answer:
@@ -116,27 +122,8 @@ class _Renderer:
                 self._broken_templates[template] = problem
             return {"fault": self._broken_templates[template]}
 
-    def _running(self) -> subprocess.Popen[bytes]:
-        """Return this process's child, started if needed; after a fork the parent keeps its own.
-        Raises MissingExtra if it does not start."""
-        ours = self._owner == os.getpid()
-        if self._process is not None and ours and self._process.poll() is None:
-            return self._process
-        process = child.start(
-            "thumbwheel.engine.template_child", str(MEMORY), str(LONGEST), stdin=subprocess.PIPE
-        )
-        try:
-            child.read_line(process, START_SECONDS)
-        except (EOFError, TimeoutError):
-            child.end(process)
-            raise MissingExtra.of("rendering chat templates", "transformers", "train") from None
-        self._process, self._owner = process, os.getpid()
-        return process
-
     def close(self) -> None:
-        if self._process is not None and self._owner == os.getpid():
-            child.end(self._process)
-        self._process = None
+        self._child.close()
 
 
 _RENDERER = _Renderer()

@@ -154,7 +154,7 @@ def compare(bpe, templates: list[str]) -> None:  # type: ignore[no-untyped-def]
 def test_one_process_renders_all_texts() -> None:
     """To start it takes a second; a text takes a millisecond of it."""
     rendered("{{ bos_token }}")
-    process = render._RENDERER._process
+    process = render._RENDERER._child._process
     for _ in range(200):
         rendered(FALLBACKS["plain-v1"])
-    assert render._RENDERER._process is process
+    assert render._RENDERER._child._process is process
