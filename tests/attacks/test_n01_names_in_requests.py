@@ -20,7 +20,7 @@ IN_REQUESTS: Mapping[str, str] = {
     "the name or id of a row, looked up in the database below that agent": """
         after against alias arm case conflicts_of continue_from dataset decision episode_id
         evaluation id inference_id item job key last-event-id metric metric_name name names of
-        quarantine question queue replay resume retracts row run session sessionId subject
+        quarantine question queue replay resume retracts row run runs session sessionId subject
         supersedes trace traceId traces version candidate""",
     "text or a value that is stored or searched, and never looked up": """
         accept agent_type answer by column comment correction despite input instructions label
