@@ -6,7 +6,7 @@ ARGS ?=
 # tests start thousands of processes, which would each compile our modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast test-touched test-all test-repeat test-postgresql attack test-gpu gpu-kit test-ui test-peers test-openwebui check check-lint check-types check-imports check-house site size bench bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export bench-quality bench-writer bench-kill bench-drain bench-ingest bench-scale bench-parts bench-ranks bench-startup bench-demo bench-idle bench-curves bench-lists bench-swap bench-aa bench-stoploss bench-bandit bench-year bench-yield bench-fifty bench-active bench-jobs bench-faults bench-queue fuzz clean
+.PHONY: demo test test-fast test-touched test-all test-repeat test-postgresql attack test-gpu gpu-kit test-ui test-peers test-openwebui check check-lint check-types check-imports check-house site size bench bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export bench-quality bench-writer bench-kill bench-drain bench-ingest bench-scale bench-parts bench-ranks bench-startup bench-demo bench-idle bench-curves bench-lists bench-pages bench-swap bench-aa bench-stoploss bench-bandit bench-year bench-yield bench-fifty bench-active bench-jobs bench-faults bench-queue fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.train
@@ -169,6 +169,9 @@ bench-curves: $(VENV)/.dev
 # makes a home of a million traces first, once: two minutes
 bench-lists: $(VENV)/.dev
 	$(BIN)/python benchmarks/lists.py $(ARGS)
+
+bench-pages: $(VENV)/.dev
+	$(BIN)/python benchmarks/pages.py $(ARGS)
 
 bench-swap: $(VENV)/.dev
 	$(BIN)/python benchmarks/swap.py $(ARGS)

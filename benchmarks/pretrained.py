@@ -21,8 +21,9 @@ from typing import Any
 
 import raw
 from worlds.answers import answer
+from worlds.corrected import WRONGLY
 from worlds.general_skill import GeneralSkill
-from worlds.router import GOLD, TEAMS, TUNE_POOL, WRONGLY, example_of, requests
+from worlds.router import TEAMS, TUNE_POOL, example_of, requests
 from worlds.smollm2 import smollm2
 from worlds.taught import trained
 
@@ -30,6 +31,7 @@ from thumbwheel.engine.load import load_base
 from thumbwheel.training.algorithm import SplitRows
 from worlds import WORLDS
 
+GOLD = 150
 DEFAULT = "sft:1.3e-3:50:0,sft:1.3e-3:50:10,sft:8e-4:50:10,sft:4e-4:50:10,sft:4e-4:50:0"
 
 

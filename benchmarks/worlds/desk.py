@@ -1,40 +1,20 @@
 """`desk`: what bank customers wrote (BANKING77), routed as JSON with an intent; thumbs and
-corrections by five clerks.
-
-Each clerk judges a share of the messages and errs at a rate of their own (10 % on average).
-Together they write down the right intent for about one in eleven of the messages.
+corrections by five clerks, who write down the right intent for about one in eleven of the messages.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from worlds.clerks import thumbs_and_corrections
 from worlds.data import Message
 from worlds.intents import RoutedMessages
-from worlds.world import Exchange, feedback_line
+from worlds.world import Exchange
 
 CORRECTED = 0.093
 """Corrections for each thumb: 233 for 2,500."""
-
-
-@dataclass(frozen=True)
-class Clerk:
-    """Somebody who judges, and how often they press the wrong thumb."""
-
-    id: str
-    error_rate: float
-
-
-CLERKS = (
-    Clerk("ana", 0.02),
-    Clerk("ben", 0.05),
-    Clerk("cleo", 0.08),
-    Clerk("dev", 0.13),
-    Clerk("eve", 0.22),
-)
 
 
 class Desk(RoutedMessages):
@@ -54,17 +34,5 @@ class Desk(RoutedMessages):
         return f'{{"intent":"{message.intent}"}}'
 
     def feedback(self, rng: random.Random, exchanges: Sequence[Exchange]) -> list[dict[str, Any]]:
-        """A thumb for every exchange; corrections of wrong answers by the clerk who thumbed them
-        down."""
-        thumbs, corrections = [], []
-        for exchange in exchanges:
-            clerk = rng.choice(CLERKS)
-            errs = rng.random() < clerk.error_rate
-            thumb = exchange.is_right != errs
-            thumbs.append(feedback_line(exchange, "thumb", thumb, clerk.id))
-            if not thumb and not exchange.is_right:
-                corrections.append(
-                    feedback_line(exchange, "correction", exchange.example.answer, clerk.id)
-                )
-        count = min(len(corrections), round(CORRECTED * len(exchanges)))
-        return [*thumbs, *rng.sample(corrections, count)]
+        """Thumbs, and corrections of some wrong answers."""
+        return thumbs_and_corrections(rng, exchanges, CORRECTED)

@@ -10,25 +10,14 @@ from __future__ import annotations
 
 import random
 from abc import abstractmethod
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from worlds import small_base
-from worlds.answers import sampled_exchanges
 from worlds.data import Message, first_of_each, messages
+from worlds.rated import RatedAnswers
 from worlds.taught import taught_base
-from worlds.world import (
-    Chat,
-    Example,
-    Exchange,
-    Files,
-    World,
-    gold_lines,
-    share,
-    trace_line,
-    write_lines,
-)
+from worlds.world import Chat, Example
 
 EXAMPLES_AN_INTENT = 8
 EPOCHS = 7
@@ -38,7 +27,7 @@ ELSEWHERE = 300
 """Messages of the other worlds that show what a training cost there."""
 
 
-class RoutedMessages(World):
+class RoutedMessages(RatedAnswers):
     """Messages of people, each answered by JSON that says where it goes."""
 
     files: ClassVar[tuple[str, ...]]
@@ -46,6 +35,7 @@ class RoutedMessages(World):
     tune_pool: ClassVar[int]
     """Messages that tuning seeds draw from; the others are for proving seeds."""
     most_gold: ClassVar[int] = 1500
+    checker: ClassVar[str] = "json_fields"
     all: ClassVar[list[RoutedMessages]] = []
     """Every world of this kind, in the order in which they were made."""
 
@@ -55,10 +45,6 @@ class RoutedMessages(World):
     @abstractmethod
     def answer_of(self, message: Message) -> str:
         """The right answer."""
-
-    @abstractmethod
-    def feedback(self, rng: random.Random, exchanges: Sequence[Exchange]) -> list[dict[str, Any]]:
-        """What people said of the recorded answers."""
 
     def base(self, cache: Path) -> Path:
         """A base of 4M parameters; three minutes on two cores."""
@@ -75,32 +61,14 @@ class RoutedMessages(World):
         chats = [self.chat_of(message) for message in self.base_examples()[0]]
         return taught_base(self.name, chats, cache)
 
-    def write(self, folder: Path, seed: int, ratings: int, base: Path) -> Files:
-        """See `World.write`."""
-        rng = random.Random(f"{self.name}:{seed}")
+    def drawn(self, rng: random.Random, seed: int) -> tuple[list[Example], list[Example]]:
+        """See `RatedAnswers.drawn`."""
         is_tuning = seed in self.tune
         _, others = self.base_examples()
         pool = others[: self.tune_pool] if is_tuning else others[self.tune_pool :]
-        drawn = rng.sample(pool, len(pool))
+        drawn = [self.example_of(message) for message in rng.sample(pool, len(pool))]
         most_rated = self.tune_ratings if is_tuning else self.prove_ratings
-        rated = [self.example_of(message) for message in drawn[:ratings]]
-        gold = [
-            self.example_of(message) for message in drawn[most_rated : most_rated + self.most_gold]
-        ]
-        exchanges = sampled_exchanges(base, rated, seed, self.max_new_tokens)
-        folder.mkdir(parents=True, exist_ok=True)
-        return Files(
-            base=base,
-            traces=write_lines(
-                folder / "traces.jsonl",
-                [trace_line(exchange, self.name, 1.0) for exchange in exchanges],
-            ),
-            feedback=write_lines(folder / "feedback.jsonl", self.feedback(rng, exchanges)),
-            gold=write_lines(folder / "gold.jsonl", gold_lines(gold, "json_fields")),
-            taught=rated,
-            gold_examples=gold,
-            sampled_right=share([exchange.is_right for exchange in exchanges]),
-        )
+        return drawn[:most_rated], drawn[most_rated : most_rated + self.most_gold]
 
     def elsewhere(self) -> list[Example]:
         """Messages of the other worlds, which the base answers too."""

@@ -1,10 +1,9 @@
 """`router`: requests of people (CLINC150), each sent to one of ten teams by a pretrained model that
-was never told how.
+was shown 80 examples before it went into use.
 
-The app is SmolLM2-135M-Instruct as it comes, behind a system prompt that names the teams. It talks
-instead of routing, so every recorded answer is thumbed down; five raters write down the right team
-for two in three of them, and err in a tenth of these corrections. With 300 ratings a contestant
-takes minutes on two cores.
+The app is SmolLM2-135M-Instruct after these examples, behind a system prompt that names the teams.
+Five clerks press thumbs on its sampled answers, a tenth of them wrongly, and write down the right
+team for about one in sixteen.
 """
 
 from __future__ import annotations
@@ -15,21 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from worlds.answers import sampled_exchanges
 from worlds.assistant import domains
+from worlds.clerks import thumbs_and_corrections
 from worlds.data import Message, messages
-from worlds.smollm2 import smollm2
-from worlds.world import (
-    Example,
-    Exchange,
-    Files,
-    World,
-    feedback_line,
-    gold_lines,
-    share,
-    trace_line,
-    write_lines,
-)
+from worlds.rated import RatedAnswers
+from worlds.taught import taught_base
+from worlds.world import Example, Exchange
 
 TEAMS = {
     "banking": "banking",
@@ -45,15 +35,16 @@ TEAMS = {
 }
 """Domain of CLINC150 -> the team that answers."""
 SYSTEM = f"Name the team for this request: {', '.join(TEAMS.values())}."
-RATERS = ("ana", "ben", "cleo", "dev", "eve")
-CORRECTED, WRONGLY = 2 / 3, 0.1
-"""Share of the answers that are corrected, and share of the corrections that name another team."""
-GOLD = 150
+SHOWN = 80
+"""Requests that the app was shown."""
+CORRECTED = 92 / 1500
+"""Corrections for each thumb."""
+GOLD = 500
 TUNE_POOL = 4000
 """Messages that tuning seeds draw from; the others are for proving seeds."""
 
 
-class Router(World):
+class Router(RatedAnswers):
     """See the module."""
 
     name: ClassVar[str] = "router"
@@ -62,49 +53,31 @@ class Router(World):
     tune_ratings: ClassVar[int] = 1500
     prove_ratings: ClassVar[int] = 1500
     max_new_tokens: ClassVar[int] = 5
+    checker: ClassVar[str] = "exact_answer"
 
     def base(self, cache: Path) -> Path:
-        """SmolLM2 as it comes."""
-        del cache
-        return smollm2()
+        """SmolLM2 after the examples."""
+        examples = [example_of(message) for message in requests()[:SHOWN]]
+        chats = [
+            [*example.prompt, {"role": "assistant", "content": example.answer}]
+            for example in examples
+        ]
+        return taught_base(self.name, chats, cache)
 
-    def write(self, folder: Path, seed: int, ratings: int, base: Path) -> Files:
-        """See `World.write`."""
-        rng = random.Random(f"{self.name}:{seed}")
+    def pretrained_base(self, cache: Path) -> Path:
+        """See `base`."""
+        return self.base(cache)
+
+    def drawn(self, rng: random.Random, seed: int) -> tuple[list[Example], list[Example]]:
+        """See `RatedAnswers.drawn`."""
         pool = requests()
-        pool = pool[:TUNE_POOL] if seed in self.tune else pool[TUNE_POOL:]
-        drawn = rng.sample(pool, self.prove_ratings + GOLD)
-        rated = [example_of(message) for message in drawn[:ratings]]
-        gold = [example_of(message) for message in drawn[self.prove_ratings :]]
-        exchanges = sampled_exchanges(base, rated, seed, self.max_new_tokens)
-        folder.mkdir(parents=True, exist_ok=True)
-        return Files(
-            base=base,
-            traces=write_lines(
-                folder / "traces.jsonl",
-                [trace_line(exchange, self.name, 1.0) for exchange in exchanges],
-            ),
-            feedback=write_lines(folder / "feedback.jsonl", feedback(rng, exchanges)),
-            gold=write_lines(folder / "gold.jsonl", gold_lines(gold, "exact_answer")),
-            taught=rated,
-            gold_examples=gold,
-            sampled_right=share([exchange.is_right for exchange in exchanges]),
-        )
+        pool = pool[SHOWN:TUNE_POOL] if seed in self.tune else pool[TUNE_POOL:]
+        drawn = [example_of(message) for message in rng.sample(pool, self.prove_ratings + GOLD)]
+        return drawn[: self.prove_ratings], drawn[self.prove_ratings :]
 
-
-def feedback(rng: random.Random, exchanges: Sequence[Exchange]) -> list[dict[str, Any]]:
-    """A thumb for every exchange, and corrections of wrong answers."""
-    lines = []
-    for exchange in exchanges:
-        rater = rng.choice(RATERS)
-        lines.append(feedback_line(exchange, "thumb", exchange.is_right, rater))
-        if exchange.is_right or rng.random() >= CORRECTED:
-            continue
-        team = exchange.example.answer
-        if rng.random() < WRONGLY:
-            team = rng.choice([other for other in TEAMS.values() if other != team])
-        lines.append(feedback_line(exchange, "correction", team, rater))
-    return lines
+    def feedback(self, rng: random.Random, exchanges: Sequence[Exchange]) -> list[dict[str, Any]]:
+        """Thumbs, and corrections of some wrong answers."""
+        return thumbs_and_corrections(rng, exchanges, CORRECTED)
 
 
 def example_of(message: Message) -> Example:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from thumbwheel.core.errors import InputError
+from thumbwheel.importers.columnar_child import ROWS_OF_SMALL
 from thumbwheel.importers.lines import ignore_position
-from thumbwheel.importers.tables import csv_rows
+from thumbwheel.importers.tables import columnar_rows, csv_rows
 
 SECONDS = 10
 """Of the processor; a second is enough for each of the files."""
@@ -36,3 +38,21 @@ def test_many_records_of_many_lines_are_read(tmp_path: Path) -> None:
     assert len(rows) == 500
     assert {row["response"] for _, row, _, _ in rows} == {cell}
     assert processor_seconds_of_reading(path) < SECONDS
+
+
+@pytest.mark.parametrize("count", [ROWS_OF_SMALL, ROWS_OF_SMALL + 1, 2_000_000_000])
+def test_columns_without_a_value_make_no_millions_of_rows(tmp_path: Path, count: int) -> None:
+    """A column of nulls takes no byte, so that some hundred bytes can claim any number of rows."""
+    import pyarrow as pa
+
+    path = tmp_path / "nulls.arrow"
+    batch = pa.record_batch({"prompt": pa.nulls(count), "response": pa.nulls(count)})
+    with pa.ipc.new_file(path, batch.schema) as writer:
+        writer.write_batch(batch)
+    assert path.stat().st_size < 1000
+    rows = columnar_rows(path, ignore_position)
+    if count == ROWS_OF_SMALL:
+        assert sum(1 for _ in rows) == count
+        return
+    with pytest.raises(InputError, match="rows in"):
+        next(iter(rows))

@@ -1,19 +1,32 @@
-"""Servers that repeat in a refusal the key that the gateway presented to them: who may call a
+"""Servers that repeat the key that the gateway presented to them: who may call a
 model, or read what is recorded, does not learn it."""
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.servers.scripted_upstream import Received, ScriptedUpstream, chat_reply, reply
+from tests.servers.scripted_upstream import (
+    END,
+    Received,
+    ScriptedUpstream,
+    chat_events,
+    chat_reply,
+    chunk,
+    reply,
+    stream_head,
+)
 from tests.worlds.gateway_world import AGENT, GatewayWorld, opened_home, running, serve_remote
 from thumbwheel.core.secret_store import SecretStore
+from thumbwheel.gateway.upstream import without_key
 from thumbwheel.models.types import EndpointAddress
 
 KEY = "sk-upstream-0123456789"
@@ -79,6 +92,52 @@ def test_a_key_in_a_header_is_not_passed_on(
     upstream.script = lambda request: [reply(chat_reply(), "200 OK", headers)]
     answer = asked.ask()
     assert answer.headers["x-request-id"] == "r1" and "x-request-auth" not in answer.headers
+
+
+def test_a_key_in_an_answer_is_not_passed_on(
+    asked: GatewayWorld, upstream: ScriptedUpstream
+) -> None:
+    upstream.script = lambda request: [reply(chat_reply(f"You sent {KEY}."))]
+    answer = asked.ask()
+    text = answer.json()["choices"][0]["message"]["content"]
+    assert text == f"You sent {'*' * len(KEY)}."
+    assert KEY not in json.dumps(asked.lines())
+
+
+@pytest.mark.parametrize("cut", [1, 9, len(KEY) - 1])
+def test_a_key_in_two_chunks_of_a_stream_is_not_passed_on(
+    asked: GatewayWorld, upstream: ScriptedUpstream, cut: int
+) -> None:
+    events = b"".join(chat_events(f"You sent {KEY}.")).split(KEY.encode())
+    first, second = events[0] + KEY[:cut].encode(), KEY[cut:].encode() + events[1]
+    upstream.script = lambda request: [stream_head(), chunk(first), chunk(second), END]
+    answer = asked.ask({"stream": True})
+    assert "You sent ***" in answer.text and KEY not in answer.text
+    assert KEY not in json.dumps(asked.lines())
+
+
+@given(
+    text=st.lists(st.sampled_from(["ab", "a", "b", "aab", "abab", "c"]), max_size=20),
+    cuts=st.lists(st.integers(1, 4), max_size=40),
+    key=st.sampled_from(["a", "ab", "aab", "abab", "aaa"]),
+)
+def test_pieces_lose_the_key_wherever_they_are_cut(
+    text: list[str], cuts: list[int], key: str
+) -> None:
+    whole = "".join(text).encode()
+    pieces, rest = [], whole
+    for cut in cuts:
+        pieces.append(rest[:cut])
+        rest = rest[cut:]
+
+    async def all_pieces() -> AsyncIterator[bytes]:
+        for piece in [*pieces, rest]:
+            yield piece
+
+    async def joined() -> bytes:
+        return b"".join([piece async for piece in without_key(all_pieces(), key.encode())])
+
+    assert asyncio.run(joined()) == whole.replace(key.encode(), b"*" * len(key))
 
 
 def raw_reply(content: bytes, status: str, headers: list[tuple[str, str]]) -> bytes:

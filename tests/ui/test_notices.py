@@ -31,4 +31,5 @@ def test_a_test_is_sent_by_a_button(browser: Browser, tmp_path: Path) -> None:
                 expect(page.get_by_role("status")).to_contain_text("answers HTTP 500")
                 assert person.axe() == []
                 if picture := os.environ.get("THUMBWHEEL_UI_PICTURES"):
+                    page.evaluate("scrollTo(0, 0)")
                     page.screenshot(path=Path(picture) / "settings-notify.png")

@@ -234,7 +234,7 @@ def test_a_dry_run_is_made_of_numbers(
     longer = client.post("/api/policies/train_policy/desk", json=order | {"maxSteps": 10**5})
     assert longer.json()["estimatedTimeMinutes"] > figures["estimatedTimeMinutes"]
     unknown = client.post("/api/policies/train_policy/desk", json={"baseModel": "large"})
-    assert unknown.status_code == 404 and "bases" in unknown.json()["detail"]
+    assert unknown.status_code == 404 and "HOME/bases" in unknown.json()["detail"]
     outside = client.post("/api/policies/train_policy/desk", json={"baseModel": "../../etc"})
     assert outside.is_client_error
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
-from thumbwheel.core.errors import DataError
+from thumbwheel.core.errors import DataError, ModelError
 
 OF_ANSWERS = re.compile("think|thought|reason|(?:tool|function).?calls?", re.IGNORECASE)
 """Added tokens that a model writes in its answer: around its thoughts and its calls of tools."""
@@ -35,6 +36,24 @@ OPEN, CLOSE = _private_text(), _private_text()
 SEPARATORS = ("\u200b", "\u2060", " ")
 """Characters that can stand inside a control token so that it is none, the least visible first. A
 tokenizer may leave some of them out."""
+
+
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Raise ModelError where the library of tokenizers panics, as it does when a pattern of a
+    tokenizer reaches the limit of its matcher. The panic itself is no Exception, and would end a
+    server."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(
+            "the base's tokenizer",
+            f"it breaks off on this text ({reason})",
+            "Shorten the text, or use a base with another tokenizer",
+        ) from None
 
 
 def unescape(text: str) -> str:
@@ -137,11 +156,13 @@ class ControlTokens:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of an escaped text, without BOS. Raises DataError if the tokenizer cannot
-        write a control token as characters."""
+        write a control token as characters, ModelError if it breaks off on the text."""
         if ESCAPE not in text:
-            return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+            with panics_as_errors():
+                return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
         tokenizer, original = self._guarded
-        encoding = tokenizer.encode(self._numbered(text), add_special_tokens=False)
+        with panics_as_errors():
+            encoding = tokenizer.encode(self._numbered(text), add_special_tokens=False)
         ids = [original.get(token, token) for token in encoding.ids]
         self._check(ids, len(self._pattern.findall(text)))
         return ids
@@ -150,10 +171,12 @@ class ControlTokens:
         """Return (ids of two escaped texts as the tokenizer joins them, for each id the number of
         its text, or None)."""
         if ESCAPE not in first + second:
-            encoded = self._tokenizer(first, second)
+            with panics_as_errors():
+                encoded = self._tokenizer(first, second)
             return list(encoded["input_ids"]), list(encoded.sequence_ids(0))
         tokenizer, original = self._guarded
-        encoding = tokenizer.encode(self._numbered(first), self._numbered(second))
+        with panics_as_errors():
+            encoding = tokenizer.encode(self._numbered(first), self._numbered(second))
         ids = [original.get(token, token) for token in encoding.ids]
         sides = list(encoding.sequence_ids)
         of_texts = [token for token, side in zip(ids, sides, strict=True) if side is not None]

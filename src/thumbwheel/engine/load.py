@@ -23,6 +23,7 @@ from thumbwheel.core.errors import MissingExtra, ModelError
 from thumbwheel.core.plugins import nearest
 from thumbwheel.engine.adapter_check import check_adapter
 from thumbwheel.engine.config_check import check_config
+from thumbwheel.engine.control_tokens import panics_as_errors
 from thumbwheel.engine.forward import is_encoder, is_scorer, trunk_of
 from thumbwheel.engine.libraries import BITSANDBYTES, tell_of_bitsandbytes
 from thumbwheel.models.base import NAMES, require_regular_files
@@ -267,7 +268,8 @@ def _check_tokenizer(tokenizer: Any, base: str) -> None:
             "Correct or remove it",
         )
     try:
-        tokenizer("Hello, world", add_special_tokens=False)
+        with panics_as_errors():
+            tokenizer("Hello, world", add_special_tokens=False)
     except Exception as error:  # noqa: BLE001 - strange settings show when it is used
         why = f"its tokenizer cannot be used ({' '.join(str(error).split())[:200]})"
         raise ModelError(f"base model {base!r}", why, "Copy its tokenizer files again") from None

@@ -186,8 +186,8 @@ def remarks(evaluation: Evaluation) -> list[str]:
         lines.append(f"weights or a prompt: {evaluation.weights_pay}")
     if evaluation.reads > 1:
         lines.append(
-            f"note: this is look {evaluation.reads} at these rows, over all versions; the gate "
-            "asks for more confidence each time"
+            f"note: this is comparison {evaluation.reads} on these rows, over all versions; the "
+            "gate asks for more confidence each time"
         )
     return lines
 

@@ -138,7 +138,7 @@ def _limits(inputs: GateInputs) -> list[str]:
 
 
 def _level(inputs: GateInputs) -> str:
-    looks = f" (look {inputs.reads} at these rows)" if inputs.reads > 1 else ""
+    looks = f" (comparison {inputs.reads} on these rows)" if inputs.reads > 1 else ""
     return f"{100 * inputs.level:.4g} % confidence{looks}"
 
 

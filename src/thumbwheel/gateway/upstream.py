@@ -315,15 +315,16 @@ class Reply:
 
 async def shown_reply(reply: aiohttp.ClientResponse, secret: str | None) -> Reply:
     """Return the reply without the credentials that the gateway presented. Servers repeat them
-    where they refuse them, and who may call a model, or read the record, may not know them. Raises
-    UpstreamError for such an answer without an end."""
+    where they refuse them, and who may call a model, or read the record, may not know them. In
+    other replies they become stars as the pieces come, unless the reply is packed. Raises
+    UpstreamError for a refusal without an end."""
     headers = reply_headers(reply.raw_headers)
-    if secret is None:
+    if not secret:
         return Reply(headers, reply.content.iter_any())
     key = secret.encode()
     headers = [header for header in headers if key not in header[1]]
     if reply.status < 400:
-        return Reply(headers, reply.content.iter_any())
+        return Reply(headers, without_key(reply.content.iter_any(), key))
     pieces: list[bytes] = []
     size = 0
     async for piece in reply.content.iter_any():
@@ -343,6 +344,30 @@ async def shown_reply(reply: aiohttp.ClientResponse, secret: str | None) -> Repl
         headers = [header for header in headers if header[0] not in of_old]
         headers.append((b"content-length", str(len(body)).encode()))
     return Reply(headers, _one_piece(body))
+
+
+async def without_key(pieces: AsyncIterator[bytes], key: bytes) -> AsyncIterator[bytes]:
+    """Yield the pieces with a star for each byte of `key`. The end of a piece waits for the next
+    one only where the key may have begun in it."""
+    waiting = b""
+    async for piece in pieces:
+        text = (waiting + piece).replace(key, b"*" * len(key))
+        begun = _begun(text, key)
+        text, waiting = text[: len(text) - begun], text[len(text) - begun :]
+        if text:
+            yield text
+    if waiting:
+        yield waiting
+
+
+def _begun(text: bytes, key: bytes) -> int:
+    """Return how many bytes at the end of `text` are the longest beginning of `key`."""
+    start = text.find(key[0], max(0, len(text) - len(key) + 1))
+    while start >= 0:
+        if key.startswith(text[start:]):
+            return len(text) - start
+        start = text.find(key[0], start + 1)
+    return 0
 
 
 async def _one_piece(body: bytes) -> AsyncIterator[bytes]:

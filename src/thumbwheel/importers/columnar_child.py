@@ -29,6 +29,9 @@ COLUMNS, ROW, PROBLEM, POSITION, END, FAILED = b"C", b"R", b"P", b"B", b"E", b"F
 """Names; a row; [shown text, reason] of a row that cannot be taken; the bytes read so far; the end;
 why the file cannot be read."""
 BATCH = 64
+ROWS_OF_SMALL = 100_000
+"""Rows of any file at most, unless it is larger: then at most one a byte. Columns without a value
+take no byte at all, so that a few kilobytes could be millions of rows."""
 PARQUET, ARROW_FILE, ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
 """First bytes of the formats."""
 
@@ -60,8 +63,10 @@ def _answers(longest: int) -> Iterator[tuple[bytes, bytes]]:
     magic = file.peek(6)[:6]
     columns, batches, total = _parquet(file) if magic[:4] == PARQUET else _arrow(file, magic)
     yield COLUMNS, json.dumps(columns).encode()
-    number = 0
+    number, most = 0, max(ROWS_OF_SMALL, size)
     for batch in batches:
+        if number + batch.num_rows > most:
+            raise ValueError(f"more than {most:,} rows in {size:,} bytes: they can say nothing")
         # a batch of Arrow has as many rows as its writer liked
         for start in range(0, batch.num_rows, BATCH):
             for row in _to_microseconds(batch.slice(start, BATCH)).to_pylist():

@@ -32,7 +32,10 @@ def gold_request(ws: Workspace, agent: Agent, config: TriggerConfig) -> str | No
     shows = "are too few to show any gain"
     if power.detectable is not None:
         shows = f"show a gain from {100 * power.detectable:.0f} points"
+    earlier = power.look - 1
+    times = "once" if earlier == 1 else f"{earlier} times"
+    used = f", used {times} before," if earlier else ""
     return (
-        f"{power.cases} reviewed cases, at look {power.look}, {shows}; "
+        f"{power.cases} reviewed cases{used} {shows}; "
         f"{power.missing} more would show {wanted}: {add}"
     )

@@ -4,6 +4,7 @@ and people err as often as said."""
 from __future__ import annotations
 
 import importlib
+import json
 import random
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +30,6 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def written(worlds: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """`written(name, seed, ratings)`: the files of a world whose app is right about every third
     message."""
-    intents = importlib.import_module("worlds.intents")
     world_module = importlib.import_module("worlds.world")
 
     def exchanges(base: Path, examples: list[Any], seed: int, max_new_tokens: int) -> list[Any]:
@@ -43,7 +43,7 @@ def written(worlds: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
             for number, (example, text) in enumerate(zip(examples, answers, strict=True))
         ]
 
-    monkeypatch.setattr(intents, "sampled_exchanges", exchanges)
+    monkeypatch.setattr(importlib.import_module("worlds.rated"), "sampled_exchanges", exchanges)
     return lambda name, seed, ratings: worlds.WORLDS[name].write(
         tmp_path / f"{name}-{seed}-{ratings}", seed, ratings, Path("base")
     )
@@ -77,11 +77,13 @@ def test_fewer_ratings_are_the_first_ones_and_the_gold_stays(written: Any) -> No
     assert few.gold_examples == many.gold_examples
 
 
+@pytest.mark.parametrize(("name", "corrected"), [("desk", 0.093), ("router", 92 / 1500)])
 def test_clerks_err_about_as_often_as_said_and_correct_only_what_is_wrong(
-    worlds: ModuleType, written: Any
+    written: Any, worlds: ModuleType, name: str, corrected: float
 ) -> None:
     read_lines = importlib.import_module("worlds.world").read_lines
-    files = written("desk", 4, 2500)
+    ratings = worlds.WORLDS[name].prove_ratings
+    files = written(name, 4, ratings)
     answers = {line["id"]: line["output"] for line in read_lines(files.traces)}
     truth = dict(zip(answers, [example.answer for example in files.taught], strict=True))
     feedback = read_lines(files.feedback)
@@ -92,7 +94,7 @@ def test_clerks_err_about_as_often_as_said_and_correct_only_what_is_wrong(
     )
     corrections = [line for line in feedback if line["kind"] == "correction"]
     assert 0.08 < wrong_thumbs / len(thumbs) < 0.12
-    assert len(corrections) == round(0.093 * 2500)
+    assert len(corrections) == round(corrected * ratings)
     assert all(
         line["value"] == truth[line["target"]["trace"]] != answers[line["target"]["trace"]]
         for line in corrections
@@ -216,3 +218,65 @@ def peft_scorer(model: Any) -> Any:
         model,
         LoraConfig(r=4, target_modules="all-linear", task_type="SEQ_CLS", init_lora_weights=False),
     ).eval()
+
+
+@pytest.mark.parametrize("name", ["extract", "support"])
+def test_wrong_answers_are_corrected_and_a_tenth_of_the_corrections_is_wrong(
+    worlds: ModuleType, written: Any, name: str
+) -> None:
+    read_lines = importlib.import_module("worlds.world").read_lines
+    world = worlds.WORLDS[name]
+    files = written(name, world.prove[0], world.prove_ratings)
+    traces = read_lines(files.traces)
+    asked = {line["id"]: rated for line, rated in zip(traces, files.taught, strict=True)}
+    answers = {line["id"]: line["output"] for line in traces}
+    feedback = read_lines(files.feedback)
+    for line in feedback:
+        trace = line["target"]["trace"]
+        if line["kind"] == "thumb":
+            assert line["value"] == world.right(answers[trace], asked[trace])
+        else:
+            assert not world.right(answers[trace], asked[trace])
+    corrections = [line for line in feedback if line["kind"] == "correction"]
+    wrong = [
+        line
+        for line in corrections
+        if not world.right(line["value"], asked[line["target"]["trace"]])
+    ]
+    bad = sum(line["kind"] == "thumb" and not line["value"] for line in feedback)
+    assert 0.58 < len(corrections) / bad < 0.75
+    assert 0.04 < len(wrong) / len(corrections) < 0.17
+
+
+@pytest.mark.parametrize("name", ["extract", "support"])
+def test_gold_cases_are_worded_as_no_rated_one_is(
+    worlds: ModuleType, written: Any, name: str
+) -> None:
+    world = worlds.WORLDS[name]
+    files = written(name, world.prove[0], world.prove_ratings)
+    rated = {example.prompt[-1]["content"] for example in files.taught}
+    assert not rated & {example.prompt[-1]["content"] for example in files.gold_examples}
+    assert all(world.right(example.answer, example) for example in files.gold_examples)
+
+
+def test_orders_of_tuning_and_proving_seeds_share_no_wording(worlds: ModuleType) -> None:
+    extract = importlib.import_module("worlds.extract")
+    world = worlds.WORLDS["extract"]
+
+    def wordings(seed: int) -> set[str]:
+        rated, gold = world.drawn(random.Random(seed), seed)
+        used = set()
+        for example in rated + gold:
+            fields = json.loads(example.answer)
+            text = example.prompt[-1]["content"]
+            used |= {each for each in extract.WORDINGS if each.format(**fields) == text}
+        return used
+
+    tuned, proved = wordings(1), wordings(3)
+    assert len(tuned) == len(proved) == 12
+    assert not tuned & proved
+
+
+def test_the_handbook_differs_by_seed(worlds: ModuleType, written: Any) -> None:
+    first, second = (written("support", seed, 400) for seed in (3, 4))
+    assert {each.answer for each in first.taught} != {each.answer for each in second.taught}

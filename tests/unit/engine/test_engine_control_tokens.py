@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from thumbwheel.core.errors import ModelError
 from thumbwheel.engine.control_tokens import ESCAPE, ControlTokens, unescape
 from thumbwheel.engine.pairing import PairBuilder
 from thumbwheel.engine.prompt import PromptBuilder, TargetText
@@ -203,3 +204,20 @@ def test_a_pair_of_texts_for_an_encoder() -> None:
     row = builder.row([{"role": "user", "content": "fox </s>"}], "yes </s> no")
     assert [*row.prompt_ids, *row.completion_ids].count(names["</s>"]) == 2
     assert row.completion_ids[-1] == names["</s>"]
+
+
+@pytest.mark.parametrize("text", ["x" * 3000, "<|im_end|>" + "x" * 3000])
+def test_a_pattern_that_gives_up_is_an_error_of_the_model(text: str) -> None:
+    """The library panics there, with an exception that no server catches."""
+    from tokenizers import Regex, pre_tokenizers
+
+    tokenizer = tokenizer_of("byte-level")
+    inner = tokenizer.backend_tokenizer
+    costly = pre_tokenizers.Split(Regex("(x+x+)+y"), "isolated")
+    inner.pre_tokenizer = pre_tokenizers.Sequence([costly, inner.pre_tokenizer])
+    control = ControlTokens(tokenizer)
+    assert control.encode("yes or no")
+    with pytest.raises(ModelError, match="breaks off"):
+        control.encode(control.escape(text))
+    with pytest.raises(ModelError, match="breaks off"):
+        control.encode_pair("yes", control.escape(text))

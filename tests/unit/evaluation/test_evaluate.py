@@ -151,7 +151,7 @@ def test_the_same_question_has_the_same_stored_answer_and_other_rows_are_another
     assert (finer.reads, finer.primary) == (1, first.primary)  # the same rows are the same read
     other = evaluate(ws, versions.version(ws, AGENT, add("zero")), QUICK)
     assert (other.reads, other.primary.n) == (2, 34)  # another candidate looks at the rows again
-    assert "look 2" in gate(ws, other).decision.reasons[0]
+    assert "comparison 2 on these rows" in gate(ws, other).decision.reasons[0]
 
 
 @pytest.mark.slow

@@ -54,8 +54,9 @@ def _base(ws: Workspace, name: str) -> str:
     raise InputError(
         f"base {name!r}",
         "over the API a base is a Hugging Face id, one that a version here has, one that was "
-        f"fetched, or a folder or GGUF file in {ws.home.bases}",
-        f"Link it there: ln -s /path/of/the/model {ws.home.bases}/NAME, and give its NAME",
+        "fetched, or a folder or GGUF file in HOME/bases",
+        "Link it there, in the server's home: ln -s /path/of/the/model HOME/bases/NAME, and give "
+        "its NAME",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -100,6 +101,7 @@ def environment() -> jinja2.Environment:
     templates.filters |= {
         "markdown": markdown,
         "legible": formatting.legible,
+        "breakable": breakable,
         "in_words": without_commands,
         "excerpt": excerpt,
         "percent": figures.percent,
@@ -128,6 +130,16 @@ def is_unmeasured_guard(reason: str) -> bool:
     False
     """
     return reason.startswith("guard ") and ": not measured (" in reason
+
+
+def breakable(text: str) -> Markup:
+    """Return a legible path, address or name of a model that a line may break after its slashes.
+
+    >>> breakable("team/model-7b at http://host/v1")
+    Markup('team/<wbr>model-7b at http://<wbr>host/<wbr>v1')
+    """
+    parts = re.split(r"(?<=/)(?!/)", text)
+    return Markup("<wbr>").join(formatting.legible(part) for part in parts)
 
 
 def figure(value: float | None, form: str) -> str:

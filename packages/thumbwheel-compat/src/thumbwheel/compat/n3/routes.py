@@ -325,8 +325,8 @@ def _base(ws: Workspace, agent: str, name: str | None) -> str:
         if not folder.is_dir():
             raise NotFound(
                 f"base model {name!r}",
-                f"there is none of that name in {ws.home.bases}",
-                f"Link it there: ln -s /path/of/the/model {ws.home.bases}/NAME",
+                "there is none of that name in HOME/bases",
+                "Link it there, in the server's home: ln -s /path/of/the/model HOME/bases/NAME",
             )
         return str(folder.resolve())
     base = ws.settings(CycleConfig, "loop").base
@@ -342,8 +342,8 @@ def _base(ws: Workspace, agent: str, name: str | None) -> str:
             f"the policy of agent {agent!r}",
             "none of its versions has weights on this machine, the settings name no model, and "
             f"{default} is not in the Hugging Face cache",
-            f"Link a model below {ws.home.bases} and send its name as baseModel with this order, "
-            "or name it in the server's thumbwheel.yaml (section loop, setting base)",
+            "Link a model into HOME/bases and send its name as baseModel with this order, or name "
+            "it in the server's thumbwheel.yaml (section loop, setting base)",
         ) from None
 
 
