@@ -79,12 +79,14 @@ def token_row(
 
 
 def cost() -> dict[str, Any]:
-    """Seconds since the start, and the largest resident memory of this process or a child's."""
-    peaks = [
-        resource.getrusage(who).ru_maxrss
-        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    ]
-    return {"seconds": round(time.monotonic() - STARTED, 1), "peak_bytes": 1024 * max(peaks)}
+    """Seconds since the start, processor seconds of this process and its children, and the largest
+    resident memory of one of them."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return {
+        "seconds": round(time.monotonic() - STARTED, 1),
+        "cpu_seconds": round(sum(usage.ru_utime + usage.ru_stime for usage in usages), 1),
+        "peak_bytes": 1024 * max(usage.ru_maxrss for usage in usages),
+    }
 
 
 def report(spec: Spec, **more: Any) -> None:

@@ -199,6 +199,16 @@ def test_answers_that_got_worse_are_shown_word_by_word(person: Visitor, pages: P
     expect(page.locator("#shown")).to_have_text(f"{worse.count()} of {count}")
 
 
+@pytest.mark.parametrize("path", ["models/v3", "evaluations/v3", "experiments/{experiment}"])
+def test_charts_are_drawn_once_the_page_is_there(
+    person: Visitor, pages: PagesWorld, path: str
+) -> None:
+    page = person.open(f"/agents/support/{path.format(**pages.parts)}")
+    expect(page.locator("[data-charts] figure.drawing").first).to_be_visible()
+    expect(page.locator("[data-later]")).to_have_count(0)
+    person.check()
+
+
 def test_a_version_goes_live_and_back(person: Visitor, pages: PagesWorld) -> None:
     page = person.open(f"{PAGES}/models/v1")
     page.get_by_role("button", name="Make live").click()

@@ -24,6 +24,8 @@ Device = Literal["cpu", "cuda", "mps"]
 BF16_PAYS = 20_000_000
 """Parameters from which half the memory traffic outweighs the conversions on a CPU (26M: measured
 in the engine's prototype)."""
+GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvmap", "/dev/dxg", "/dev/kfd")
+"""Of NVIDIA's driver, of its boards, of Windows below Linux, of ROCm."""
 BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 """x86's and, as the last one, Arm's names in /proc/cpuinfo."""
 GB = 1e9
@@ -231,7 +233,15 @@ def _limit(group: Path, limit: str, used: str, idle: str) -> tuple[int, int] | N
     return int(limit_text), int(used_text) - cached
 
 
+def _may_have_gpu() -> bool:
+    """Return whether a driver of an accelerator may be here, from the devices that Linux shows:
+    without one there is no need to load torch, which takes a second and 200 MB."""
+    return platform.system() != "Linux" or any(Path(name).exists() for name in GPU_DEVICES)
+
+
 def _gpus() -> tuple[Gpu, ...]:
+    if not _may_have_gpu():
+        return ()
     import torch
 
     if torch.cuda.is_available():

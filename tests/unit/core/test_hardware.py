@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,6 +163,28 @@ def test_an_accelerator_that_is_not_there_is_refused(
 def test_without_torch_the_accelerators_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "find_spec", lambda name: None)
     assert machine.__wrapped__().gpus is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the devices of Linux")
+@pytest.mark.parametrize("has_device", [False, True])
+def test_accelerators_are_looked_for_where_linux_shows_a_device(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_device: bool
+) -> None:
+    device = tmp_path / "nvidiactl"
+    if has_device:
+        device.touch()
+    monkeypatch.setattr(hardware, "GPU_DEVICES", (str(device),))
+    properties = SimpleNamespace(name="H200", total_memory=139 * 2**30)
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        device_count=lambda: 1,
+        get_device_properties=lambda number: properties,
+    )
+    torch = SimpleNamespace(cuda=cuda, version=SimpleNamespace(hip=None))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(hardware, "find_spec", lambda name: name)
+    gpus = machine.__wrapped__().gpus
+    assert [gpu.name for gpu in gpus] == (["H200"] if has_device else [])
 
 
 def test_the_memory_of_a_process_is_that_of_the_kernel() -> None:

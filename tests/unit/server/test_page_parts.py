@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from fastapi.testclient import TestClient
@@ -17,9 +17,10 @@ from tests.worlds.gateway_world import opened_home
 from tests.worlds.script_payloads import payloads
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import MissingExtra
-from thumbwheel.server.pages.charts import KEPT, Drawings
+from thumbwheel.server.pages.charts import KEPT, Drawings, charts
 from thumbwheel.server.pages.forms import form_fields
 from thumbwheel.server.pages.markdown import markdown
+from thumbwheel.server.pages.page import PageRequest
 from thumbwheel.server.pages.rendering import (
     HEADERS,
     POLICY,
@@ -202,6 +203,34 @@ def test_a_drawing_is_drawn_once_for_what_it_shows() -> None:
     drawings.of({"points": [[0.5, 1]], "title": "Loss"}, partial(draw, 1))
     drawings.of({"points": [[0.5, 2]], "title": "Loss"}, partial(draw, 2))
     assert drawn.count(1) == 1 and drawn.count(2) == 2
+
+
+def test_a_page_draws_a_chart_where_its_address_asks_for_it() -> None:
+    nobody: Any = None
+    drawn = []
+
+    def draw() -> Mapping[str, str]:
+        drawn.append("all")
+        return {"measures": "<svg>m</svg>", "ladder a": "<svg>a</svg>", "ladder b": "<svg>b</svg>"}
+
+    plain = PageRequest(nobody, nobody, nobody, {}, {})
+    asking = PageRequest(nobody, nobody, nobody, {}, {"draw": "1"})
+    later = charts(plain, "a page of this test", draw).place("measures")
+    assert "data-later" in later and 'href="?draw=1"' in later and not drawn
+    now = charts(asking, "a page of this test", draw)
+    assert "<svg>m</svg>" in now.place("measures") and "data-later" not in now.place("measures")
+    assert now.place("ladder").count("<figure") == 2 and "<figure" not in now.place("slices")
+    assert charts(plain, "a page of this test", draw) == now and drawn == ["all"]
+
+
+def test_without_matplotlib_a_page_says_so_in_place_of_a_chart() -> None:
+    nobody: Any = None
+
+    def fail() -> Mapping[str, str]:
+        raise MissingExtra.of("the chart", "matplotlib", "train")
+
+    asking = PageRequest(nobody, nobody, nobody, {}, {"draw": "1"})
+    assert "matplotlib" in charts(asking, "another page of this test", fail).place("measures")
 
 
 def test_a_drawing_that_fails_is_not_kept() -> None:

@@ -6,11 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from fastapi.testclient import TestClient
 
-from tests.worlds.gateway_world import opened_home
+from tests.worlds.gateway_world import AGENT, opened_home
 from thumbwheel.access.needs import needs_of
 from thumbwheel.access.protocol import DOCUMENT
+from thumbwheel.core.hardware import GPU_DEVICES
+from thumbwheel.models.versions import ensure_agent
+from thumbwheel.server.pages.page_table import PAGES as PAGES_OF_SERVER
 from thumbwheel.server.serve import assembled
 
 START = """
@@ -19,6 +23,20 @@ from pathlib import Path
 from thumbwheel.app.open import Opener
 from thumbwheel.server.serve import assembled
 with Opener(Path(sys.argv[1]), None)() as ws, assembled(ws, "127.0.0.1", 3600):
+    print(*sys.modules)
+"""
+PAGES = """
+import sys
+from pathlib import Path
+from fastapi.testclient import TestClient
+from thumbwheel.app.open import Opener
+from thumbwheel.server.serve import assembled
+with Opener(Path(sys.argv[1]), None)() as ws, assembled(ws, "127.0.0.1", 3600) as application:
+    headers = {"authorization": f"Bearer {ws.home.access_token.read_text().strip()}"}
+    client = TestClient(application, base_url="http://127.0.0.1", headers=headers)
+    for path in sys.argv[2:]:
+        answer = client.get(path)
+        assert answer.status_code in (200, 422), (path, answer.text)
     print(*sys.modules)
 """
 HEAVY = {
@@ -51,6 +69,23 @@ def test_a_server_starts_without_what_few_requests_need(tmp_path: Path) -> None:
     verbs = [name for name in of_stages if name.endswith((".train", ".build", ".ledger", ".score"))]
     assert not verbs
     assert len(loaded) < 1250, "a server loads a quarter more modules than it did"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere torch is asked for accelerators")
+def test_no_page_loads_torch_into_the_server(tmp_path: Path) -> None:
+    """It takes 200 MB, and the second reader of the page would wait for the first one's imports."""
+    if any(Path(name).exists() for name in GPU_DEVICES):
+        pytest.skip("torch is asked for the accelerator")
+    with opened_home(tmp_path / "home") as ws:
+        ensure_agent(ws, AGENT)
+    paths = [
+        page.path.replace("{agent}", AGENT)
+        for page in PAGES_OF_SERVER
+        if page.path.replace("{agent}", "").count("{") == 0
+    ]
+    command = [sys.executable, "-c", PAGES, str(tmp_path / "home"), *paths]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert not {"torch", "transformers"} & set(done.stdout.splitlines()[-1].split())
 
 
 def test_the_document_has_all_routes(tmp_path: Path) -> None:

@@ -4,10 +4,8 @@ one."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
-
-from markupsafe import Markup
 
 from thumbwheel.deploy import routing
 from thumbwheel.experiments import controller
@@ -17,7 +15,7 @@ from thumbwheel.experiments.types import SHARES, ExperimentConfig
 from thumbwheel.loop.experiment import waiting_winner
 from thumbwheel.models import versions
 from thumbwheel.report.charts import Band, ChartLine, series
-from thumbwheel.server.pages.charts import chart
+from thumbwheel.server.pages.charts import charts
 from thumbwheel.server.pages.operations import offered_fields
 from thumbwheel.server.pages.page import PageRequest
 
@@ -52,14 +50,19 @@ def load_experiment(asked: PageRequest) -> Mapping[str, Any]:
     inputs, decision = controller.look(asked.ws, experiment)
     moments = history(asked.ws, experiment)
     names = [arm.name for arm in experiment.plan.arms]
+    metric = experiment.plan.config.metric
+    gains = _gains(moments, metric)
     return {
-        "title": f"{' against '.join(names)}: {experiment.plan.config.metric}",
+        "title": f"{' against '.join(names)}: {metric}",
         "experiment": experiment,
         "shares": experiment.stratum.shares,
         "inputs": inputs,
         "decision": decision,
         "moments": moments,
-        "charts": _charts(moments, experiment.plan.config.metric),
+        "arms_with_gains": [each.arm for each in gains],
+        "charts": charts(
+            asked, [metric, gains], lambda: {each.arm: _drawing(each, metric) for each in gains}
+        ),
         "mismatch": MISMATCH,
         "silence": SILENCE,
         "is_share": experiment.plan.config.metric in SHARES,
@@ -93,10 +96,19 @@ def load_start(asked: PageRequest) -> Mapping[str, Any]:
     }
 
 
-def _charts(moments: Sequence[Moment], metric: str) -> dict[str, Markup]:
-    """Return arm -> chart of its gain, with the interval that holds at every moment, by the number
-    of outcomes. The gain of a share is drawn in percentage points."""
-    charts = {}
+@dataclass(frozen=True)
+class ArmGains:
+    """How the gain of an arm developed, by the number of outcomes; in percentage points if it is
+    the gain of a share."""
+
+    arm: str
+    gains: Sequence[tuple[float, float]]
+    band: Sequence[tuple[float, float, float]]
+    """The interval that holds at every moment."""
+
+
+def _gains(moments: Sequence[Moment], metric: str) -> list[ArmGains]:
+    developments = []
     scale = 100 if metric in SHARES else 1
     arms = [comparison.arm for comparison in moments[-1].comparisons] if moments else []
     for arm in arms:
@@ -111,21 +123,17 @@ def _charts(moments: Sequence[Moment], metric: str) -> dict[str, Markup]:
                 low, high = max(-1.0, comparison.low), min(1.0, comparison.high)
                 band.append((moment.answered, scale * low, scale * high))
         if gains:
-            charts[arm] = chart([arm, metric, gains, band], _drawing(arm, metric, gains, band))
-    return charts
+            developments.append(ArmGains(arm, gains, band))
+    return developments
 
 
-def _drawing(
-    arm: str,
-    metric: str,
-    gains: Sequence[tuple[float, float]],
-    band: Sequence[tuple[float, float, float]],
-) -> Any:
-    title = f"Gain of {arm} in {metric}, with the interval that holds at every moment"
-    return lambda: series(
-        [ChartLine(f"points of {arm}" if metric in SHARES else f"gain of {arm}", gains)],
+def _drawing(of: ArmGains, metric: str) -> str:
+    """Return the chart of an arm's gain."""
+    title = f"Gain of {of.arm} in {metric}, with the interval that holds at every moment"
+    return series(
+        [ChartLine(f"points of {of.arm}" if metric in SHARES else f"gain of {of.arm}", of.gains)],
         title,
-        band=Band(band) if band else None,
+        band=Band(of.band) if of.band else None,
         level=0.0,
         x_label="units with an outcome",
     )

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup
-
 from thumbwheel.deploy import routing, running
 from thumbwheel.deploy.switch import effective_switches
 from thumbwheel.deploy.targets import TARGETS
@@ -23,7 +21,7 @@ from thumbwheel.models.types import LIVE, Agent, ModelVersion, Switch
 from thumbwheel.report import report_charts
 from thumbwheel.report.report import collect
 from thumbwheel.report.types import VersionReport
-from thumbwheel.server.pages.charts import charts
+from thumbwheel.server.pages.charts import Charts, charts
 from thumbwheel.server.pages.lineage_graph import origin_graph, version_graph
 from thumbwheel.server.pages.operations import state_tag
 from thumbwheel.server.pages.page import PageRequest
@@ -77,7 +75,7 @@ def load_model(asked: PageRequest) -> Mapping[str, Any]:
         "row": row,
         "report": report,
         "graph": origin_graph(report, row.aliases, _pages(agent)),
-        "charts": _charts(report),
+        "charts": _charts(asked, report),
         "states": STATES,
         "verdicts": VERDICTS,
         "live": live,
@@ -91,10 +89,10 @@ def load_model(asked: PageRequest) -> Mapping[str, Any]:
     }
 
 
-def _charts(report: VersionReport) -> dict[str, Markup]:
-    """Return name -> chart of a version's report."""
+def _charts(asked: PageRequest, report: VersionReport) -> Charts:
+    """Return the charts of a version's report."""
     shown = [report["evaluation"], report["data"], report["exports"], report["training"]]
-    return charts(shown, lambda: report_charts.draw(report))
+    return charts(asked, shown, lambda: report_charts.draw(report))
 
 
 def load_evaluations(asked: PageRequest) -> Mapping[str, Any]:
@@ -121,7 +119,7 @@ def load_evaluation(asked: PageRequest) -> Mapping[str, Any]:
         "version": version,
         "report": report,
         "evaluation": report["evaluation"],
-        "charts": _charts(report),
+        "charts": _charts(asked, report),
         "verdicts": VERDICTS,
     }
 

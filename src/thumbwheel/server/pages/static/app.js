@@ -1,6 +1,7 @@
 // What every page does: forms and buttons, times of the reader's own zone, long texts that unfold.
 
 import { listen } from "./actions.js";
+import { drawLater } from "./charts.js";
 import { copy } from "./copy.js";
 import { listenToKeys } from "./shortcuts.js";
 import { exportTables } from "./table_export.js";
@@ -67,3 +68,4 @@ localTimes();
 folds();
 menus();
 exportTables();
+drawLater();
