@@ -16,7 +16,9 @@ from typing import Any
 
 from thumbwheel.demo.base import publish
 from thumbwheel.training.algorithm import SplitRows
+from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.assemble import assemble, settings
+from thumbwheel.training.base_defaults import with_base_defaults
 from thumbwheel.training.optimizer import prepare
 from worlds.smollm2 import smollm2
 from worlds.world import Chat
@@ -40,10 +42,11 @@ def trained(method: str, options: Mapping[str, Any], base: Path, rows: SplitRows
     """Train the base in folder `base` on `rows`; the last weights count."""
     import torch
 
+    config = with_base_defaults(settings(method, dict(options)), ALGORITHMS.get(method), base)
     with tempfile.TemporaryDirectory() as scratch:
         assembly = assemble(
             method,
-            settings(method, dict(options)),
+            config,
             str(base),
             base,
             {"train": rows, "dev": []},
