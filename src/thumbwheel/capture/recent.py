@@ -2,7 +2,7 @@
 how much it was used, what that cost, how long it took and how often it failed.
 
 An answer is good where more people said so than not; one of which as many said the one as the
-other is in no share. The week is that of the answer.
+other is in no share, and votes between two answers count in none. The week is that of the answer.
 """
 
 from __future__ import annotations

@@ -706,12 +706,19 @@ def inputs_with(
     return conversations
 
 
+answered_at: sa.ColumnElement[datetime] = sa.func.coalesce(
+    traces.c.occurred_at, traces.c.recorded_at, type_=traces.c.recorded_at.type
+)
+"""When a trace was answered: as its source says, else when it was recorded."""
+
+
 def judged_since(
     connection: sa.Connection, agent_id: str, since: datetime, most: int
 ) -> list[sa.RowMapping]:
     """Return the newest opinions in force that were recorded since then, at most `most`: each with
     its trace, when that was answered, and the version that answered it last. Opinions about an
-    answer of a replay are left out, and votes between it and the recorded one."""
+    answer of a replay are left out, and votes between two answers: the better one may be bad, and
+    the other one good."""
     recent = sa.select(feedback.c.id).where(
         feedback.c.agent_id == agent_id,
         feedback.c.recorded_at >= since,
@@ -731,16 +738,14 @@ def judged_since(
             feedback.c.scale,
             feedback_targets.c.position,
             traces.c.id.label("trace_id"),
-            sa.func.coalesce(
-                traces.c.occurred_at, traces.c.recorded_at, type_=traces.c.recorded_at.type
-            ).label("answered_at"),
+            answered_at.label("answered_at"),
             version_id.label("version_id"),
         )
         .join(feedback_targets, feedback_targets.c.feedback_id == feedback.c.id)
         .join(traces, traces.c.id == feedback_targets.c.target_id)
         .where(
             feedback.c.id.in_(feedback_in_force.newest_words(agent_id, among=recent)),
-            feedback.c.kind.in_(("thumb", "rating", "score", "preference", "correction")),
+            feedback.c.kind.in_(("thumb", "rating", "score", "correction")),
             feedback_targets.c.kind == "trace",
         )
         .order_by(feedback.c.recorded_at.desc(), feedback.c.id)
@@ -761,13 +766,10 @@ def _feedback_of_replays(agent_id: str) -> sa.Select[Any]:
 def counts_between(
     connection: sa.Connection, agent_id: str, since: datetime, until: datetime
 ) -> tuple[int, int]:
-    """Return (number of traces, number of failed ones) recorded from `since` to before `until`,
+    """Return (number of traces, number of failed ones) answered from `since` to before `until`,
     without those of replays."""
     query = sa.select(sa.func.count(), sa.func.count().filter(traces.c.status != "ok")).where(
-        traces.c.agent_id == agent_id,
-        traces.c.source != REPLAY_SOURCE,
-        traces.c.recorded_at >= since,
-        traces.c.recorded_at < until,
+        *_answered_between(agent_id, since, until)
     )
     total, failed = connection.execute(query).one()
     return total, failed
@@ -776,19 +778,27 @@ def counts_between(
 def call_figures(
     connection: sa.Connection, agent_id: str, since: datetime, until: datetime, most: int
 ) -> list[sa.RowMapping]:
-    """Return cost and times of the newest calls to models recorded from `since` to before `until`,
-    at most `most`, without those of replays."""
+    """Return cost and times of the newest calls to models in traces answered from `since` to before
+    `until`, at most `most`, without those of replays."""
     query = (
         sa.select(steps.c.cost, steps.c.started_at, steps.c.ended_at)
         .join(traces, traces.c.id == steps.c.trace_id)
-        .where(
-            traces.c.agent_id == agent_id,
-            traces.c.source != REPLAY_SOURCE,
-            traces.c.recorded_at >= since,
-            traces.c.recorded_at < until,
-            steps.c.kind.in_(("llm", "task")),
-        )
+        .where(*_answered_between(agent_id, since, until), steps.c.kind.in_(("llm", "task")))
         .order_by(traces.c.recorded_at.desc(), traces.c.id.desc())
         .limit(most)
     )
     return list(connection.execute(query).mappings())
+
+
+def _answered_between(
+    agent_id: str, since: datetime, until: datetime
+) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions of a trace that was answered in this time. What is imported today may
+    be old; nothing is recorded before it was answered, which lets the index find the rows."""
+    return (
+        traces.c.agent_id == agent_id,
+        traces.c.source != REPLAY_SOURCE,
+        traces.c.recorded_at >= since,
+        answered_at >= since,
+        answered_at < until,
+    )

@@ -170,6 +170,7 @@ def _judged(
         return
 
     # The answers to it, and those of runs, which answer the whole history that they were shown.
+    # A comparison is added where its answers are.
     aggregator = PromptAggregator(asked.prompt, split or "train", config, tally)
     if split:
         for trace, judgement in single_calls:
@@ -179,7 +180,10 @@ def _judged(
         runs = list(_runs(connection, asked.prompt, several_calls, tally, assignment))
     run_aggregators = [_aggregate_run(run, config, tally) for run in runs]
     if comparisons_of:
-        _add_comparisons(asked.judged, comparisons_of, run_aggregators, aggregator)
+        left_out = set() if split else {trace.id for trace, _ in single_calls}
+        for trace, comparison in _taken(asked.judged, comparisons_of, left_out, tally):
+            with_trace = (part for part in run_aggregators if part.has_trace(trace.id))
+            next(with_trace, aggregator).compare(comparison)
 
     yield aggregator.evidence(asked.id, asked.tools, asked.cases if split else ())
     for run_aggregator, run in zip(run_aggregators, runs, strict=True):
@@ -191,17 +195,20 @@ def _judged(
         yield evidence._replace(task=first_run.task or asked.id)
 
 
-def _add_comparisons(
+def _taken(
     judged: JudgedTraces,
     comparisons_of: dict[str, list[PairComparison]],
-    run_aggregators: list[PromptAggregator],
-    aggregator: PromptAggregator,
-) -> None:
-    """Add the comparisons of each trace where its answer is: with its run, else `aggregator`."""
+    left_out: Collection[str],
+    tally: Tally,
+) -> Iterator[tuple[TraceRow, PairComparison]]:
+    """Take the comparisons of the judged traces out of `comparisons_of`, each with its trace; those
+    of two traces that were left out are counted alone."""
     for trace, _ in judged:
         for comparison in comparisons_of.pop(trace.id, ()):
-            with_trace = (part for part in run_aggregators if part.has_trace(trace.id))
-            next(with_trace, aggregator).compare(comparison)
+            if comparison.better in left_out and comparison.worse in left_out:
+                tally.drops["the compared answers were left out with their prompt"] += 1
+            else:
+                yield trace, comparison
 
 
 def _only_by_people(

@@ -117,10 +117,10 @@ def guard_state(guard: Guard, policy: GatePolicy) -> tuple[GuardState, str]:
             "items may be more"
         )
         return GuardState.OPEN, words
-    chance = "nothing right"
+    skill = "gets next to nothing right"
     if guard.chance is not None:
-        chance = f"the {guard.chance:.3g} nats of a uniform guess"
-    words = f"shown only: what runs today is near {chance}, so there is nothing to lose"
+        skill = f"is near the {guard.chance:.3g} nats of a uniform guess"
+    words = f"shown only: what runs today {skill}, so there is nothing to lose"
     return GuardState.NEAR_CHANCE, words
 
 

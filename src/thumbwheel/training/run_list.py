@@ -93,6 +93,7 @@ def _dev_figure(point: str, name: str) -> Callable[[ListedRun], Any]:
 RESULTS: Mapping[str, Callable[[ListedRun], Any]] = {
     "dev loss of the base": _dev_figure("dev_base", "eval_loss"),
     "dev loss of the best step": _dev_figure("dev_best", "eval_loss"),
+    "loss per token on good answers": _dev_figure("dev_best", "eval_nll/good"),
     "margin on dev rows": _dev_figure("dev_best", "eval_rewards/margins"),
     "steps": _figure("steps"),
     "best step": _figure("best_step"),

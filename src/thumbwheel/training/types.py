@@ -454,7 +454,7 @@ class EvaluationPlan:
         """Return the plan as one sentence.
 
         >>> EvaluationPlan(80, 300, 5, 6, 0.14, 0.15).in_words()
-        'dev rows: 80 of 300, evaluated 6 times, about 14 % of the run (eval_budget 15 %)'
+        'dev rows: 80 of 300, to be evaluated 6 times, about 14 % of the run (eval_budget 15 %)'
         """
         if not self.evaluations:
             return "dev rows: none, so nothing is evaluated"
@@ -463,7 +463,7 @@ class EvaluationPlan:
         if self.share > self.budget:
             budget += "; fewer would not tell whether anything was learned"
         return (
-            f"dev rows: {rows}, evaluated {self.evaluations} times, "
+            f"dev rows: {rows}, to be evaluated {self.evaluations} times, "
             f"about {100 * self.share:.0f} % of the run ({budget})"
         )
 

@@ -171,6 +171,23 @@ def test_what_is_left_out_is_counted_with_its_reason(tmp_path: Path) -> None:
     }
 
 
+def test_a_comparison_of_answers_to_a_gold_question_says_why_it_is_left_out(
+    tmp_path: Path,
+) -> None:
+    world = FeedbackWorld()
+    world.case("gold", world.prompt("What is 2+2?"))
+    first, second = (world.trace(name, "What is 2+2?", name) for name in ("4", "5"))
+    world.say("preference", {"ranking": [[0], [1]]}, first, second)
+    good, bad = (world.trace(name, "q", name) for name in ("good", "bad"))
+    world.say("preference", {"ranking": [[0], [1]]}, good, bad)
+    dataset, (row,) = built(world, tmp_path, "pairs")
+    assert (row.chosen, row.rejected) == ("good", "bad")
+    assert dataset.manifest["drops"] == {
+        "a gold case asks the same": 2,
+        "the compared answers were left out with their prompt": 1,
+    }
+
+
 def test_a_correction_of_half_an_answer_teaches_the_edit_only(tmp_path: Path) -> None:
     world = FeedbackWorld()
     world.say("correction", "A whole answer.", world.trace("a", "q", "A who", complete=False))

@@ -51,7 +51,7 @@ def test_a_usual_split_is_evaluated_ten_times_on_all_rows() -> None:
     assert (plan.dev_rows, plan.of, plan.eval_steps, plan.evaluations) == (100, 100, 20, 11)
     assert plan.share == round(11 * 100 / (11 * 100 + TRAINING_COST * 4 * 800), 4) == 0.1028
     assert plan.in_words() == (
-        "dev rows: all 100, evaluated 11 times, about 10 % of the run (eval_budget 15 %)"
+        "dev rows: all 100, to be evaluated 11 times, about 10 % of the run (eval_budget 15 %)"
     )
 
 

@@ -110,7 +110,7 @@ def origin_graph(report: Mapping[str, Any], aliases: Sequence[str], pages: str) 
     if data:
         feedback = sum(data["feedback"].values())
         people = "1 person" if data["subjects"] == 1 else f"{data['subjects']:,} people"
-        steps.append((f"{feedback:,} feedback", f"of {people}", None))
+        steps.append((f"{feedback:,} feedback", f"about answers to {people}", None))
         steps.append(
             (
                 data["shape"],

@@ -53,7 +53,7 @@ class VersionRow:
 def load_list(asked: PageRequest) -> Mapping[str, Any]:
     """Load the agent's versions, newest first, and the graph of their descent."""
     agent = asked.agent
-    rows = _rows(asked, agent)
+    rows = version_rows(asked, agent)
     return {
         "rows": [*reversed(rows)],
         "graph": version_graph([(row.version, row.aliases) for row in rows], _pages(agent)),
@@ -67,7 +67,7 @@ def load_model(asked: PageRequest) -> Mapping[str, Any]:
     ws, agent = asked.ws, asked.agent
     version = versions.version(ws, agent.slug, asked.parts["version"])
     report = collect(ws, version)
-    (row,) = (row for row in _rows(asked, agent) if row.version.id == version.id)
+    (row,) = (row for row in version_rows(asked, agent) if row.version.id == version.id)
     live = _live(asked.ws, agent)
     return {
         "title": f"{version.name} of {agent.slug}",
@@ -178,7 +178,7 @@ def _previous(history: Sequence[Switch], current_id: str) -> str | None:
     return None
 
 
-def _rows(asked: PageRequest, agent: Agent) -> list[VersionRow]:
+def version_rows(asked: PageRequest, agent: Agent) -> list[VersionRow]:
     """Return the agent's versions, oldest first."""
     ws = asked.ws
     aliases: dict[str, list[str]] = {}

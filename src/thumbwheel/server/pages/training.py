@@ -35,7 +35,7 @@ METRICS = {
     "rewards/accuracies": "Good above bad",
     "reward": "Reward",
     "kl": "KL from the base",
-    "nll/good": "Nats a token of good answers",
+    "nll/good": "Loss per token on good answers",
 }
 """Metric -> its title, in the order in which they are drawn where a run has them."""
 OF_ONE_RUN = {"learning_rate": "Learning rate", "grad_norm": "Norm of the gradient"}

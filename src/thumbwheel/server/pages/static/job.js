@@ -7,7 +7,6 @@ const job = document.getElementById("job");
 const log = document.getElementById("log");
 const progress = document.getElementById("progress");
 const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
-const ENDS = ["succeeded", "failed", "cancelled"];
 const MOST_LINES = 5000;
 
 for (const time of log.querySelectorAll("time")) time.textContent = clock.format(new Date(time.dateTime));
@@ -53,7 +52,7 @@ if (job.dataset.ended === "no") {
     state: (content) => {
       add(`[${content.state}]`);
       // Buttons, links and the result are the server's to say.
-      if (ENDS.includes(content.state)) location.reload();
+      if (content.state !== job.dataset.state) location.reload();
     },
     end: () => {},
   }, Number(job.dataset.after));
