@@ -7,6 +7,7 @@ A curve keeps the lowest and the highest value of every stretch, so a spike is n
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -65,10 +66,20 @@ class StepRange:
     first: int | None = None
     last: int | None = None
 
-    def __contains__(self, step: int) -> bool:
-        is_early = self.first is not None and step < self.first
-        is_late = self.last is not None and step > self.last
-        return not is_early and not is_late
+    def around(self, steps: Sequence[int]) -> slice:
+        """Return the part of the ascending `steps` that draws the range: those in it, and the next
+        one on either side, from which a line goes on. Empty if no line is in the range.
+
+        >>> StepRange(20, 30).around([0, 10, 25, 40, 50]), StepRange(20, 30).around([0, 40])
+        (slice(1, 4, None), slice(0, 2, None))
+        >>> StepRange(20, 30).around([0, 10])
+        slice(0, 0, None)
+        """
+        begin = 0 if self.first is None else bisect_left(steps, self.first)
+        end = len(steps) if self.last is None else bisect_right(steps, self.last)
+        if begin == end and not 0 < begin < len(steps):
+            return slice(0, 0)
+        return slice(max(0, begin - 1), end + 1)
 
 
 EVERY_STEP = StepRange()
@@ -82,7 +93,7 @@ def curves(
     steps: StepRange = EVERY_STEP,
 ) -> RunCurves:
     """Return the curves of a run, for these metrics or for all, with at most `points` points each
-    within `steps`."""
+    in `steps` and next to them."""
     path = run_dir(ws, run).metrics
     try:
         status = path.stat()
@@ -105,13 +116,14 @@ def _sampled(
         return 0, ()
     # One document is parsed several times faster than a thousand lines.
     lines = pydantic_core.from_json(b"[" + complete.replace(b"\n", b",") + b"]")
-    shown = [line for line in lines if line["step"] in within]
     names: dict[str, None] = {}  # in the order in which they came first
-    for line in shown:
+    for line in lines:
         names.update(dict.fromkeys(line))
     sampled = []
     for name in names:
-        steps, values = _series(shown, name)
+        steps, values = _series(lines, name)
+        part = within.around(steps)
+        steps, values = steps[part], values[part]
         if steps and name not in NO_CURVES:
             split = "dev" if name.startswith(EVAL) else "train"
             sampled.append(_curve(name.removeprefix(EVAL), split, steps, values, points))

@@ -11,7 +11,7 @@ import pytest
 
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.training.curves import Curve, curves, extremes
+from thumbwheel.training.curves import Curve, StepRange, curves, extremes
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.types import Run, RunState
 
@@ -47,3 +47,20 @@ def test_a_run_that_goes_on_is_read_anew(tmp_path: Path) -> None:
         assert curves(ws, RUN, 100, ["loss"]).curves[0].values == (0.69315, 0.5)
         assert curves(ws, RUN, 100, ["kl"]).curves == []
         assert curves(ws, replace(RUN, id="run_2"), 100).curves == ()
+
+
+def test_a_part_of_a_curve_has_the_points_next_to_it(tmp_path: Path) -> None:
+    """Dev rows are measured seldom: their line crosses a zoom that has none of its points."""
+    with Workspace.open(Home(tmp_path / "home"), Sources({}, "none", {})) as ws:
+        folder = RunDir(ws.home.runs / RUN.id)
+        folder.path.mkdir(parents=True)
+        lines = [
+            {"step": step, "loss": float(step)} | ({"eval_loss": 1.0} if step % 40 == 0 else {})
+            for step in range(1, 301)
+        ]
+        folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        train, dev = curves(ws, RUN, 400, steps=StepRange(205, 235)).curves
+        assert (train.steps[0], train.steps[-1]) == (204, 236)
+        assert (dev.split, dev.steps) == ("dev", (200, 240))
+        assert curves(ws, RUN, 400, steps=StepRange(400, 500)).curves == []
+        assert curves(ws, RUN, 400, steps=StepRange(None, 2)).curves[0].steps == (1, 2, 3)

@@ -112,6 +112,9 @@ function panel(metric, title, shown) {
       if (y > maxY) maxY = y;
     }
   }
+  // a zoom shows its steps; the next points on either side tell how the lines go on
+  if (range.first !== null) minX = range.first;
+  if (range.last !== null) maxX = range.last;
   const margin = (maxY - minY || Math.abs(maxY) || 1) * 0.05;
   [minY, maxY] = [minY - margin, maxY + margin];
   const spanX = maxX - minX || 1;
@@ -129,13 +132,17 @@ function panel(metric, title, shown) {
   for (const mark of ticks(minX, maxX, 6)) {
     drawing.append(node("text", { x: toX(mark), y: HEIGHT - 6, "text-anchor": "middle" }, figure(mark)));
   }
+  const clip = node("clipPath", { id: `clip-${metric}` });
+  clip.append(node("rect", { x: LEFT, y: 0, width: WIDTH - LEFT - RIGHT, height: HEIGHT }));
+  const plot = node("g", { "clip-path": `url(#clip-${metric})` });
+  drawing.append(clip, plot);
   const isCrowd = shown.length > HUES;
   for (const { order, split, points } of lines) {
     const path = points.map(([x, y], index) => `${index ? "L" : "M"}${toX(x).toFixed(1)} ${toY(y).toFixed(1)}`);
     const hue = isCrowd && order >= HUES ? "crowd" : `hue-${order % HUES}`;
-    drawing.append(node("path", { class: `curve ${split} ${hue}`, d: path.join("") }));
+    plot.append(node("path", { class: `curve ${split} ${hue}`, d: path.join("") }));
     if (points.length === 1) {
-      drawing.append(node("circle", { class: `curve dot ${hue}`, cx: toX(points[0][0]), cy: toY(points[0][1]), r: 3 }));
+      plot.append(node("circle", { class: `curve dot ${hue}`, cx: toX(points[0][0]), cy: toY(points[0][1]), r: 3 }));
     }
   }
   const box = document.createElement("figure");
@@ -160,7 +167,9 @@ function panel(metric, title, shown) {
   });
   drawing.addEventListener("pointermove", (event) => {
     const x = stepAt(event.clientX);
-    const values = lines.slice(0, 6).map(({ run, split, points }) => {
+    const near = 0.02 * spanX; // a run that has ended says nothing of later steps
+    const there = lines.filter(({ points }) => points[0][0] - near <= x && x <= points.at(-1)[0] + near);
+    const values = there.slice(0, 2 * HUES).map(({ run, split, points }) => {
       const nearest = points.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a));
       return `${run.label} ${split} ${figure(nearest[1])}`.trim();
     });
