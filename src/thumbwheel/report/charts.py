@@ -103,7 +103,7 @@ def changes(rows: Sequence[Change], title: str) -> str:
     a full dot for after, and a bar for the interval of the gain."""
     height = 0.3 + ROW * len(rows)
     with _figure(WIDTH, height) as figure:
-        axes = figure.add_axes((0.01, 0.28 / height, 0.98, 1 - 0.3 / height))
+        axes = figure.add_axes((0.03, 0.28 / height, 0.94, 1 - 0.3 / height))
         ends = []
         for row in rows:
             ends += [row.before, row.after, row.before + row.low, row.before + row.high]
@@ -335,7 +335,7 @@ def ladder(rungs: Sequence[Rung], title: str) -> str:
     its distance from the trained model; hollow if it failed."""
     height = 0.3 + ROW * len(rungs)
     with _figure(WIDTH, height) as figure:
-        axes = figure.add_axes((0.01, 0.28 / height, 0.98, 1 - 0.3 / height))
+        axes = figure.add_axes((0.03, 0.28 / height, 0.94, 1 - 0.3 / height))
         kls = [rung.kl for rung in rungs]
         left = max(1e-9, min(kls)) / 3
         axes.set_xscale("log")

@@ -321,7 +321,9 @@ def _callback(location: str) -> Any:
         return getattr(import_module(module), name)()
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise ConfigError(
-            f"callback {location!r}", str(error), 'Name it as "module:Class" without arguments'
+            f"callback {location!r}",
+            str(error),
+            'Name it as "module:Class", and put the folder of its module into PYTHONPATH',
         ) from None
 
 
