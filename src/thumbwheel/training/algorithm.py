@@ -154,6 +154,8 @@ class Parts:
     reward_model: Path | None = None
     checkers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What the owner gives the reward functions that rows name as their checkers."""
+    is_trial: bool = False
+    """The runner is there to be measured, and what it learns does not matter."""
 
 
 class Method(ABC, Generic[C]):

@@ -144,11 +144,12 @@ def assemble(
     template: TemplateSettings | None = None,
     ranks: Ranks | None = None,
     dev_choice: DevChoice | None = None,
+    is_trial: bool = False,
 ) -> Assembly:
     """Load the base from `folder` (`base` in the adapter's metadata), attach a new adapter or the
     one of `start`, and tokenise `rows`: the splits `train` and `dev`. `template` sets how the chat
     template is used. Each of several `ranks` assembles the same. A resumed run keeps its
-    `dev_choice`.
+    `dev_choice`. What a trial assembles is measured alone.
 
     Raises DataError when no training row is left, ModelError for a base, an adapter or targets that
     cannot be used, TrainingError for a base that is larger than the memory.
@@ -196,7 +197,8 @@ def assemble(
         )
     if method.produces_reward_model:
         engine.add(Role.REWARD, scorer_role_model(adapted))
-    steps = runner_of(method, Parts(engine, builder, cache, reward_model, checkers or {}))
+    parts = Parts(engine, builder, cache, reward_model, checkers or {}, is_trial)
+    steps = runner_of(method, parts)
     choice = dev_choice or _dev_choice(method, steps, train, dev)
     return Assembly(
         config=config.model_copy(update={"eval_steps": choice.plan.eval_steps}),
@@ -300,7 +302,8 @@ def _replay(method: Algorithm[Any], parts: Parts) -> Replay | None:
     weight = method.config.replay_weight
     if not weight or method.produces_reward_model:
         return None
-    return Replay.of(parts.engine, parts.builder, weight, parts.cache.parent)
+    folder = parts.cache.parent
+    return Replay.of(parts.engine, parts.builder, weight, folder, is_trial=parts.is_trial)
 
 
 def _loaded(

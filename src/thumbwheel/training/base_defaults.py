@@ -13,6 +13,7 @@ twice the steps learned more of the task and kept all general skill that the gat
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,28 @@ REPLAY_WEIGHT = 10.0
 def is_pretrained(model_config: Any) -> bool:
     """Return whether a base with this configuration has general skill from pretraining."""
     text = model_config.get_text_config()
-    return bool(text.hidden_size >= PRETRAINED_WIDTH or text.vocab_size >= PRETRAINED_VOCABULARY)
+    return _is_pretrained(text.hidden_size, text.vocab_size)
+
+
+def _is_pretrained(width: int, vocabulary: int) -> bool:
+    return width >= PRETRAINED_WIDTH or vocabulary >= PRETRAINED_VOCABULARY
+
+
+def width_and_vocabulary(folder: Path) -> tuple[int, int]:
+    """Return how wide the base in `folder` is, and how many tokens it has. Where its configuration
+    does not say both itself, transformers is asked, which takes four seconds to load."""
+    try:
+        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        text = content.get("text_config", content)
+        width, vocabulary = text["hidden_size"], text["vocab_size"]
+    except (OSError, ValueError, AttributeError, LookupError, TypeError):
+        width = vocabulary = None
+    if type(width) is int and type(vocabulary) is int:
+        return width, vocabulary
+    from thumbwheel.engine.load import load_config
+
+    text_config = load_config(folder).get_text_config()
+    return text_config.hidden_size, text_config.vocab_size
 
 
 def rate_for(width: int, at_2000: float) -> float:
@@ -51,18 +73,17 @@ def with_base_defaults(config: TrainConfig, method: type[Method[Any]], folder: P
     configuration of the base in `folder`."""
     if None not in (config.learning_rate, config.min_steps, config.replay_weight):
         return config
-    from thumbwheel.engine.load import load_config
     from thumbwheel.training.algorithm import Algorithm
 
-    model_config = load_config(folder)
-    pretrained = is_pretrained(model_config)
+    width, vocabulary = width_and_vocabulary(folder)
+    pretrained = _is_pretrained(width, vocabulary)
     at_2000 = (pretrained and method.pretrained_rate) or method.rate
     fewest_steps = (pretrained and method.pretrained_fewest_steps) or method.fewest_steps
     if config.tuning == "full":
         at_2000 = at_2000 / FULL
     replays = pretrained and issubclass(method, Algorithm) and not method.produces_reward_model
     defaults = {
-        "learning_rate": rate_for(model_config.get_text_config().hidden_size, at_2000),
+        "learning_rate": rate_for(width, at_2000),
         "min_steps": fewest_steps,
         "replay_weight": REPLAY_WEIGHT if replays else 0.0,
     }

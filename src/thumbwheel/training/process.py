@@ -200,7 +200,12 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
 
 
 def made_to_fit(
-    run: RunDir, spec: RunSpec, rows: Mapping[str, SplitRows], ranks: Ranks | None = None
+    run: RunDir,
+    spec: RunSpec,
+    rows: Mapping[str, SplitRows],
+    ranks: Ranks | None = None,
+    *,
+    is_trial: bool = False,
 ) -> Assembly:
     """Assemble what the loop needs from the folder of a run. Raises TrainingError for a run that
     does not fit into memory."""
@@ -230,6 +235,7 @@ def made_to_fit(
             template,
             ranks,
             dev_choice,
+            is_trial,
         )
 
     config = settings(spec.algorithm, spec.config)

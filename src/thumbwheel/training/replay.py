@@ -50,15 +50,28 @@ class Replay:
     logits, which are too large to hold."""
 
     @classmethod
-    def of(cls, engine: ScoreEngine, builder: PromptBuilder, weight: float, cache: Path) -> Replay:
+    def of(
+        cls,
+        engine: ScoreEngine,
+        builder: PromptBuilder,
+        weight: float,
+        cache: Path,
+        *,
+        is_trial: bool = False,
+    ) -> Replay:
         """Generate the base's answers, or read them from the folder `cache`; of several ranks the
-        first one does."""
-        prompts = [builder.prompt([{"role": "user", "content": text}]) for text in questions()]
+        first one does. A trial, which only measures, has the questions of one step, and their own
+        words stand for the answers: they cost as much."""
+        texts = random.Random(0).sample(questions(), ROWS) if is_trial else questions()
+        prompts = [builder.prompt([{"role": "user", "content": text}]) for text in texts]
 
         def stored_answers() -> list[list[int]]:
             return _stored_answers(engine, builder, prompts, cache)
 
-        answers = engine.ranks.from_first(stored_answers, "general answers")
+        if is_trial:
+            answers = [list(prompt[-LONGEST_ANSWER:]) for prompt in prompts]
+        else:
+            answers = engine.ranks.from_first(stored_answers, "general answers")
         examples = []
         for number, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
             if answer:

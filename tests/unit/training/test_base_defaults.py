@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import doctest
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import Qwen2Config
+from transformers import Gemma3Config, GPT2Config, Qwen2Config
 
+from thumbwheel.core.errors import ModelError
+from thumbwheel.engine.load import load_config
 from thumbwheel.training import base_defaults
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.algorithms.sft import Sft, SftConfig
-from thumbwheel.training.base_defaults import is_pretrained, with_base_defaults
+from thumbwheel.training.base_defaults import (
+    is_pretrained,
+    width_and_vocabulary,
+    with_base_defaults,
+)
 
 
 def base_folder(folder: Path, *, hidden: int, vocabulary: int) -> Path:
@@ -116,3 +125,45 @@ def test_the_page_of_a_method_names_the_weight_of_its_replay(method: str) -> Non
     page = Path(f"docs/methods/{method}.md").read_text(encoding="utf-8")
     (row,) = [line for line in page.splitlines() if line.startswith("| `replay_weight`")]
     assert f"{base_defaults.REPLAY_WEIGHT:g} on a pretrained base" in row
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Qwen2Config(hidden_size=576, num_attention_heads=4, vocab_size=49_152),
+        GPT2Config(n_embd=48, n_head=4, vocab_size=300),
+        Gemma3Config(text_config={"hidden_size": 64, "vocab_size": 500}),
+        Gemma3Config(text_config={"hidden_size": 64}),
+    ],
+    ids=["plain", "other names", "inside another", "by default"],
+)
+def test_width_and_vocabulary_are_those_that_transformers_reads(
+    tmp_path: Path, config: Any
+) -> None:
+    config.save_pretrained(tmp_path)
+    read = load_config(tmp_path).get_text_config()
+    assert width_and_vocabulary(tmp_path) == (read.hidden_size, read.vocab_size)
+
+
+def test_a_run_is_planned_without_transformers(tmp_path: Path) -> None:
+    folder = base_folder(tmp_path, hidden=576, vocabulary=49_152)
+    code = (
+        "import sys; from pathlib import Path;"
+        "from thumbwheel.training.base_defaults import width_and_vocabulary;"
+        "print(width_and_vocabulary(Path(sys.argv[1])), 'transformers' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "(576, 49152) False\n"
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", "{}", '{"model_type": "qwen2", "hidden_size": true}']
+)
+def test_a_configuration_that_cannot_be_read_is_the_error_of_loading_it(
+    tmp_path: Path, content: str
+) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ModelError):
+        width_and_vocabulary(tmp_path)

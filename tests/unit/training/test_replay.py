@@ -55,6 +55,21 @@ def test_the_base_answers_once(
     assembly.runner.close()
 
 
+def test_a_trial_asks_the_base_nothing(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answers are as long as real ones, so that a step costs as much."""
+    assembly = assembled("sft", tiny_model, tmp_path, plain_rows("chats", 4))
+    monkeypatch.setattr(GroupSampler, "sample", lambda *_: pytest.fail("it asked the base"))
+    replay = Replay.of(assembly.engine, assembly.builder, 1.0, tmp_path / "none", is_trial=True)
+    assert len(replay.examples) == ROWS
+    assert {len(each.branches[0].ids) for each in replay.examples} <= {
+        *range(6, LONGEST_ANSWER + 1)
+    }
+    assert replay.backward(assembly.engine, 0, 512) == pytest.approx(0.0, abs=1e-5)
+    assembly.runner.close()
+
+
 def test_every_question_has_its_turn_before_one_comes_again(
     tiny_model: Path, tmp_path: Path
 ) -> None:
