@@ -208,14 +208,15 @@ def _training(ws: Workspace, run: Record) -> ReportTraining:
 
 
 def changed(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that differ from today's defaults."""
-    fields = {}
+    """Return the settings that differ from today's defaults. Those that follow from the base are
+    among them."""
+    defaults: dict[str, Any] = {}
     if algorithm in ALGORITHMS.names():
-        fields = ALGORITHMS.get(algorithm).Config.model_fields
+        defaults = ALGORITHMS.get(algorithm).Config().model_dump(mode="json")
     return {
         name: value
         for name, value in config.items()
-        if name not in fields or value != fields[name].default
+        if name not in defaults or value != defaults[name]
     }
 
 

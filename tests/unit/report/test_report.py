@@ -22,7 +22,8 @@ from thumbwheel.models.types import ModelVersion
 from thumbwheel.report import report_charts
 from thumbwheel.report.charts import Change, ChartLine, bars, changes, curves
 from thumbwheel.report.formatting import EXCERPT, visible
-from thumbwheel.report.report import collect, page, report
+from thumbwheel.report.report import changed, collect, page, report
+from thumbwheel.training.algorithms.sft import SftConfig
 
 VOID = {"meta", "br", "img", "input", "link", "hr"}
 HOSTILE_PARTS = ("<script>", "<img src=x", "\u202e", "\u0007")
@@ -280,3 +281,10 @@ def test_a_place_that_cannot_be_written(
         report(
             empty_ws, versions.version(empty_ws, "support", "v1"), tmp_path / "file" / "report.html"
         )
+
+
+def test_settings_of_a_run_that_are_defaults_are_not_listed() -> None:
+    """A run records them as JSON, where a tuple is a list."""
+    recorded = SftConfig(batch_size=4, min_steps=100).model_dump(mode="json")
+    assert changed("sft", recorded) == {"batch_size": 4, "min_steps": 100}
+    assert changed("of another release", {"rate": 1}) == {"rate": 1}
