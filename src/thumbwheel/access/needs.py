@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import iter_route_contexts
 
 from thumbwheel.access import audit
@@ -25,6 +24,7 @@ from thumbwheel.access.audit import Act
 from thumbwheel.access.credentials import SAFE_METHODS, Credentials, bearer_of
 from thumbwheel.access.gate import AccessGate, Identity
 from thumbwheel.access.types import ANONYMOUS, Principal, Verb, forbidden
+from thumbwheel.access.work_shares import in_thread_turn
 from thumbwheel.core.errors import Forbidden, InputError, Unauthenticated
 from thumbwheel.core.ids import slug_of
 
@@ -75,7 +75,7 @@ class Need:
         self._check(principal, agent)
         is_event = self.verb not in ("read", "call", None) and not self.ingest
         if changes and is_event and self.recorded:
-            await run_in_threadpool(audit.record, gate.ws, _act(request, principal, agent))
+            await in_thread_turn(audit.record, gate.ws, _act(request, principal, agent))
 
     def is_still_met(self, request: Request) -> bool:
         """Return whether a request that was let through still would be: its answer may take longer

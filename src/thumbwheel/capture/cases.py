@@ -7,7 +7,7 @@ Not here: cases that come in files (`ingest.py`), running a checker (the evaluat
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -23,11 +23,12 @@ from thumbwheel.capture.ingest import scope_under
 from thumbwheel.capture.judged import Judged, meaning
 from thumbwheel.capture.rows import case_objection
 from thumbwheel.capture.trace_filter import TraceFilter
-from thumbwheel.capture.trace_queries import answered_traces, judgements
+from thumbwheel.capture.trace_queries import answered_traces, judgements, trace_ids
 from thumbwheel.capture.trace_types import CaseDraft
 from thumbwheel.capture.traces import show_trace
 from thumbwheel.core import ids
 from thumbwheel.core.errors import DataError, InputError, NotFound, at_field
+from thumbwheel.core.present import json_text
 from thumbwheel.db.feedback_in_force import OWNER
 from thumbwheel.db.message_chains import conversation
 from thumbwheel.db.workspace import Workspace
@@ -40,6 +41,8 @@ from thumbwheel.models.versions import require_agent
 
 DRAWN = 10_000
 """The newest traces of a kind of judgement that are drawn from."""
+MOST_BYTES = 32 << 20
+"""Of the cases that are made of traces at once."""
 
 
 def add_case(ws: Workspace, agent: str, reviewer: str, **fields: Any) -> str:
@@ -69,6 +72,25 @@ def case_draft(ws: Workspace, agent: Agent, name: str) -> CaseDraft:
         what = "answer" if reference is None else "question"
         raise DataError(f"trace {name!r}", f"it has no {what}", "Leave it out")
     return CaseDraft(trace["id"], trace["input"], reference)
+
+
+def case_drafts(ws: Workspace, agent: Agent, names: Iterable[str]) -> list[CaseDraft]:
+    """Return the cases that traces become, one for each trace. Raises as `case_draft`, and
+    InputError if they are too large together."""
+    with ws.db.read() as connection:
+        named = trace_ids(connection, agent, names)
+    drafts: list[CaseDraft] = []
+    size = 0
+    for trace_id in named:
+        drafts.append(case_draft(ws, agent, trace_id))
+        size += len(json_text(drafts[-1], indent=None))
+        if size > MOST_BYTES:
+            raise InputError(
+                f"{len(named)} traces",
+                f"{len(drafts)} of them have more than {MOST_BYTES >> 20} MB already",
+                "Make cases of fewer traces at a time",
+            )
+    return drafts
 
 
 def store_drafts(
@@ -111,7 +133,7 @@ def draw_drafts(ws: Workspace, agent: Agent, count: int) -> list[CaseDraft]:
         )
     # by a hash: neither the newest nor those of one person come first
     drawn = sorted(usable, key=lambda input_id: ids.fingerprint(["case", input_id]))[:count]
-    return [case_draft(ws, agent, usable[input_id]) for input_id in drawn]
+    return case_drafts(ws, agent, [usable[input_id] for input_id in drawn])
 
 
 @dataclass(frozen=True)
@@ -200,17 +222,23 @@ def _as_json(text: str) -> Any:
 
 def vouch_for(ws: Workspace, agent: Agent, case_ids: Sequence[str], reviewer: str) -> None:
     """Make cases gold, many at once. Raises NotFound for an unknown one; then none is changed."""
-    for case_id in case_ids:
-        find_case(ws, agent, case_id)
+    case_ids = _known(ws, agent, case_ids)
     scope = scope_under(ws, agent.id, agent.slug, OWNER, reviewer)
     ws.db.write(partial(store.vouch, scope=scope, case_ids=case_ids), of_agent(agent.id))
+
+
+def _known(ws: Workspace, agent: Agent, case_ids: Sequence[str]) -> list[str]:
+    """Return each of the cases once. Raises NotFound for an unknown one."""
+    different = list(dict.fromkeys(case_ids))
+    for case_id in different:
+        find_case(ws, agent, case_id)
+    return different
 
 
 def withdraw_reviews(ws: Workspace, agent: Agent, case_ids: Sequence[str]) -> None:
     """Take back that these cases are gold. Raises NotFound for an unknown one; then none is
     changed."""
-    for case_id in case_ids:
-        find_case(ws, agent, case_id)
+    case_ids = _known(ws, agent, case_ids)
 
     def work(connection: sa.Connection) -> None:
         for case_id in case_ids:

@@ -632,7 +632,7 @@ def case_from_traces(
 
     Example: thumbwheel case from-traces --count 40 --agent support --dry-run
     """
-    from thumbwheel.capture.cases import case_draft, draw_drafts, store_drafts
+    from thumbwheel.capture.cases import case_drafts, draw_drafts, store_drafts
     from thumbwheel.core.errors import InputError
     from thumbwheel.models.versions import require_agent
 
@@ -642,7 +642,7 @@ def case_from_traces(
     with ctx.obj() as ws:
         owner = require_agent(ws, agent)
         if count is None:
-            drafts = [case_draft(ws, owner, name) for name in traces or ()]
+            drafts = case_drafts(ws, owner, traces or ())
         else:
             drafts = draw_drafts(ws, owner, count)
         stored = [] if dry_run else store_drafts(ws, owner, drafts, reviewer)

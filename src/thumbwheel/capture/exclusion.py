@@ -6,15 +6,15 @@ them. The mark is the one that an import or a request of an editor may give a tr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import sqlalchemy as sa
 
 from thumbwheel.capture import store, trace_queries
 from thumbwheel.capture.trace_types import ExcludedTraces
-from thumbwheel.core import ids
-from thumbwheel.core.errors import InputError, NotFound
+from thumbwheel.core.errors import InputError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import of_agent
 from thumbwheel.importers.types import OWNER_MARKS
@@ -36,54 +36,52 @@ def exclude(
         why = f"it has {len(reason)} characters; 1 to {LONGEST_REASON} are a reason"
         raise InputError("--reason", why, "Say in a sentence what is wrong with the answer")
 
-    def work(connection: sa.Connection) -> list[str]:
-        trace_ids = []
-        now = datetime.now(UTC).isoformat()
-        for row in _rows(connection, agent, names):
-            metadata = dict(row["metadata"] or {})
-            earlier = metadata.get(EXCLUSION)
-            marks = {name: metadata[name] for name in OWNER_MARKS if name in metadata}
-            before = earlier["before"] if isinstance(earlier, dict) else marks
-            metadata |= {TRAINING: False, VALIDATION: False}
-            metadata[EXCLUSION] = {"reason": reason, "by": by, "at": now, "before": before}
-            store.set_metadata(connection, row["id"], metadata)
-            trace_ids.append(row["id"])
-        return trace_ids
+    now = datetime.now(UTC).isoformat()
 
-    return ExcludedTraces(ws.db.write(work, of_agent(agent.id)), excluded=True)
+    def change(metadata: dict[str, Any]) -> dict[str, Any]:
+        earlier = metadata.get(EXCLUSION)
+        marks = {name: metadata[name] for name in OWNER_MARKS if name in metadata}
+        before = earlier["before"] if isinstance(earlier, dict) else marks
+        exclusion = {"reason": reason, "by": by, "at": now, "before": before}
+        return metadata | {TRAINING: False, VALIDATION: False, EXCLUSION: exclusion}
+
+    return ExcludedTraces(_changed(ws, agent, names, change), excluded=True)
 
 
 def readmit(ws: Workspace, agent: Agent, names: Sequence[str]) -> ExcludedTraces:
     """Take excluded traces in again, with the marks that they had before; return the ids of those
     that were excluded. Raises NotFound for an unknown trace."""
 
+    def change(metadata: dict[str, Any]) -> dict[str, Any] | None:
+        exclusion = metadata.pop(EXCLUSION, None)
+        if not isinstance(exclusion, dict):
+            return None
+        for name in OWNER_MARKS:
+            metadata.pop(name, None)
+        before: dict[str, Any] = exclusion.get("before", {})
+        return metadata | before
+
+    return ExcludedTraces(_changed(ws, agent, names, change), excluded=False)
+
+
+def _changed(
+    ws: Workspace,
+    agent: Agent,
+    names: Sequence[str],
+    change: Callable[[dict[str, Any]], dict[str, Any] | None],
+) -> list[str]:
+    """Change the metadata of the named traces, all or none; return the ids of those that `change`
+    returned a new one for. They are looked up before the write, which others wait for."""
+    with ws.db.read() as connection:
+        trace_ids = trace_queries.trace_ids(connection, agent, names)
+
     def work(connection: sa.Connection) -> list[str]:
-        trace_ids = []
-        for row in _rows(connection, agent, names):
-            metadata = dict(row["metadata"] or {})
-            exclusion = metadata.pop(EXCLUSION, None)
-            if not isinstance(exclusion, dict):
-                continue
-            for name in OWNER_MARKS:
-                metadata.pop(name, None)
-            metadata |= exclusion.get("before", {})
-            store.set_metadata(connection, row["id"], metadata)
-            trace_ids.append(row["id"])
-        return trace_ids
+        changed = []
+        for trace_id in trace_ids:
+            metadata = store.trace_metadata(connection, trace_id)
+            if (new := change(metadata)) is not None:
+                store.set_metadata(connection, trace_id, new)
+                changed.append(trace_id)
+        return changed
 
-    return ExcludedTraces(ws.db.write(work, of_agent(agent.id)), excluded=False)
-
-
-def _rows(connection: sa.Connection, agent: Agent, names: Sequence[str]) -> list[sa.RowMapping]:
-    rows = []
-    for name in dict.fromkeys(names):
-        matches = trace_queries.named_traces(connection, agent.id, name)
-        if not matches:
-            raise NotFound(
-                f"trace {name!r}",
-                f"agent {agent.slug!r} has none of that id",
-                f"See: thumbwheel traces list --agent {agent.slug}",
-            )
-        ids.require_single(name, [row["id"] for row in matches])
-        rows += matches
-    return rows
+    return ws.db.write(work, of_agent(agent.id))

@@ -403,6 +403,12 @@ def _change(stored: Row, row: Row, columns: Sequence[str]) -> Row:
     return change
 
 
+def trace_metadata(connection: sa.Connection, trace_id: str) -> dict[str, Any]:
+    """Return the metadata of a trace; empty if it has none, or is not there any more."""
+    query = sa.select(traces.c.metadata).where(traces.c.id == trace_id)
+    return dict(connection.execute(query).scalar() or {})
+
+
 def set_metadata(connection: sa.Connection, trace_id: str, metadata: Mapping[str, Any]) -> None:
     """Replace the metadata of a trace."""
     row = {"metadata": dict(metadata) or None}

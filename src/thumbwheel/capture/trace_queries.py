@@ -14,7 +14,7 @@ from thumbwheel.capture.judged import KINDS, meaning
 from thumbwheel.capture.trace_filter import TraceFilter
 from thumbwheel.capture.trace_types import REPLAY_SOURCE
 from thumbwheel.core import ids
-from thumbwheel.core.errors import NotFound
+from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.db import feedback_in_force, message_chains
 from thumbwheel.db.batches import batches
 from thumbwheel.db.columns import has_id
@@ -35,6 +35,8 @@ from thumbwheel.models.types import Agent
 
 MOST = 5_000
 """Values in one IN list."""
+MOST_NAMES = 5_000
+"""Traces that are named at once."""
 FEW = 5_000
 """Traces that are looked up one by one and sorted."""
 WINDOWS = (500, 1_500, 6_000)
@@ -465,10 +467,6 @@ def judgements(
 
 def named_traces(connection: sa.Connection, agent_id: str, name: str) -> list[sa.RowMapping]:
     """Return at most 6 traces with this id, ours (or its beginning) or their source's."""
-    names = [has_id(traces.c.id, name)]
-    if sources := _sources(connection, agent_id):
-        by_source = sa.and_(traces.c.source.in_(sources), traces.c.external_id == name)
-        names.append(sa.and_(traces.c.agent_id == agent_id, by_source))
     query = (
         sa.select(
             traces,
@@ -477,11 +475,59 @@ def named_traces(connection: sa.Connection, agent_id: str, name: str) -> list[sa
         )
         .outerjoin(sessions, sessions.c.id == traces.c.session_id)
         .outerjoin(subjects, subjects.c.id == traces.c.subject_id)
-        .where(_is_agent(agent_id, has_better_index=True), sa.or_(*names))
+        .where(_is_named(connection, agent_id, name))
         .order_by(traces.c.id)
         .limit(6)
     )
     return list(connection.execute(query).mappings())
+
+
+def _is_named(connection: sa.Connection, agent_id: str, name: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a trace has this id, ours (or its beginning) or its source's."""
+    names = [has_id(traces.c.id, name)]
+    if sources := _sources(connection, agent_id):
+        by_source = sa.and_(traces.c.source.in_(sources), traces.c.external_id == name)
+        names.append(sa.and_(traces.c.agent_id == agent_id, by_source))
+    return sa.and_(_is_agent(agent_id, has_better_index=True), sa.or_(*names))
+
+
+def trace_ids(connection: sa.Connection, agent: Agent, names: Iterable[str]) -> list[str]:
+    """Return the ids of the named traces, each once. A name is our id, its beginning, or the id in
+    the trace's source. Raises NotFound, InputError for a name of several traces, or too many."""
+    named: dict[str, None] = {}
+    different = dict.fromkeys(names)
+    if len(different) > MOST_NAMES:
+        raise InputError(
+            f"{len(different):,} traces",
+            f"at most {MOST_NAMES:,} are named at once",
+            "Name them in several parts",
+        )
+    for name in different:
+        query = (
+            sa.select(traces.c.id)
+            .where(_is_named(connection, agent.id, name))
+            .order_by(traces.c.id)
+            .limit(6)
+        )
+        matches = list(connection.execute(query).scalars())
+        if not matches:
+            raise NotFound(
+                f"trace {name!r}",
+                f"agent {agent.slug!r} has none of that id",
+                f"See: thumbwheel traces list --agent {agent.slug}",
+            )
+        ids.require_single(name, matches)
+        named[matches[0]] = None
+    return list(named)
+
+
+def without_answer(connection: sa.Connection, trace_ids: Sequence[str]) -> list[str]:
+    """Return those of these traces that have no answer."""
+    silent: list[str] = []
+    for part in batches(trace_ids):
+        query = sa.select(traces.c.id).where(traces.c.id.in_(part), traces.c.output.is_(None))
+        silent += connection.execute(query).scalars()
+    return silent
 
 
 def trace_row(connection: sa.Connection, agent: Agent, name: str) -> sa.RowMapping:

@@ -16,7 +16,8 @@ from thumbwheel.capture.trace_filter import TraceFilter
 from thumbwheel.capture.trace_queries import (
     answered_traces,
     having_metadata,
-    named_traces,
+    trace_ids,
+    without_answer,
 )
 from thumbwheel.capture.trace_types import REPLAY_SOURCE
 from thumbwheel.core import ids
@@ -253,21 +254,11 @@ def add(ws: Workspace, agent: Agent, queue: Queue, names: Iterable[str]) -> int:
 def _targets_of(ws: Workspace, agent: Agent, names: Iterable[str]) -> list[ItemTargets]:
     """Return traces by their ids as targets. Raises NotFound, and DataError for a trace without an
     answer."""
-    targets: dict[str, ItemTargets] = {}
     with ws.db.read() as connection:
-        for name in names:
-            rows = named_traces(connection, agent.id, name)
-            if not rows:
-                raise NotFound(
-                    f"trace {name!r}",
-                    f"agent {agent.slug!r} has none of that id",
-                    f"See: thumbwheel traces list --agent {agent.slug}",
-                )
-            ids.require_single(name, [row["id"] for row in rows])
-            if rows[0]["output"] is None:
-                raise DataError(f"trace {name!r}", "it has no answer", "Choose another one")
-            targets[rows[0]["id"]] = ItemTargets((rows[0]["id"],))
-    return list(targets.values())
+        named = trace_ids(connection, agent, names)
+        if silent := without_answer(connection, named):
+            raise DataError(f"trace {silent[0]}", "it has no answer", "Choose another one")
+    return [ItemTargets((trace_id,)) for trace_id in named]
 
 
 def all_queues(ws: Workspace, agent: Agent, every: bool = False) -> list[Queue]:

@@ -26,8 +26,10 @@ EVAL = "eval_"
 """What the names of figures of the dev rows begin with."""
 NO_CURVES = frozenset({"step", "epoch", "time", "seconds", "tokens"})
 """Fields of a line that say where it belongs, and are no metrics."""
-FILES_IN_MEMORY = 512
+FILES_IN_MEMORY = 200
 """Sampled files that are remembered; one that has grown is read anew."""
+REMEMBERED_POINTS = 500
+"""A curve with more points, or of a part of a run, is not remembered."""
 DIGITS = 5
 
 
@@ -99,17 +101,25 @@ def curves(
         status = path.stat()
     except FileNotFoundError:
         return RunCurves(run.id, 0, ())
-    lines, every_curve = _sampled(path, status.st_size, status.st_mtime_ns, points, steps)
+    if points <= REMEMBERED_POINTS and steps == EVERY_STEP:
+        lines, every_curve = _remembered(path, status.st_size, status.st_mtime_ns, points)
+    else:
+        lines, every_curve = _sampled(path, status.st_size, points, steps)
     chosen = [curve for curve in every_curve if not metrics or curve.metric in metrics]
     return RunCurves(run.id, lines, chosen)
 
 
 @lru_cache(maxsize=FILES_IN_MEMORY)
-def _sampled(
-    path: Path, size: int, written: int, points: int, within: StepRange
-) -> tuple[int, tuple[Curve, ...]]:
+def _remembered(path: Path, size: int, written: int, points: int) -> tuple[int, tuple[Curve, ...]]:
     """Return (complete lines, curves) of a file of this size and modification time; both are part
     of the cache key."""
+    return _sampled(path, size, points, EVERY_STEP)
+
+
+def _sampled(
+    path: Path, size: int, points: int, within: StepRange
+) -> tuple[int, tuple[Curve, ...]]:
+    """Return (complete lines, curves) of the first `size` bytes of a file."""
     content = path.read_bytes()[:size]
     complete = content[: content.rfind(b"\n") + 1].rstrip()
     if not complete:

@@ -21,6 +21,9 @@ MOST_REPEATS = 20_000
 """The package writes counted repeats out when it compiles, so that `(?:(?:a{1000}){1000}){1000}`
 would take all memory."""
 
+MOST_WRITTEN = 400_000
+"""Repeats times characters: what is repeated may be nearly the whole pattern."""
+
 COUNTS = re.compile(r"(\))?\{(\d*)(?:,(\d*))?\}")
 
 
@@ -95,6 +98,11 @@ def compiled(pattern: str, ignore_case: bool) -> Any:
     if (repeats := written_out(pattern)) > MOST_REPEATS:
         raise ValueError(
             f"its counted repeats come to {repeats}; at most {MOST_REPEATS} are compiled"
+        )
+    if (size := repeats * len(pattern)) > MOST_WRITTEN:
+        raise ValueError(
+            f"its {len(pattern)} characters and {repeats} repeats come to {size:,} written out; "
+            f"at most {MOST_WRITTEN:,} are compiled"
         )
     try:
         return regex.compile(pattern, regex.IGNORECASE if ignore_case else 0)

@@ -48,6 +48,8 @@ QUIET = 15.0
 """Seconds without an event after which a comment keeps the connection open."""
 AT_ONCE = 1000
 """Events of one look, and of a list."""
+MOST_POINTS = 40_000
+"""Of all runs of one answer, for each metric."""
 MOST_RUNS = 200
 """Runs whose curves one request asks for."""
 END = "end"
@@ -174,6 +176,19 @@ def number_of(after: str | None) -> int:
     return int(after)
 
 
+def _different(names: Sequence[str], points: int) -> list[str]:
+    """Return each of the named runs once. Raises InputError if so many points of each are too
+    many."""
+    different = list(dict.fromkeys(names))
+    if len(different) * points > MOST_POINTS:
+        raise InputError(
+            f"{len(different)} runs with {points:,} points each",
+            f"one answer has at most {MOST_POINTS:,} points a metric",
+            "Ask for fewer points, or for fewer runs at a time",
+        )
+    return different
+
+
 def router() -> APIRouter:
     """Return the router for the events and the list of runs."""
     describe_fields(RunProgress)
@@ -233,10 +248,11 @@ def router() -> APIRouter:
         """Return the metrics of several runs as curves of at most so many points each, from the
         step `first` to the step `last`."""
         ws: Workspace = request.app.state.workspace
+        different = _different(run, points)
         learner = require_agent(ws, slug_of(agent))
         by_id = {recorded.id: recorded for recorded in runs(ws, learner)}
         rows = []
-        for run_id in run:
+        for run_id in different:
             recorded = by_id.get(run_id) or run_of(ws, learner, run_id)
             shown = curves(ws, recorded, points, metric or (), StepRange(first, last))
             rows.append(asdict(shown))
