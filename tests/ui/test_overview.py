@@ -75,7 +75,7 @@ def test_figures_are_for_people(person: Visitor, pages: PagesWorld) -> None:
     expect(verdict.get_by_role("listitem")).to_have_count(2)
     expect(verdict).to_contain_text("7 guard metrics were not measured: too little data")
     graph = person.open("/agents/support/models/v3").locator("svg").first
-    expect(graph).to_contain_text("of 1 person")
+    expect(graph).to_contain_text("of 1 user")
     page = person.open("/agents/support/cases")
     header = page.get_by_role("table", name="Cases, newest first").get_by_role("columnheader")
     expect(header.first).to_have_text("Input")

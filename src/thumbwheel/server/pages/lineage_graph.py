@@ -109,8 +109,8 @@ def origin_graph(report: Mapping[str, Any], aliases: Sequence[str], pages: str) 
     lineage = report["lineage"]
     if data:
         feedback = sum(data["feedback"].values())
-        people = "1 person" if data["subjects"] == 1 else f"{data['subjects']:,} people"
-        steps.append((f"{feedback:,} feedback", f"about answers to {people}", None))
+        users = "1 user" if data["subjects"] == 1 else f"{data['subjects']:,} users"
+        steps.append((f"{feedback:,} feedback", f"of {users}", None))
         steps.append(
             (
                 data["shape"],
