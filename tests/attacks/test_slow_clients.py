@@ -30,6 +30,7 @@ HEAD = b"POST /api/feedback HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: applica
 LONG = HEAD + b"content-length: 100000\r\n\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 ASKED = b"GET /api/openapi.json HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+LIVE = b"GET /live HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
 FEW_FILES = 200
 
 
@@ -159,6 +160,48 @@ def test_who_reads_slowly_gets_all_of_an_answer(
             assert piece, f"{received:,} of {whole:,} bytes"
             received += len(piece)
             time.sleep(0.01)
+
+
+@pytest.mark.parametrize("count", [1, patience.MOST_WAITING + 1], ids=["one", "as many as wait"])
+def test_requests_sent_ahead_are_all_answered(gateway: GatewayWorld, count: int) -> None:
+    with connected(gateway.url) as connection:
+        connection.sendall(LIVE * count)
+        assert answers(connection, count) == count
+        connection.sendall(LIVE)
+        assert answers(connection, 1) == 1, "the connection goes on"
+
+
+def test_who_sends_requests_without_end_fills_no_memory(
+    gateway: GatewayWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each that waits for an answer takes some kilobytes, so that only a few may."""
+    longest = 0
+    begin = Patience.on_headers_complete
+
+    def noted(protocol: Patience) -> None:
+        nonlocal longest
+        begin(protocol)
+        longest = max(longest, len(protocol.pipeline))
+
+    monkeypatch.setattr(Patience, "on_headers_complete", noted)
+    with connected(gateway.url) as greedy:
+        with suppress(OSError):  # the server closes it before everything is sent
+            greedy.sendall(LIVE * 5000)
+        received = answers(greedy, 5000)
+    assert longest == 16
+    assert received == 1 + 16
+
+
+def answers(connection: socket.socket, most: int) -> int:
+    """Count the answers that come until the connection ends, at most `most`."""
+    received = b""
+    with suppress(OSError):
+        while received.count(b"HTTP/1.1 200") < most or not received.endswith(b"}"):
+            piece = connection.recv(1 << 16)
+            if not piece:
+                break
+            received += piece
+    return received.count(b"HTTP/1.1 200")
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from thumbwheel.access.types import Principal
+from thumbwheel.access.work_shares import share_of
 from thumbwheel.core.errors import Busy
 
 if TYPE_CHECKING:
@@ -32,6 +34,11 @@ PAGES_PER_MINUTE = 60
 MOST_OPEN = 64
 """Requests of one key or user that may be open at once to wait for what comes: streams of events,
 results of jobs. Each looks into the database several times a second."""
+MOST_DOWNLOADS = 4
+"""Downloads of one key or user that are prepared or sent at once: each is a file on the disk for as
+long as its client reads."""
+MOST_DOWNLOADS_OF_SHARE = 16
+"""Downloads of all keys and users of the same agents."""
 
 
 class TooOften(Busy):
@@ -54,6 +61,10 @@ class RateLimits:
     """Of one key or user."""
     _open: Counter[str] = field(default_factory=Counter, compare=False)
     """Id of a key or user -> its requests that wait."""
+    _downloads: Counter[str] = field(default_factory=Counter, compare=False)
+    """Id of a key or user, or name of a share -> its downloads."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, compare=False)
+    """Held while downloads are counted, which threads do."""
 
     @cached_property
     def _limiter(self) -> SlidingWindowCounterRateLimiter:
@@ -102,6 +113,29 @@ class RateLimits:
             self._open[principal.id] -= 1
             if not self._open[principal.id]:
                 del self._open[principal.id]
+
+    def begin_download(self, principal: Principal) -> None:
+        """Count a download of the key or user until `end_download`. Raises Busy if too many are
+        prepared or sent already."""
+        share = f"share {share_of(principal)}"
+        limits = {principal.id: MOST_DOWNLOADS, share: MOST_DOWNLOADS_OF_SHARE}
+        with self._lock:
+            for name, most in limits.items():
+                if self._downloads[name] >= most:
+                    raise Busy(
+                        "the download",
+                        f"{most} of the same sender are still prepared or sent",
+                        "Read one of them to its end, or close it",
+                    )
+            self._downloads.update(limits.keys())
+
+    def end_download(self, principal: Principal) -> None:
+        """Count a download no longer."""
+        with self._lock:
+            for name in (principal.id, f"share {share_of(principal)}"):
+                self._downloads[name] -= 1
+                if not self._downloads[name]:
+                    del self._downloads[name]
 
     def _count(self, often: int, kind: str, key: str, who: str) -> None:
         from limits import RateLimitItemPerMinute

@@ -117,7 +117,7 @@ def draw_drafts(ws: Workspace, agent: Agent, count: int) -> list[CaseDraft]:
             rows = list(answered_traces(connection, agent.id, TraceFilter(judged=judged), DRAWN))
             disliked = set()
             if judged is Judged.GOOD:
-                by_trace = judgements(connection, agent.id, [row.id for row in rows])
+                by_trace = judgements(connection, agent.id, [row.id for row in rows], is_brief=True)
                 for trace_id, statements in by_trace.items():
                     if any(meaning(dict(row)) is Judged.BAD for row in statements):
                         disliked.add(trace_id)

@@ -406,7 +406,10 @@ def feedback_list(
     limit: Limit = 20,
     after: After = None,
 ) -> present.Answer[list[ListedFeedback]]:
-    """List the newest feedback."""
+    """List the newest feedback.
+
+    A page has at most 8 MiB: go on with `after` until nothing comes.
+    """
     from thumbwheel.capture.feedback import list_feedback
     from thumbwheel.capture.traces import said_for
 

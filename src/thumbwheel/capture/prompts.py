@@ -222,7 +222,9 @@ def _seen(connection: sa.Connection, agent: Agent) -> tuple[dict[str, _Seen], di
         counts.traces += 1
         counts.first = min(counts.first or when, when)
         counts.last = max(counts.last or when, when)
-    by_trace = trace_queries.judgements(connection, agent.id, [*prompt_by_trace], replays=False)
+    by_trace = trace_queries.judgements(
+        connection, agent.id, [*prompt_by_trace], replays=False, is_brief=True
+    )
     for trace_id, judgements in by_trace.items():
         balance = 0
         for judgement in judgements:

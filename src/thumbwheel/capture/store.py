@@ -43,6 +43,7 @@ from thumbwheel.db.batches import among, batches
 from thumbwheel.db.columns import has_id
 from thumbwheel.db.encoded_rows import insert_missing, insert_rows
 from thumbwheel.db.engine import streamed
+from thumbwheel.db.page_content import content_length, fitting
 from thumbwheel.db.schema import (
     cases,
     feedback,
@@ -1127,22 +1128,33 @@ def latest_feedback(
     connection: sa.Connection, agent_id: str, kind: str | None, limit: int, after: str | None
 ) -> list[sa.RowMapping]:
     """Return a page of feedback, the newest first, starting after the row `after`, with the rater's
-    name and kind and the sender's name. Raises InputError for an unknown `after`."""
+    name and kind and the sender's name. A page ends before its limit when its rows have as much
+    content as a page may have. Raises InputError for an unknown `after`."""
     query = (
-        sa.select(
-            feedback,
-            raters.c.external_id.label("rater"),
-            raters.c.kind.label("rater_kind"),
-            feedback_in_force.sender_name(),
-        )
-        .join(raters, raters.c.id == feedback.c.rater_id, isouter=True)
+        sa.select(feedback.c.id)
         .where(feedback.c.agent_id == agent_id, *([feedback.c.kind == kind] if kind else []))
         .order_by(feedback.c.recorded_at.desc(), feedback.c.id)
         .limit(limit)
     )
     if after is not None:
         query = query.where(_is_behind(connection, feedback, agent_id, after))
-    return list(connection.execute(query).mappings())
+    feedback_ids = connection.execute(query).scalars().all()
+    length = content_length(feedback.c.value, feedback.c.comment, feedback.c.metadata)
+    rows: list[sa.RowMapping] = []
+    for part in batches(fitting(connection, feedback_ids, feedback.c.id, length), MOST):
+        page = (
+            sa.select(
+                feedback,
+                raters.c.external_id.label("rater"),
+                raters.c.kind.label("rater_kind"),
+                feedback_in_force.sender_name(),
+            )
+            .join(raters, raters.c.id == feedback.c.rater_id, isouter=True)
+            .where(feedback.c.id.in_(part))
+            .order_by(feedback.c.recorded_at.desc(), feedback.c.id)
+        )
+        rows += connection.execute(page).mappings()
+    return rows
 
 
 def _is_behind(

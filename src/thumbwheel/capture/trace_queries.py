@@ -19,6 +19,7 @@ from thumbwheel.db import feedback_in_force, message_chains
 from thumbwheel.db.batches import batches
 from thumbwheel.db.columns import has_id
 from thumbwheel.db.engine import streamed
+from thumbwheel.db.page_content import content_length, fitting
 from thumbwheel.db.page_cursor import PageCursor
 from thumbwheel.db.schema import (
     feedback,
@@ -42,14 +43,23 @@ FEW = 5_000
 WINDOWS = (500, 1_500, 6_000)
 """Traces whose texts and feedback are looked at, one group after the other, while a page is not
 full. A frequent word fills it from the first; a rare one costs no request more than these."""
+SENDER = feedback_in_force.sender_name()
+OPINION: tuple[sa.ColumnElement[Any], ...] = (
+    feedback.c.kind,
+    sa.case(
+        (feedback.c.kind == "correction", sa.null()),
+        else_=feedback.c.value,
+    ).label("value"),
+    feedback.c.scale,
+)
 
 
 @dataclass(frozen=True)
 class Found:
-    """Rows for a page; `searched_to` is the last trace that was looked at where there are more
-    which were not."""
+    """Ids of traces for a page; `searched_to` is the last trace that was looked at where there are
+    more which were not."""
 
-    rows: list[sa.RowMapping]
+    trace_ids: list[str]
     searched_to: PageCursor | None = None
 
 
@@ -77,10 +87,10 @@ def trace_page(
     limit: int,
     after: PageCursor | None,
 ) -> Found:
-    """Return the newest traces after the cursor, with their session, subject and last message."""
+    """Find the newest traces after the cursor."""
     if not wanted.is_searched:
         page = _page(connection, agent_id, wanted, limit, after)
-        return Found(_shown(connection, sa.select(page.subquery().c.id)))
+        return Found([row.id for row in connection.execute(page)])
     trace_ids: list[str] = []
     searched_to = after
     for matches, searched_to in _searched(connection, agent_id, wanted, WINDOWS, after):
@@ -88,7 +98,7 @@ def trace_page(
         if len(trace_ids) >= limit:
             searched_to = None
             break
-    return Found(_shown(connection, trace_ids[:limit]), searched_to)
+    return Found(trace_ids[:limit], searched_to)
 
 
 def _searched(
@@ -133,7 +143,7 @@ def _matches(
     trace_ids = [row.id for row in rows]
     if wanted.judged is None:
         return trace_ids
-    by_trace = judgements(connection, agent_id, trace_ids)
+    by_trace = judgements(connection, agent_id, trace_ids, is_brief=True)
     return [
         trace_id
         for trace_id in trace_ids
@@ -141,24 +151,49 @@ def _matches(
     ]
 
 
-def _shown(
-    connection: sa.Connection, trace_ids: sa.Select[Any] | Sequence[str]
-) -> list[sa.RowMapping]:
-    """Return the rows that a list shows for these traces, newest first."""
-    query = (
-        sa.select(
-            traces,
-            sessions.c.external_id.label("session"),
-            subjects.c.external_id.label("subject"),
-            messages.c.content.label("message"),
-        )
-        .join(messages, messages.c.id == traces.c.input_id)
-        .outerjoin(sessions, sessions.c.id == traces.c.session_id)
-        .outerjoin(subjects, subjects.c.id == traces.c.subject_id)
-        .where(traces.c.id.in_(trace_ids))
-        .order_by(traces.c.recorded_at.desc(), traces.c.id.desc())
+def fitting_traces(connection: sa.Connection, trace_ids: Sequence[str]) -> list[str]:
+    """Return the first of these ids, as many as a page has room for with the feedback on them."""
+    message = (
+        sa.select(content_length(messages.c.content))
+        .where(messages.c.id == traces.c.input_id)
+        .scalar_subquery()
     )
-    return list(connection.execute(query).mappings())
+    judged = (
+        sa.select(sa.func.sum(content_length(feedback.c.value, feedback.c.comment)))
+        .join(feedback_targets, feedback_targets.c.feedback_id == feedback.c.id)
+        .where(feedback_targets.c.target_id == traces.c.id)
+        .scalar_subquery()
+    )
+    length = content_length(traces.c.output) + message + sa.func.coalesce(judged, 0)
+    return fitting(connection, trace_ids, traces.c.id, length)
+
+
+def listed(connection: sa.Connection, trace_ids: Sequence[str]) -> list[sa.RowMapping]:
+    """Return the rows that a list shows for these traces, with their session, subject and last
+    message, newest first."""
+    rows: list[sa.RowMapping] = []
+    for part in batches(trace_ids, MOST):
+        query = (
+            sa.select(
+                traces.c.id,
+                traces.c.external_id,
+                traces.c.source,
+                traces.c.status,
+                traces.c.output,
+                traces.c.occurred_at,
+                traces.c.recorded_at,
+                sessions.c.external_id.label("session"),
+                subjects.c.external_id.label("subject"),
+                messages.c.content.label("message"),
+            )
+            .join(messages, messages.c.id == traces.c.input_id)
+            .outerjoin(sessions, sessions.c.id == traces.c.session_id)
+            .outerjoin(subjects, subjects.c.id == traces.c.subject_id)
+            .where(traces.c.id.in_(part))
+            .order_by(traces.c.recorded_at.desc(), traces.c.id.desc())
+        )
+        rows += connection.execute(query).mappings()
+    return rows
 
 
 def answered_traces(
@@ -375,11 +410,16 @@ def _are_few(connection: sa.Connection, trace_ids: sa.Select[Any]) -> bool:
 
 
 def last_calls(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, sa.RowMapping]:
-    """Return trace id -> its last call of a model, with the number of the version."""
+    """Return trace id -> the models of its last call, with the number of the version."""
     calls: dict[str, sa.RowMapping] = {}
     for part in batches(trace_ids, MOST):
         query = (
-            sa.select(steps, model_versions.c.number.label("version_number"))
+            sa.select(
+                steps.c.trace_id,
+                steps.c.requested_model,
+                steps.c.served_model,
+                model_versions.c.number.label("version_number"),
+            )
             .outerjoin(model_versions, model_versions.c.id == steps.c.model_version_id)
             .where(steps.c.trace_id.in_(part), steps.c.kind == "llm")
             .order_by(steps.c.trace_id, steps.c.position)
@@ -428,10 +468,17 @@ def call_totals(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str
 
 
 def judgements(
-    connection: sa.Connection, agent_id: str, trace_ids: Sequence[str], *, replays: bool = True
+    connection: sa.Connection,
+    agent_id: str,
+    trace_ids: Sequence[str],
+    *,
+    replays: bool = True,
+    is_brief: bool = False,
 ) -> dict[str, list[sa.RowMapping]]:
     """Return trace id -> the feedback in force on it or a step of it, oldest first. Without
-    `replays`, votes between it and the answer of a replay are left out."""
+    `replays`, votes between it and the answer of a replay are left out. A brief one has only the
+    columns for `meaning`, without the texts of corrections."""
+    columns = OPINION if is_brief else (feedback, raters.c.external_id.label("rater"), SENDER)
     by_trace: dict[str, list[sa.RowMapping]] = {}
     for part in batches(trace_ids, MOST):
         among = sa.select(feedback_targets.c.feedback_id).where(
@@ -444,13 +491,12 @@ def judgements(
             )
         query = (
             sa.select(
-                feedback,
-                raters.c.external_id.label("rater"),
-                feedback_in_force.sender_name(),
+                *columns,
                 feedback_targets.c.target_id,
                 feedback_targets.c.position,
                 feedback_targets.c.step,
             )
+            .select_from(feedback)
             .join(feedback_targets, feedback_targets.c.feedback_id == feedback.c.id)
             .outerjoin(raters, raters.c.id == feedback.c.rater_id)
             .where(

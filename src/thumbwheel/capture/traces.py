@@ -28,7 +28,8 @@ def list_traces(
     seconds: float = 0.0,
 ) -> TracePage:
     """Return a page of the agent's traces. A search for a text reads as many traces as take tens of
-    milliseconds, and more while the page is not full and fewer than `seconds` have passed.
+    milliseconds, and more while the page is not full and fewer than `seconds` have passed. A page
+    ends before its limit when its traces have as much content as a page may have.
 
     Raises NotFound for an unknown agent, InputError for an invalid cursor.
     """
@@ -38,15 +39,15 @@ def list_traces(
     end = time.monotonic() + seconds
     with ws.db.read() as connection:
         search = trace_queries.trace_page(connection, agent_id, wanted, limit + 1, cursor)
-        rows = search.rows
+        matches = search.trace_ids
         while search.searched_to is not None and time.monotonic() < end:
-            missing = limit + 1 - len(rows)
+            missing = limit + 1 - len(matches)
             search = trace_queries.trace_page(
                 connection, agent_id, wanted, missing, search.searched_to
             )
-            rows += search.rows
-        page = rows[:limit]
-        trace_ids = [row["id"] for row in page]
+            matches += search.trace_ids
+        trace_ids = trace_queries.fitting_traces(connection, matches[:limit])
+        page = trace_queries.listed(connection, trace_ids)
         calls = trace_queries.last_calls(connection, trace_ids)
         totals = trace_queries.call_totals(connection, trace_ids)
         judgements = trace_queries.judgements(connection, agent_id, trace_ids)
@@ -56,10 +57,11 @@ def list_traces(
         words = [dict(judgement) for judgement in judgements.get(row["id"], [])]
         took = totals.get(row["id"], NOTHING_KNOWN)
         summaries.append(_summary(dict(row), dict(call) if call else None, words, took))
-    if search.searched_to is not None:
+    is_whole = len(trace_ids) == len(matches)
+    if is_whole and search.searched_to is not None:
         searched_to = search.searched_to
         return TracePage(summaries, searched_to.to_text(), searched_to.recorded_at)
-    if len(rows) <= limit:
+    if is_whole:
         return TracePage(summaries, None)
     last = PageCursor(page[-1]["recorded_at"], page[-1]["id"])
     return TracePage(summaries, last.to_text())

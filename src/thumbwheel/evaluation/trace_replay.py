@@ -251,8 +251,14 @@ def show_replay(ws: Workspace, agent: Agent, replay_id: str) -> ShownReplay:
 
 def _summaries(ws: Workspace, agent: Agent, trace_ids: Sequence[str]) -> dict[str, TraceSummary]:
     wanted = TraceFilter(trace_ids=tuple(trace_ids))
-    page = list_traces(ws, agent.slug, wanted, limit=len(trace_ids))
-    return {summary.id: summary for summary in page.traces}
+    summaries: dict[str, TraceSummary] = {}
+    after = None
+    while True:
+        page = list_traces(ws, agent.slug, wanted, limit=len(trace_ids), after=after)
+        summaries.update((summary.id, summary) for summary in page.traces)
+        after = page.after
+        if after is None:
+            return summaries
 
 
 def _beside(recorded: TraceSummary, replayed: TraceSummary) -> ReplayedTrace:

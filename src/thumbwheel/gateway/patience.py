@@ -26,6 +26,9 @@ LEAST_BYTES = 64 * 1024
 MOST_HEADER_BYTES = 256 * 1024
 """Of the headers, and of anything in a body that is not its content: the headers behind it are
 kept until its end, too."""
+MOST_WAITING = 16
+"""Further requests of a connection that wait for an answer before them: whoever sends more gets the
+answers to these, and the connection closes."""
 MOST_CONNECTIONS = 4096
 WANTED_FILES = 16384
 """Open files of a server, if the system allows as many: calls need one to the client and one to
@@ -36,6 +39,10 @@ TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large" + ENDS
 TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1" + ENDS
 
 
+class TooManyWaiting(Exception):
+    """Raised to the parser, which then reads nothing more of the connection."""
+
+
 class Patience(HttpToolsProtocol):
     """uvicorn's protocol, which ends connections that let the server wait too long."""
 
@@ -44,6 +51,8 @@ class Patience(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._reader_timer: asyncio.TimerHandle | None = None
         self._in_headers = self._in_body = False
+        self._is_full = False
+        """Whether more requests came than may wait."""
         self._header_bytes = 0
         self._window_bytes = 0
         """Of a body, since the timer began."""
@@ -91,7 +100,12 @@ class Patience(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete and not is_incomplete
 
     def on_message_begin(self) -> None:
-        """Note that the headers begin."""
+        """Note that the headers begin. Raises TooManyWaiting, and lets the connection close behind
+        the answers to the requests before, if too many of them wait."""
+        if len(self.pipeline) >= MOST_WAITING:
+            self._is_full = True
+            self.shutdown()
+            raise TooManyWaiting
         super().on_message_begin()
         self._in_headers, self._header_bytes = True, 0
 
@@ -113,10 +127,17 @@ class Patience(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Wait until the client has taken the answer."""
+        """Wait until the client has taken the answer, and read nothing while requests wait."""
         super().on_response_complete()
+        if self.pipeline:
+            self.flow.pause_reading()
         self._waits_since = time.monotonic()
         self._watch_reader()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse an invalid request; what follows too many requests is not answered at all."""
+        if not self._is_full:
+            super().send_400_response(msg)
 
     def pause_writing(self) -> None:
         """Wait for the client, who is behind."""

@@ -15,8 +15,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from thumbwheel.core import present
 from thumbwheel.core.errors import Forbidden, InputError
 from thumbwheel.db.message_chains import Message, conversations
+from thumbwheel.db.page_content import MOST_CONTENT
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.db.write_locks import of_agent
 from thumbwheel.importers.fields import content_text
@@ -32,7 +34,8 @@ FACTS = ("question", "scenario", "fixture", "size", "category", "confidence", "d
 def next_items(
     ws: Workspace, queue: Queue, rater: str, limit: int = 1, now: datetime | None = None
 ) -> Batch:
-    """Hand out the next items to this rater, at most `limit`. Raises Conflict for a closed queue,
+    """Hand out the next items to this rater, at most `limit`, and fewer if they are long: the rater
+    gets the others next. Raises Conflict for a closed queue,
     Forbidden for a person whom it is not assigned to."""
     require_open(queue)
     time = now or datetime.now(UTC)
@@ -51,7 +54,7 @@ def next_items(
 
     assignments, row = ws.db.write(work, of_agent(queue.agent_id))
     with ws.db.read() as connection:
-        items = _contents(connection, queue, assignments)
+        items = _page(connection, queue, assignments)
         (current,) = store.queues(connection, queue.agent_id, queue.id)
         skipped = store.count_skipped(connection, queue.id, rater)
     return Batch(items, row["rated"] if row else 0, skipped, current.done, current.items)
@@ -135,6 +138,21 @@ def _shown(connection: sa.Connection, queue: Queue, item: sa.RowMapping) -> list
     if raters_before % 2:
         positions.reverse()
     return positions
+
+
+def _page(
+    connection: sa.Connection, queue: Queue, assignments: Sequence[sa.RowMapping]
+) -> list[Item]:
+    """Return the first items as the rater sees them, as many as a page has room for."""
+    total = 0
+    page: list[Item] = []
+    for assignment in assignments:
+        for item in _contents(connection, queue, [assignment]):
+            total += len(present.json_text(item.to_json(), indent=None))
+            if page and total > MOST_CONTENT:
+                return page
+            page.append(item)
+    return page
 
 
 def _contents(

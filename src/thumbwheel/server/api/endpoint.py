@@ -10,6 +10,7 @@ import threading
 import typing
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Query, Request, Response
@@ -18,6 +19,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, create_model
 
 from thumbwheel.access.needs import needs
 from thumbwheel.access.protocol import EXIT, PAGE, path_names
+from thumbwheel.access.rate_limits import RateLimits
 from thumbwheel.access.result import json_of, response_of, wants_page
 from thumbwheel.access.route import Route
 from thumbwheel.access.types import Principal
@@ -136,7 +138,11 @@ class Operation:
         values = self._safe(ws, values, key)
         as_page = wants_page(request)
         if self.route.download:
-            return self._files(ServedHome(ws, ws, asking), values)
+            limits: RateLimits = request.app.state.gate.limits
+            limits.begin_download(principal)
+            ended = partial(limits.end_download, principal)
+            download = Download.below(ws.home.cache, ended)
+            return self._files(ServedHome(ws, ws, asking), download, values)
         if self.route.upload:
             home = ServedHome(ws, ws, asking, request.state.upload)
             return self._of_upload(home, values, as_page=as_page)
@@ -224,8 +230,7 @@ class Operation:
         except ThumbwheelError as error:
             raise renamed(error, folder) from None
 
-    def _files(self, home: ServedHome, values: Mapping[str, Any]) -> Response:
-        download = Download.below(home.ws.home.cache)
+    def _files(self, home: ServedHome, download: Download, values: Mapping[str, Any]) -> Response:
         by_name = {parameter.name: parameter.argument for parameter in self.signature.parameters}
         target = {by_name[str(self.route.download)]: download.target}
         try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import typer
 from fastapi import Response
 from fastapi.responses import FileResponse
-from starlette.background import BackgroundTask
+from starlette.types import Receive, Scope, Send
 
 from thumbwheel.app.served_home import ServedHome
 from thumbwheel.core import present
@@ -65,13 +65,19 @@ class Download:
 
     folder: Path
     target: Path
+    ended: Callable[[], None]
+    """Called once the folder is removed."""
 
     @classmethod
-    def below(cls, cache: Path) -> Download:
+    def below(cls, cache: Path, ended: Callable[[], None]) -> Download:
         """Create a new temporary folder below `cache`."""
-        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix="download-", dir=cache))
-        return cls(folder, folder / "files")
+        try:
+            cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix="download-", dir=cache))
+        except BaseException:
+            ended()
+            raise
+        return cls(folder, folder / "files", ended)
 
     def response(self, name: str) -> Response:
         """Return the file, or the folder as a tar file, called `name`; the folder is removed once
@@ -80,15 +86,28 @@ class Download:
             file, media, file_name = self.folder / "files.tar", "application/x-tar", f"{name}.tar"
             with tarfile.open(file, "w") as archive:
                 archive.add(self.target, arcname=name)
+            shutil.rmtree(self.target)
         else:
             file, media, file_name = self.target, "text/html", f"{name}.html"
-        return FileResponse(
-            file,
-            media_type=media,
-            filename=file_name,
-            background=BackgroundTask(self.remove),
-        )
+        return DownloadResponse(self, file, media_type=media, filename=file_name)
 
     def remove(self) -> None:
         """Remove the download's folder with its files."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        self.ended()
+
+
+class DownloadResponse(FileResponse):
+    """The file of a download, which is removed however the response ends: Starlette runs no
+    background task after an invalid Range header."""
+
+    def __init__(self, download: Download, path: Path, **options: Any) -> None:
+        super().__init__(path, **options)
+        self._download = download
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the file (ASGI)."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._download.remove()
