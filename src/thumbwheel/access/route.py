@@ -52,6 +52,8 @@ class Route:
     """Options that need another verb beside `need` where they are set."""
     in_name_of: str | None = None
     """The parameter that names who acts: a user who is logged in names nobody but themselves."""
+    repeatable: bool = False
+    """Whether a repeated request has no second effect: its idempotency key is not stored."""
     recorded: bool = True
     """Whether it writes the audit log. What raters say is a record itself."""
 

@@ -43,7 +43,7 @@ def next_items(
 
     def work(connection: sa.Connection) -> tuple[list[sa.RowMapping], sa.RowMapping | None]:
         require_rater(connection, queue, rater)
-        release_expired(connection, queue, time)
+        store.release_expired(connection, queue.id, time)
         held = store.leased(connection, queue.id, rater)
         if len(held) < limit:
             _take(connection, queue, rater, limit - len(held), until)
@@ -89,16 +89,6 @@ def require_rater(connection: sa.Connection, queue: Queue, rater: str) -> None:
         )
     if store.rater(connection, queue.id, rater) is None:
         store.add_rater(connection, queue.id, rater)
-
-
-def release_expired(connection: sa.Connection, queue: Queue, now: datetime) -> None:
-    """Release the items that raters held and did not rate in time."""
-    for row in store.expired(connection, queue.id, now):
-        current = dict(store.assignment(connection, row.item_id, row.rater) or {})
-        current["state"] = AssignmentState.EXPIRED.value
-        store.set_assignment(connection, current)
-        store.change_item(connection, row.item_id, free=1)
-        store.move_frontiers(connection, queue.id, row.rank - 1)
 
 
 def _take(connection: sa.Connection, queue: Queue, rater: str, limit: int, until: datetime) -> None:

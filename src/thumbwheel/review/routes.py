@@ -28,6 +28,7 @@ ROUTES = (
         "rate",
         {"rater": "anna", "limit": 5},
         in_name_of="rater",
+        repeatable=True,
         recorded=False,
     ),
     Route(

@@ -12,6 +12,7 @@ queue back before it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -46,6 +47,9 @@ from thumbwheel.review.types import (
 
 Row = dict[str, Any]
 STEPS = 200
+MOST_RELEASED = 1_000
+"""Expired leases that end in one transaction, for which everybody's writes wait; the next request
+ends more."""
 """Steps of one trace that a rater sees."""
 
 
@@ -270,8 +274,8 @@ def count_rating(connection: sa.Connection, queue_id: str, name: str, change: in
 # handing out
 
 
-def expired(connection: sa.Connection, queue_id: str, now: datetime) -> list[sa.Row[Any]]:
-    """Return (item_id, rater, rank) of leases that have ended."""
+def release_expired(connection: sa.Connection, queue_id: str, now: datetime) -> None:
+    """Release items that raters held and did not rate in time, at most MOST_RELEASED of them."""
     query = (
         sa.select(review_assignments.c.item_id, review_assignments.c.rater, review_items.c.rank)
         .join(review_items, review_items.c.id == review_assignments.c.item_id)
@@ -280,8 +284,29 @@ def expired(connection: sa.Connection, queue_id: str, now: datetime) -> list[sa.
             review_assignments.c.state == AssignmentState.LEASED,
             review_assignments.c.leased_until < now,
         )
+        .order_by(review_assignments.c.leased_until)
+        .limit(MOST_RELEASED)
     )
-    return list(connection.execute(query))
+    rows = list(connection.execute(query))
+    if not rows:
+        return
+    expire = (
+        review_assignments.update()
+        .where(
+            review_assignments.c.item_id == sa.bindparam("item"),
+            review_assignments.c.rater == sa.bindparam("name"),
+        )
+        .values(state=AssignmentState.EXPIRED.value)
+    )
+    connection.execute(expire, [{"item": row.item_id, "name": row.rater} for row in rows])
+    free = (
+        review_items.update()
+        .where(review_items.c.id == sa.bindparam("item"))
+        .values(free=review_items.c.free + sa.bindparam("released"))
+    )
+    counts = Counter(row.item_id for row in rows)
+    connection.execute(free, [{"item": item, "released": n} for item, n in counts.items()])
+    move_frontiers(connection, queue_id, min(row.rank for row in rows) - 1)
 
 
 def leased(connection: sa.Connection, queue_id: str, rater: str) -> list[sa.RowMapping]:

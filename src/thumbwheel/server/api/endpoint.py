@@ -127,7 +127,7 @@ class Operation:
             require_rows(principal, self.route, ws, values)
         self._require_further(principal, values)
         values = self._in_own_name(principal, values)
-        key = RequestKey.of(request, values)
+        key = None if self.route.repeatable else RequestKey.of(request, values)
         has_workers = getattr(request.app.state, "has_workers", False)
         asking = Asking(
             principal.id,

@@ -1,7 +1,8 @@
 """Idempotency keys: a request that is sent again, because its answer was lost, has its effect once.
 
 The key is stored in the transaction of the first row that the request writes, so a crash leaves
-either both or none. The answer is stored when it is known; until then, the same key is refused.
+either both or none. The answer is stored when it is known; until then, the same key is refused. A
+long answer is not stored, only that the request was carried out.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ REPLAYED = "idempotent-replayed"
 LONGEST = 400
 REMEMBERED = timedelta(days=7)
 NOT_STORED = ("content-length",)
+MOST_STORED = 16 * 1024
+"""Bytes of an answer that is stored: a short request can ask for a long answer again and again."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,13 @@ class RequestKey:
                 "answered",
                 "Look whether it had its effect, and take a new key for a new request",
             )
+        if row.answer["body"] is None:
+            raise Conflict(
+                f"header {HEADER}",
+                f"the request with this key was carried out with status {row.answer['status']}, "
+                "and its answer was too long to be stored",
+                "Read what it changed, and take a new key for a new request",
+            )
         headers = {**row.answer["headers"], REPLAYED: "true"}
         return Response(row.answer["body"].encode(), row.answer["status"], headers)
 
@@ -139,7 +149,8 @@ class RequestKey:
         headers = {
             name: value for name, value in response.headers.items() if name not in NOT_STORED
         }
-        body = bytes(response.body).decode("utf-8", "replace")
+        content = bytes(response.body)
+        body = content.decode("utf-8", "replace") if len(content) <= MOST_STORED else None
         answer = {"status": response.status_code, "headers": headers, "body": body}
         connection.execute(
             request_keys.update().where(request_keys.c.key == self.key).values(answer=answer)
