@@ -215,11 +215,11 @@ def test_a_page_draws_a_chart_where_its_address_asks_for_it() -> None:
 
     plain = PageRequest(nobody, nobody, nobody, {}, {})
     asking = PageRequest(nobody, nobody, nobody, {}, {"draw": "1"})
-    later = charts(plain, "a page of this test", draw).place("measures")
+    later = charts(plain, "a page of this test", draw).of("measures")
     assert "data-later" in later and 'href="?draw=1"' in later and not drawn
     now = charts(asking, "a page of this test", draw)
-    assert "<svg>m</svg>" in now.place("measures") and "data-later" not in now.place("measures")
-    assert now.place("ladder").count("<figure") == 2 and "<figure" not in now.place("slices")
+    assert "<svg>m</svg>" in now.of("measures") and "data-later" not in now.of("measures")
+    assert now.of("ladder").count("<figure") == 2 and "<figure" not in now.of("slices")
     assert charts(plain, "a page of this test", draw) == now and drawn == ["all"]
 
 
@@ -230,7 +230,7 @@ def test_without_matplotlib_a_page_says_so_in_place_of_a_chart() -> None:
         raise MissingExtra.of("the chart", "matplotlib", "train")
 
     asking = PageRequest(nobody, nobody, nobody, {}, {"draw": "1"})
-    assert "matplotlib" in charts(asking, "another page of this test", fail).place("measures")
+    assert "matplotlib" in charts(asking, "another page of this test", fail).of("measures")
 
 
 def test_a_drawing_that_fails_is_not_kept() -> None:

@@ -69,15 +69,15 @@ class Charts:
     is_later: bool = False
     """They are not drawn yet."""
 
-    def place(self, name: str) -> Markup:
+    def of(self, name: str) -> Markup:
         """Return the HTML of the place of the chart `name`, or of all whose name begins with this
         word; empty if there is no such chart."""
         if self.is_later:
             return Markup('<div data-charts="{}" data-later>{}</div>').format(name, LATER)
         drawn = [
             figure
-            for known, figure in self.figures.items()
-            if known == name or known.startswith(f"{name} ")
+            for title, figure in self.figures.items()
+            if title == name or title.startswith(f"{name} ")
         ]
         content = Markup("").join(drawn) if drawn else self.missing or Markup("")
         return Markup('<div data-charts="{}">{}</div>').format(name, content)
