@@ -136,6 +136,19 @@ def test_a_stranger_fills_no_memory_with_bodies(gateway: GatewayWorld) -> None:
     assert reply.status_code in (403, 422), "who is known may send more"
 
 
+def test_who_may_not_do_it_has_no_body_read(gateway: GatewayWorld) -> None:
+    """Megabytes of JSON take seconds of the event loop."""
+    ensure_agent(gateway.ws, AGENT)
+    key = keys.add(gateway.ws, "reads", agents=[AGENT], verbs=["read"]).secret
+    for path in (f"/api/agents/{AGENT}/datasets", "/api/agents/another/feedback"):
+        assert status_of_part(gateway, "POST", path, key) == 403
+    allowed = keys.add(gateway.ws, "runs", agents=[AGENT], verbs=["read", "run"]).secret
+    body = json.dumps({"method": "x" * 200_000})
+    headers = {"content-type": "application/json", "authorization": f"Bearer {allowed}"}
+    reply = gateway.client.post(f"/api/agents/{AGENT}/datasets", content=body, headers=headers)
+    assert reply.status_code == 422
+
+
 def web_token(gateway: GatewayWorld, **less: Any) -> dict[str, str]:
     """Headers with a token that the home's token was changed into."""
     reply = gateway.client.post("/api/web-tokens", json=less, headers=gateway.owner)

@@ -77,6 +77,19 @@ class Need:
         if changes and is_event and self.recorded:
             await in_thread_turn(audit.record, gate.ws, _act(request, principal, agent))
 
+    def refuse_early(self, request: Request, principal: Principal) -> None:
+        """Raise Forbidden if the principal lacks the verb, or TooOften: FastAPI reads and parses
+        the whole body before it calls the dependencies of a route."""
+        if self.elsewhere is not None:
+            return
+        try:
+            self._check(principal, _agent(request.path_params))
+        except Forbidden:
+            if principal.kind in ("key", "user"):
+                gate: AccessGate = request.app.state.gate
+                gate.limits.count_request(principal.id)
+            raise
+
     def is_still_met(self, request: Request) -> bool:
         """Return whether a request that was let through still would be: its answer may take longer
         than its key, session, token or role is valid. The principal becomes the current one."""
@@ -153,11 +166,12 @@ def needs_of(api: FastAPI) -> dict[str, Need | Public | None]:
     for route in iter_route_contexts(api.routes):
         if route.path != api.openapi_url:
             for method in sorted(route.methods or {"ANY"}):
-                needed[f"{method} {route.path}"] = _need_of(route)
+                needed[f"{method} {route.path}"] = need_of(route)
     return needed
 
 
-def _need_of(route: Any) -> Need | Public | None:
+def need_of(route: Any) -> Need | Public | None:
+    """Return what a route needs; None if it does not declare anything."""
     dependant = getattr(route, "dependant", None)
     for inner in () if dependant is None else dependant.dependencies:
         if isinstance(inner.call, Need | Public):

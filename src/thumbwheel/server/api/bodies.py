@@ -15,6 +15,7 @@ from starlette.types import Message
 
 from thumbwheel.access.credentials import Credentials
 from thumbwheel.access.gate import AccessGate
+from thumbwheel.access.needs import Need, need_of
 from thumbwheel.access.problem import answered_with
 from thumbwheel.access.turn_route import TurnRoute
 from thumbwheel.capture.uploads import Upload
@@ -32,7 +33,8 @@ FILE_NAME = re.compile(r"[^\W_][\w .()+-]{0,199}")
 
 
 class BoundedRoute(TurnRoute):
-    """A route that stops reading a body at MOST_BYTES; that of a stranger soon."""
+    """A route that stops reading a body at MOST_BYTES, that of a stranger soon, and reads none of
+    a sender who may not do this."""
 
     def get_route_handler(self) -> Callable[[Request], Any]:
         """Return FastAPI's handler, with the request body bounded by who sends it."""
@@ -40,8 +42,11 @@ class BoundedRoute(TurnRoute):
 
         async def bounded(request: Request) -> Any:
             gate: AccessGate = request.app.state.gate
-            is_known = gate.identify(Credentials.of(request.headers)) is not None
-            most = MOST_BYTES if is_known else MOST_OF_STRANGERS
+            identity = gate.identify(Credentials.of(request.headers))
+            need = need_of(self)
+            if identity is not None and isinstance(need, Need):
+                need.refuse_early(request, identity.principal)
+            most = MOST_OF_STRANGERS if identity is None else MOST_BYTES
             return await handle(Request(request.scope, _Bounded(request.receive, most)))
 
         return bounded
