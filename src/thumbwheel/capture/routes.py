@@ -365,6 +365,10 @@ def _received(
     except Unreadable as error:
         refusal = InputError("the body", f"it cannot be read: {error}", "Send rows of JSON")
         raise answered_with(400, refusal) from None
+    targets = meaning.count_further_targets(rows)
+    if targets > meaning.MOST_TARGETS:
+        most = f"{meaning.MOST_TARGETS:,}"
+        raise _too_large(f"beyond two a row, it has {targets:,} targets; {most} are the most")
     key = request.headers.get(KEY_HEADER)
     if key is not None and not 1 <= len(key) <= 400:
         why = f"it has {len(key)} characters"
