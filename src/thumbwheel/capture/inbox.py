@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import IO, BinaryIO
 
 from thumbwheel.capture import store
-from thumbwheel.capture.ingest import LINES, SIZE, link, save, scope_of
+from thumbwheel.capture.ingest import LINES, SIZE, TARGETS, count_targets, link, save, scope_of
 from thumbwheel.capture.span_store import (
     SettledRun,
     check_span,
@@ -496,14 +496,16 @@ class _Drain:
 
 def _batches(file: BinaryIO) -> Iterator[list[Spooled]]:
     batch: list[Spooled] = []
-    size = 0
+    size = targets = 0
     for number, raw in enumerate(file, start=1):
         if raw.strip():
-            batch.append(_spooled(number, raw))
+            spooled = _spooled(number, raw)
+            batch.append(spooled)
             size += len(raw)
-        if len(batch) >= LINES or size >= SIZE:
+            targets += count_targets(spooled.item)
+        if len(batch) >= LINES or size >= SIZE or targets >= TARGETS:
             yield batch
-            batch, size = [], 0
+            batch, size, targets = [], 0, 0
     if batch:
         yield batch
 

@@ -46,14 +46,15 @@ from thumbwheel.importers.source import (
     Source,
 )
 from thumbwheel.importers.types import (
+    FeedbackRecord,
     TraceRecord,
     naive_times,
 )
 from thumbwheel.models.versions import ensure_agent
 
-LINES, SIZE = 500, 8 * 2**20
-"""A batch, which is on disk before the next is read, ends at so many lines or so many
-characters."""
+LINES, SIZE, TARGETS = 500, 8 * 2**20, 1_000
+"""A batch, which is on disk before the next is read, ends at so many lines, characters, or targets
+of feedback."""
 
 PIECE_SECONDS, FEWEST_LINES, MOST_LINES = 0.02, 10, 250
 """Where a writer keeps all others waiting, a batch is written in pieces that take about so long,
@@ -357,18 +358,26 @@ def _reject_writer(stack: ExitStack, path: Path, rejects: Path | None) -> Reject
     return lambda refusal: file.write(refusal.as_json() + "\n")
 
 
+def count_targets(item: Item) -> int:
+    """Return how many targets the feedback of a line has."""
+    if not isinstance(item, Line):
+        return 0
+    return sum(len(record.targets) for record in item.records if isinstance(record, FeedbackRecord))
+
+
 def _batches(items: Iterator[Item]) -> Iterator[tuple[list[Item], ThumbwheelError | None]]:
     """Yield (batch, error): the error that ended the file comes with the last batch, so that the
     items before it are stored first; else it is None."""
     batch: list[Item] = []
-    size = 0
+    size = targets = 0
     try:
         for item in items:
             batch.append(item)
             size += len(item.text)
-            if len(batch) >= LINES or size >= SIZE:
+            targets += count_targets(item)
+            if len(batch) >= LINES or size >= SIZE or targets >= TARGETS:
                 yield batch, None
-                batch, size = [], 0
+                batch, size, targets = [], 0, 0
     except ThumbwheelError as error:
         yield batch, error
         return

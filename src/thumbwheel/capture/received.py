@@ -30,6 +30,9 @@ SIGNALS: tuple[str, ...] = tuple(FeedbackKind.__args__)  # type: ignore[attr-def
 """Keys by which a judgement in the short form says what it is."""
 MOST_ROWS = 10_000
 """Rows of one request."""
+MOST_TARGETS = 1_000
+"""Targets of one request beyond two a row: each is a row of the database, and a name takes few
+bytes."""
 
 
 @dataclass
@@ -68,6 +71,12 @@ def rows_of(content: bytes, is_lines: bool) -> list[Any]:
     if len(rows) > MOST_ROWS:
         raise Unreadable(f"it holds {len(rows):,} rows, more than the {MOST_ROWS:,} of one request")
     return rows
+
+
+def count_further_targets(rows: Iterable[Any]) -> int:
+    """Return how many targets the rows have beyond two each, which is a pair."""
+    targets = (row.get("targets") for row in rows if isinstance(row, dict))
+    return sum(max(0, len(names) - 2) for names in targets if isinstance(names, list))
 
 
 def received(

@@ -50,6 +50,7 @@ from thumbwheel.importers.otlp.request import (
     span_lines,
 )
 from thumbwheel.importers.types import OWNER_MARKS, Unreadable
+from thumbwheel.importers.unpacked import most_of_request
 from thumbwheel.importers.voice import Voice
 from thumbwheel.sdk.segment import Full
 
@@ -364,6 +365,10 @@ def _received(
     except Unreadable as error:
         refusal = InputError("the body", f"it cannot be read: {error}", "Send rows of JSON")
         raise answered_with(400, refusal) from None
+    targets = meaning.count_further_targets(rows)
+    if targets > meaning.MOST_TARGETS:
+        most = f"{meaning.MOST_TARGETS:,}"
+        raise _too_large(f"beyond two a row, it has {targets:,} targets; {most} are the most")
     key = request.headers.get(KEY_HEADER)
     if key is not None and not 1 <= len(key) <= 400:
         why = f"it has {len(key)} characters"
@@ -628,12 +633,16 @@ async def _body(request: Request, most: int = MOST_BYTES) -> bytes:
 
 def _unpacked(request: Request, content: bytes, most: int = MOST_UNPACKED) -> bytes:
     """Return a gzip or zlib body unpacked, and any other as it is. Raises InputError beyond `most`
-    bytes, and for a damaged body."""
+    bytes, beyond a multiple of its packed size, and for a damaged body."""
     if _packing(request) is None:
         return content
+    most_of_size = most_of_request(len(content))
     try:
-        return unpacked(content, most)
+        return unpacked(content, min(most, most_of_size))
     except TooLarge:
+        if most_of_size < most:
+            why = f"it unpacks to more than the {most_of_size:,} bytes that a body of its size may"
+            raise _too_large(why, "Send less at once, or send it unpacked") from None
         raise _too_large(f"unpacked, a body has at most {most:,} bytes") from None
     except BadPacking as error:
         why = f"it cannot be unpacked: {error}" if str(error) else "it breaks off"
@@ -641,5 +650,5 @@ def _unpacked(request: Request, content: bytes, most: int = MOST_UNPACKED) -> by
         raise answered_with(400, refusal) from None
 
 
-def _too_large(why: str) -> ThumbwheelError:
-    return answered_with(413, InputError("the body", why, "Send less at once"))
+def _too_large(why: str, fix: str = "Send less at once") -> ThumbwheelError:
+    return answered_with(413, InputError("the body", why, fix))

@@ -11,6 +11,7 @@ from thumbwheel.gateway.event_stream import parsed
 from thumbwheel.gateway.held_bytes import CallBytes
 from thumbwheel.gateway.refusal import Refusal
 from thumbwheel.importers.json_text import holds_more_containers, holds_more_values
+from thumbwheel.importers.unpacked import most_of_request
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -128,9 +129,13 @@ def read_object(body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
 def _unpacked(body: bytes, encoding: str, limit: int) -> bytes:
     if encoding not in ("gzip", "x-gzip", "deflate"):
         raise Refusal(415, f"the content encoding {encoding[:40]!r} is not read here: send gzip")
+    most_of_size = most_of_request(len(body))
     try:
-        return unpacked(body, limit)
+        return unpacked(body, min(limit, most_of_size))
     except TooLarge:
+        if most_of_size < limit:
+            why = f"unpacks to more than the {most_of_size:,} bytes that one of its size may"
+            raise Refusal(413, f"the body of the request {why}: send it unpacked") from None
         raise _too_large(limit) from None
     except BadPacking as error:
         if str(error):

@@ -1,7 +1,7 @@
-"""How much a packed file may unpack to.
+"""How much a packed file or request may unpack to.
 
 A few bytes of gzip, or of a dictionary of Parquet, can stand for a text that fills a disk. What is
-read from a file is stored, so it is bounded by the size of the file.
+read from a file or request is stored, so it is bounded by its packed size.
 """
 
 from __future__ import annotations
@@ -16,6 +16,13 @@ from thumbwheel.importers.regular_file import file_error
 TIMES, AT_LEAST = 100, 256 * 2**20
 """A file may unpack to so many times its size, and to so many bytes in any case. Texts of people
 are packed to a fifth; a system prompt in each row to a fiftieth."""
+AT_LEAST_OF_REQUEST = 64 * 2**10
+"""Bytes to which any request may unpack: a sender can send many of them."""
+
+
+def most_of_request(size: int) -> int:
+    """Return to how many bytes a request of this packed size may unpack."""
+    return max(AT_LEAST_OF_REQUEST, TIMES * size)
 
 
 class UnpackedBytes:

@@ -50,11 +50,13 @@ def send_mail(
 
 
 def mail(channel: ChannelConfig, notice: Notice, link: str) -> EmailMessage:
-    """Return the message. Its subject is the title on one line, since a header holds no more."""
+    """Return the message. Its subject is the title on one line, since a header holds no more; the
+    title is text, so an encoded word in it is not decoded."""
     message = EmailMessage()
     message["From"] = channel.sender
     message["To"] = ", ".join(channel.to)
-    message["Subject"] = " ".join(notice.title.split())
+    printable = "".join(sign if sign.isprintable() else " " for sign in notice.title)
+    message["Subject"] = " ".join(printable.split()).replace("=?", "= ?")
     message["Date"] = format_datetime(notice.occurred_at)
     message["Auto-Submitted"] = "auto-generated"
     message.set_content(f"{notice.text}\n\n{link}\n")
