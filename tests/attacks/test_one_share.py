@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import random
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -48,8 +49,8 @@ THREADS = 40
 MANY = THREADS + 10
 PATIENCE = 300.0
 """Seconds in which requests that take turns are answered."""
-LARGE = "x" * 400_000
-"""A text that makes a body large wherever one may be."""
+LARGE = "".join(random.Random(0).choices("abcdefgh ", k=400_000))
+"""A text that makes a body large wherever one may be, and is packed as texts are."""
 
 
 def bearer(
