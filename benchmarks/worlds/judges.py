@@ -44,7 +44,9 @@ def gain_figures(change: Comparison) -> dict[str, float]:
 def general_skill(base: tuple[Any, Any]) -> GeneralSkill | None:
     """Return the measure of the general skill that a base brings; None for a small one, which
     brings none."""
-    return GeneralSkill(base) if is_pretrained(base[0].config) else None
+    text_config = base[0].config.get_text_config()
+    has_skill = is_pretrained(text_config.hidden_size, text_config.vocab_size)
+    return GeneralSkill(base) if has_skill else None
 
 
 def skill_row(skill: GeneralSkill | None, tuned: tuple[Any, Any]) -> dict[str, Any]:

@@ -32,13 +32,8 @@ REPLAY_WEIGHT = 10.0
 """Weight of the replay on a pretrained base."""
 
 
-def is_pretrained(model_config: Any) -> bool:
-    """Return whether a base with this configuration has general skill from pretraining."""
-    text = model_config.get_text_config()
-    return _is_pretrained(text.hidden_size, text.vocab_size)
-
-
-def _is_pretrained(width: int, vocabulary: int) -> bool:
+def is_pretrained(width: int, vocabulary: int) -> bool:
+    """Return whether a base of this width and so many tokens has general skill from pretraining."""
     return width >= PRETRAINED_WIDTH or vocabulary >= PRETRAINED_VOCABULARY
 
 
@@ -76,7 +71,7 @@ def with_base_defaults(config: TrainConfig, method: type[Method[Any]], folder: P
     from thumbwheel.training.algorithm import Algorithm
 
     width, vocabulary = width_and_vocabulary(folder)
-    pretrained = _is_pretrained(width, vocabulary)
+    pretrained = is_pretrained(width, vocabulary)
     at_2000 = (pretrained and method.pretrained_rate) or method.rate
     fewest_steps = (pretrained and method.pretrained_fewest_steps) or method.fewest_steps
     if config.tuning == "full":
