@@ -94,8 +94,7 @@ class RoutedMessages(RatedAnswers):
 
     def chat_of(self, message: Message) -> Chat:
         """The chat with its right answer."""
-        answer = {"role": "assistant", "content": self.answer_of(message)}
-        return [*self.prompt_of(message), answer]
+        return self.example_of(message).chat
 
     def example_of(self, message: Message) -> Example:
         """A message with its right answer; messages are independent of each other."""

@@ -57,11 +57,7 @@ class Router(RatedAnswers):
 
     def base(self, cache: Path) -> Path:
         """SmolLM2 after the examples."""
-        examples = [example_of(message) for message in requests()[:SHOWN]]
-        chats = [
-            [*example.prompt, {"role": "assistant", "content": example.answer}]
-            for example in examples
-        ]
+        chats = [example_of(message).chat for message in requests()[:SHOWN]]
         return taught_base(self.name, chats, cache)
 
     def pretrained_base(self, cache: Path) -> Path:

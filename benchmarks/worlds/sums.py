@@ -62,20 +62,13 @@ class Sums(World):
 
     def base(self, cache: Path) -> Path:
         """A base of 2M parameters that half learned to reckon; a minute on one core."""
-        chats = [
-            [*example.prompt, {"role": "assistant", "content": example.answer}]
-            for example in questions()[:TAUGHT]
-        ]
+        chats = [example.chat for example in questions()[:TAUGHT]]
         size = BaseConfig(vocabulary=512, intermediate=512, layers=3, batch=16, learning_rate=1e-3)
         return small_base.ensure(small_base.Course(self.name, chats, 6, size=size), cache)
 
     def pretrained_base(self, cache: Path) -> Path:
         """SmolLM2 after a few questions, which answers with a number then."""
-        chats = [
-            [*example.prompt, {"role": "assistant", "content": example.answer}]
-            for example in questions()[:SHOWN]
-        ]
-        return taught_base(self.name, chats, cache)
+        return taught_base(self.name, [each.chat for each in questions()[:SHOWN]], cache)
 
     def write(self, folder: Path, seed: int, ratings: int, base: Path) -> Files:
         """See `World.write`."""

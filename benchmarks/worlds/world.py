@@ -37,6 +37,11 @@ class Example:
     answer: str
     group: str
 
+    @property
+    def chat(self) -> Chat:
+        """The prompt with the right answer."""
+        return [*self.prompt, {"role": "assistant", "content": self.answer}]
+
 
 @dataclass(frozen=True)
 class Pair:
